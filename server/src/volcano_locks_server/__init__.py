@@ -1,0 +1,1 @@
+"""The lock service: one pure rule, stores that only remember, one HTTP door."""

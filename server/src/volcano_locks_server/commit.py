@@ -1,0 +1,155 @@
+"""Group commit: while one batch commits, the next one gathers. No timer.
+
+Alone, a command waits for one commit. Under load, all that arrive during a commit share the next one, so one
+fsync serves them all and the load batches itself. Commands are folded in the order of their arrival, under the
+one `now_ms` that the store reads, so each sees what those before it did.
+
+Promises: a batch that fails answers `StoreUnavailableError` to its own callers only, and is never repeated in
+silence. A caller that gave up before its batch began is left out of it. A commit that hangs longer than
+COMMIT_SECONDS_MAX is answered `StoreUnavailableError` (what became of it is unknown; the store stays the truth).
+At most PENDING_MAX commands wait; one more is refused at once.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from .errors import StoreUnavailableError
+from .lease import LockRecord
+from .store import LockStore, RecordKey, Records, Stepped
+
+BATCH_MAX: Final = 512
+PENDING_MAX: Final = 20_000
+COMMIT_SECONDS_MAX: Final = 10.0
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class _Waiting(NamedTuple, Generic[A, B]):
+    key: RecordKey
+    asked: A
+    answer: asyncio.Future[B]
+    since: float
+
+
+class GroupCommit(Generic[A, B]):
+    """Folds commands of type A into batches of one store's `update`, and answers each with a B.
+
+    `decide(record, asked, now_ms)` is the pure rule for one command: the record to keep and the answer.
+    `on_batch(size, seconds)` is told of each batch that committed.
+    """
+
+    def __init__(
+        self,
+        store: LockStore,
+        decide: Callable[[LockRecord | None, A, int], tuple[LockRecord | None, B]],
+        *,
+        on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
+    ) -> None:
+        self._store: Final = store
+        self._decide: Final = decide
+        self._on_batch: Final = on_batch
+        self._pending: Final[deque[_Waiting[A, B]]] = deque()
+        self._committing: list[_Waiting[A, B]] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    async def submit(self, key: RecordKey, asked: A) -> B:
+        """The command's answer, once it is durable. Raises StoreUnavailableError."""
+        if self._closed or len(self._pending) >= PENDING_MAX:
+            why = "the service is stopping" if self._closed else f"{PENDING_MAX} requests wait already"
+            raise StoreUnavailableError("overloaded", f"{why}: try again in a moment")
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[B] = loop.create_future()
+        self._pending.append(_Waiting(key, asked, answer, loop.time()))
+        if self._worker is None:
+            self._worker = loop.create_task(self._work(), name="group-commit")
+        return await answer
+
+    async def close(self) -> None:
+        """Commit what waits, refuse what comes later. Returns when the last batch is answered."""
+        self._closed = True
+        if self._worker is not None:
+            await asyncio.wait([self._worker], timeout=COMMIT_SECONDS_MAX + 1)
+        if self._worker is not None:
+            self._worker.cancel()
+        if self._watch is not None:
+            self._watch.cancel()
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._watch is None:
+            self._watch = loop.call_later(1.0, self._refuse_overdue)
+        try:
+            while batch := self._take():
+                self._committing = batch
+                await self._commit(batch, loop)
+        finally:
+            self._committing = []
+            self._worker = None
+
+    def _take(self) -> list[_Waiting[A, B]]:
+        batch: list[_Waiting[A, B]] = []
+        while self._pending and len(batch) < BATCH_MAX:
+            waiting = self._pending.popleft()
+            if not waiting.answer.done():
+                batch.append(waiting)
+        return batch
+
+    async def _commit(self, batch: list[_Waiting[A, B]], loop: asyncio.AbstractEventLoop) -> None:
+        began = loop.time()
+        try:
+            keys = list({waiting.key: None for waiting in batch})
+            answers: Sequence[object] = await self._store.update(keys, self._step_of(batch))
+        except StoreUnavailableError as error:
+            _fail(batch, error.cause_code, error.message)
+        except Exception as error:  # noqa: BLE001 - a store's bug must answer its callers, not hang them
+            _fail(batch, "store_error", "the store failed", error)
+        except asyncio.CancelledError:
+            _fail(batch, "stopping", "the service is stopping")
+            raise
+        else:
+            for waiting, answer in zip(batch, answers, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(answer)  # type: ignore[arg-type]
+            self._on_batch(len(batch), loop.time() - began)
+
+    def _step_of(self, batch: list[_Waiting[A, B]]) -> Callable[[Records, int], Stepped]:
+        """The batch as one pure step: commands fold over the records in order of arrival."""
+        decide = self._decide
+
+        def step(records: Records, now_ms: int) -> Stepped:
+            kept = dict(records)
+            changed: dict[RecordKey, LockRecord] = {}
+            answers: list[B] = []
+            for key, asked, _answer, _since in batch:
+                before = kept[key]
+                after, answer = decide(before, asked, now_ms)
+                answers.append(answer)
+                if after is not before and after is not None:
+                    kept[key] = changed[key] = after
+            return Stepped(changed, answers)
+
+        return step
+
+    def _refuse_overdue(self) -> None:
+        """Once a second while there is work: a hanging commit must not hang its callers."""
+        self._watch = None
+        if self._worker is None:
+            return
+        loop = asyncio.get_running_loop()
+        overdue = loop.time() - COMMIT_SECONDS_MAX
+        late = [one for one in (*self._committing, *self._pending) if one.since < overdue]
+        _fail(late, "commit_late", f"the store did not answer within {COMMIT_SECONDS_MAX:.0f} s")
+        self._watch = loop.call_later(1.0, self._refuse_overdue)
+
+
+def _fail(batch: Sequence[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:
+    for waiting in batch:
+        if not waiting.answer.done():
+            error = StoreUnavailableError(cause_code, message)
+            error.__cause__ = cause
+            waiting.answer.set_exception(error)

@@ -1,0 +1,153 @@
+"""What is accepted from outside, and the limits by name: parse once at the edge, never validate again.
+
+Each type here is made only by its `parse`, which raises `LockError` with a message that names the field,
+the limit and what came. Inside the service a `LockKey` is always a valid key and an `OwnerToken` is
+already a digest: the token's text is forgotten where it is read (LEASE-15).
+"""
+
+import re
+from hashlib import sha256
+from typing import Final, Self
+
+from .errors import LockError
+
+KEY_LENGTH_MAX: Final = 128
+TTL_SECONDS_MIN: Final = 5
+TTL_SECONDS_MAX: Final = 7_776_000
+HOLDER_LENGTH_MAX: Final = 128
+NAME_LENGTH_MAX: Final = 255
+REQUESTS_PER_MINUTE_DEFAULT: Final = 600
+REQUESTS_PER_MINUTE_MAX: Final = 1_000_000_000
+KEEP_OLD_SECONDS_MAX: Final = 7 * 24 * 3600
+PAGE_LIMIT_DEFAULT: Final = 50
+PAGE_LIMIT_MAX: Final = 100
+SHOWN_LENGTH_MAX: Final = 40
+
+PERMISSIONS: Final = frozenset({"*", "locks.manage"})
+
+_KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", re.ASCII)
+_HOLDER: Final = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
+
+
+def shown(value: object) -> str:
+    """`value` as it may stand in a message: quoted, printable, at most SHOWN_LENGTH_MAX characters."""
+    text = ascii(value)
+    if len(text) <= SHOWN_LENGTH_MAX:
+        return text
+    return f"{text[:SHOWN_LENGTH_MAX]}… ({len(text)} characters)"
+
+
+class LockKey(str):
+    """The name of a lock within a project (spec: HTTP keys)."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """The key, or LockError `invalid_lock_key`."""
+        if _KEY.fullmatch(text) is None:
+            raise LockError(
+                "invalid_lock_key",
+                f"lock key must be 1 to {KEY_LENGTH_MAX} characters of A-Z a-z 0-9 . _ : - and start with a "
+                f"letter or digit; got {shown(text)}",
+            )
+        return cls(text)
+
+
+class OwnerToken:
+    """Proof of ownership, known here only by its SHA-256 digest (LEASE-15)."""
+
+    __slots__ = ("digest",)
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest: Final = digest
+
+    def __repr__(self) -> str:
+        return "OwnerToken(…)"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Self:
+        """The token's digest, or LockError `invalid_lock_token`. The message never repeats what came.
+
+        Upper and lower case are the same token: UUIDs compare that way.
+        """
+        if text is None:
+            raise LockError(
+                "invalid_lock_token", "header X-Volcano-Lock-Token is missing: send a random UUID as owner token"
+            )
+        if _UUID.fullmatch(text) is None:
+            raise LockError(
+                "invalid_lock_token",
+                "header X-Volcano-Lock-Token must be one UUID such as xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx; "
+                f"got {len(text)} characters that are not",
+            )
+        return cls(sha256(text.lower().encode("ascii")).digest())
+
+
+def parse_request_id(text: str) -> str:
+    """The request id in lower case, or LockError `invalid_request_id`."""
+    if _UUID.fullmatch(text) is None:
+        raise LockError(
+            "invalid_request_id",
+            f"header X-Volcano-Request-Id must be a UUID or be left out; got {shown(text)}",
+        )
+    return text.lower()
+
+
+def parse_ttl_seconds(value: object) -> int:
+    """Whole seconds within the limits, or LockError `invalid_ttl`. `True`, `30.0` and `"30"` are refused."""
+    if type(value) is not int or not TTL_SECONDS_MIN <= value <= TTL_SECONDS_MAX:
+        raise LockError(
+            "invalid_ttl",
+            f"ttl_seconds must be a whole JSON number from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} (90 days); "
+            f"got {shown(value)}",
+        )
+    return value
+
+
+def parse_holder(text: str) -> str:
+    """The holder's label for people, or LockError `invalid_holder`."""
+    if _HOLDER.fullmatch(text) is None:
+        raise LockError(
+            "invalid_holder",
+            f"header X-Volcano-Lock-Holder must be 1 to {HOLDER_LENGTH_MAX} visible ASCII characters without "
+            f"blanks; got {shown(text)}",
+        )
+    return text
+
+
+def parse_name(value: object, field: str = "name") -> str:
+    """A project's or key's name, or LockError `invalid_request`."""
+    if not isinstance(value, str) or _NAME.fullmatch(value) is None:
+        raise LockError(
+            "invalid_request",
+            f"{field} must be 1 to {NAME_LENGTH_MAX} characters of A-Z a-z 0-9 _ -; got {shown(value)}",
+        )
+    return value
+
+
+def parse_permissions(value: object) -> tuple[str, ...]:
+    """Permissions of a service key, sorted, without doubles; none named means all (`*`).
+
+    Raises LockError `invalid_request` on anything that is not a list of known permissions.
+    """
+    if value is None or value == []:
+        return ("*",)
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise LockError("invalid_request", f"permissions must be a list of strings; got {shown(value)}")
+    unknown = sorted(set(value) - PERMISSIONS)
+    if unknown:
+        raise LockError(
+            "invalid_request",
+            f"permissions may hold {', '.join(sorted(PERMISSIONS))}; got {shown(unknown[0])}",
+        )
+    return tuple(sorted(set(value)))
+
+
+def parse_whole_number(value: object, field: str, low: int, high: int) -> int:
+    """A whole JSON number from `low` to `high`, or LockError `invalid_request`."""
+    if type(value) is not int or not low <= value <= high:
+        raise LockError("invalid_request", f"{field} must be a whole number from {low} to {high}; got {shown(value)}")
+    return value

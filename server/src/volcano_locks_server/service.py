@@ -1,0 +1,126 @@
+"""The service: quota, then the command, then the commit, then the outcome.
+
+`LockService.perform` is the whole of it. It counts the request against its project's quota, folds the command
+into the next batch, and gives back a `Reply`: what came of it, and what the quota's headers say. It raises
+nothing for what can be answered, so that every answer carries its quota. Who may call is decided before (by the
+door); what a lease means is decided after (by `lease`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from .clock import Clock
+from .commit import GroupCommit
+from .errors import Code, StoreUnavailableError
+from .lease import Command, LockRecord, Outcome, Release, Renew, decide, owns
+from .limits import LockKey
+from .quota import Admission, Verdict, Window, admit, given_back, window_at
+from .store import LockStore, RecordKey
+
+WINDOWS_MAX: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The command was not judged: the quota is spent, or the store cannot answer.
+
+    `cause_code` and `cause` are for logs and metrics, never for the caller.
+    """
+
+    code: Code
+    message: str
+    retry_after_seconds: int
+    cause_code: str = ""
+    cause: BaseException | None = None
+
+
+class Reply(NamedTuple):
+    """What came of a command, and what the quota says with it."""
+
+    outcome: Outcome | Denied
+    admission: Admission
+
+
+class _Asked(NamedTuple):
+    command: Command
+    owner_only: bool
+
+
+class LockService:
+    """Leases over one store. One object a process; `close` ends what it started."""
+
+    def __init__(
+        self,
+        store: LockStore,
+        clock: Clock,
+        *,
+        owner_reserve: bool = True,
+        on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
+    ) -> None:
+        self._clock: Final = clock
+        self._owner_reserve: Final = owner_reserve
+        self._commit: Final = GroupCommit[_Asked, Outcome | None](store, _decide, on_batch=on_batch)
+        self._windows: dict[str, Window] = {}
+
+    async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:
+        """Serve one command of a project whose quota is `requests_per_minute` (0: none)."""
+        admission = self._admit(project_id, requests_per_minute, command)
+        if admission.verdict is Verdict.SPENT:
+            return Reply(_spent(admission), admission)
+        asked = _Asked(command, owner_only=admission.verdict is Verdict.RESERVE)
+        try:
+            outcome = await self._commit.submit(RecordKey(project_id, key), asked)
+        except StoreUnavailableError as error:
+            denied = Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
+            return Reply(denied, admission)
+        if outcome is None:
+            self._give_back(project_id, admission)
+            return Reply(_spent(admission), admission)
+        return Reply(outcome, admission)
+
+    async def close(self) -> None:
+        """Answer what waits, refuse what comes later."""
+        await self._commit.close()
+
+    def _admit(self, project_id: str, requests_per_minute: int, command: Command) -> Admission:
+        now_ms = self._clock.now_ms()
+        window, admission = admit(
+            self._windows.get(project_id),
+            now_ms,
+            limit=requests_per_minute,
+            may_draw_on_reserve=self._owner_reserve and isinstance(command, Renew | Release),
+        )
+        if project_id not in self._windows and len(self._windows) >= WINDOWS_MAX:
+            self._forget_old_windows(now_ms)
+        self._windows[project_id] = window
+        return admission
+
+    def _give_back(self, project_id: str, admission: Admission) -> None:
+        window = self._windows.get(project_id)
+        if window is not None:
+            self._windows[project_id] = given_back(window, admission)
+
+    def _forget_old_windows(self, now_ms: int) -> None:
+        """Windows of minutes gone by say nothing any more."""
+        self._windows = {
+            project_id: window for project_id, window in self._windows.items() if window_at(window, now_ms) is window
+        }
+
+
+def _decide(record: LockRecord | None, asked: _Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:
+    """The lease's rule; None where only an owner may pass and this is none."""
+    if asked.owner_only and not (
+        isinstance(asked.command, Renew | Release) and owns(record, asked.command.owner_digest, now_ms)
+    ):
+        return record, None
+    return decide(record, asked.command, now_ms)
+
+
+def _spent(admission: Admission) -> Denied:
+    return Denied(
+        "lock_rate_limited",
+        f"this project's quota of {admission.limit} requests a minute is spent: "
+        f"try again in {admission.retry_after_seconds} s",
+        admission.retry_after_seconds,
+    )

@@ -1,0 +1,1 @@
+"""Stores remember; they do not decide. One file or folder each; none imports another."""
