@@ -1,15 +1,29 @@
 """The store that forgets everything at its end: for tests and for trying things out.
 
-Correct by construction: one dictionary, one event loop, no await inside a step. It keeps no promise of
+Correct by construction: dictionaries, one event loop, no await inside a method. It keeps no promise of
 durability; within one process it keeps every other promise of a store.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Final, TypeVar
 
 from ..clock import Clock
+from ..errors import LockError
 from ..lease import LockRecord, blocks_others, purgeable
-from ..store import RecordKey, Step
+from ..store import Credential, Page, Project, RecordKey, ServiceKey, Step
+from .refusals import (
+    clock_behind,
+    cursor_after,
+    place_of,
+    project_name_taken,
+    project_not_found,
+    service_key_name_taken,
+    service_key_not_found,
+)
+
+T = TypeVar("T")
 
 
 class MemoryStore:
@@ -17,23 +31,187 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
+        self._newest_ms = 0
         self.records: Final[dict[RecordKey, LockRecord]] = {}
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        stepped = step({key: self.records.get(key) for key in keys}, self._clock.now_ms())
+        stepped = step({key: self.records.get(key) for key in keys}, self._now_ms())
         self.records.update(stepped.changed)
         return stepped.results
 
     async def count_held(self) -> int:
-        now_ms = self._clock.now_ms()
+        now_ms = self._now_ms()
         return sum(blocks_others(record, now_ms) for record in self.records.values())
 
     async def purge(self, *, limit: int) -> int:
-        now_ms = self._clock.now_ms()
-        gone = [key for key, record in self.records.items() if purgeable(record, now_ms)][:limit]
+        now_ms = self._now_ms()
+        gone = list(islice((key for key, record in self.records.items() if purgeable(record, now_ms)), limit))
         for key in gone:
             del self.records[key]
         return len(gone)
 
     async def ready(self) -> None:
-        return
+        self._now_ms()
+
+    def forget_project(self, project_id: str) -> None:
+        """Drop every record of that project."""
+        for key in [key for key in self.records if key.project_id == project_id]:
+            del self.records[key]
+
+    def _now_ms(self) -> int:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._newest_ms:
+            raise clock_behind(now_ms, self._newest_ms)
+        self._newest_ms = now_ms
+        return now_ms
+
+
+@dataclass(slots=True)
+class _KeptKey:
+    """A service key with its place in the order of creation, its secret, and the secret before while that lives."""
+
+    place: int
+    service_key: ServiceKey
+    digest: bytes
+    old_digest: bytes | None = None
+    old_good_until_ms: int | None = None
+
+
+class MemoryRegistry:
+    """Projects and service keys in dictionaries, in the order of their creation."""
+
+    def __init__(self, locks: MemoryStore) -> None:
+        self._locks: Final = locks
+        self._places = 0
+        self._projects: Final[dict[str, tuple[int, Project]]] = {}
+        self._keys: Final[dict[str, _KeptKey]] = {}
+        self._by_digest: Final[dict[bytes, _KeptKey]] = {}
+
+    async def add_project(self, project: Project) -> None:
+        self._refuse_taken_project_name(project)
+        if project.id in self._projects:
+            raise LockError("name_taken", "a project with this id exists already")
+        self._projects[project.id] = self._next_place(), project
+
+    async def project(self, project_id: str) -> Project:
+        return self._placed_project(project_id)[1]
+
+    async def projects(self, *, limit: int, cursor: str | None) -> Page:
+        items, next_cursor = _page("projects", list(self._projects.values()), limit, cursor)
+        return Page(items, next_cursor)
+
+    async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
+        place, before = self._placed_project(project_id)
+        after = replace(
+            before,
+            name=before.name if name is None else name,
+            requests_per_minute=before.requests_per_minute if requests_per_minute is None else requests_per_minute,
+        )
+        self._refuse_taken_project_name(after)
+        self._projects[project_id] = place, after
+        return after
+
+    async def delete_project(self, project_id: str) -> None:
+        self._placed_project(project_id)
+        del self._projects[project_id]
+        for kept in [kept for kept in self._keys.values() if kept.service_key.project_id == project_id]:
+            self._forget_key(kept)
+        self._locks.forget_project(project_id)
+
+    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
+        self._placed_project(service_key.project_id)
+        for kept in self._keys.values():
+            if (kept.service_key.project_id, kept.service_key.name) == (service_key.project_id, service_key.name):
+                raise service_key_name_taken(service_key.name)
+        if service_key.id in self._keys or secret_digest in self._by_digest:
+            raise LockError("name_taken", "a service key with this id or secret exists already")
+        kept = _KeptKey(self._next_place(), service_key, secret_digest)
+        self._keys[service_key.id] = self._by_digest[secret_digest] = kept
+
+    async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
+        return self._kept_key(project_id, key_id).service_key
+
+    async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
+        self._placed_project(project_id)
+        mine = [
+            (kept.place, kept.service_key) for kept in self._keys.values() if kept.service_key.project_id == project_id
+        ]
+        items, next_cursor = _page("service-keys", mine, limit, cursor)
+        return Page(items, next_cursor)
+
+    async def delete_service_key(self, project_id: str, key_id: str) -> None:
+        self._forget_key(self._kept_key(project_id, key_id))
+
+    async def replace_secret(
+        self,
+        project_id: str,
+        key_id: str,
+        *,
+        secret_digest: bytes,
+        key_prefix: str,
+        old_secret_good_until_ms: int | None,
+    ) -> ServiceKey:
+        kept = self._kept_key(project_id, key_id)
+        if secret_digest in self._by_digest:
+            raise LockError("name_taken", "a service key with this secret exists already")
+        if kept.old_digest is not None:
+            del self._by_digest[kept.old_digest]
+        if old_secret_good_until_ms is None:
+            del self._by_digest[kept.digest]
+            kept.old_digest = None
+        else:
+            kept.old_digest = kept.digest
+        kept.old_good_until_ms = old_secret_good_until_ms
+        kept.digest = secret_digest
+        kept.service_key = replace(kept.service_key, key_prefix=key_prefix)
+        self._by_digest[secret_digest] = kept
+        return kept.service_key
+
+    async def credential(self, secret_digest: bytes) -> Credential | None:
+        kept = self._by_digest.get(secret_digest)
+        if kept is None:
+            return None
+        ends = [kept.service_key.expires_at_ms]
+        if secret_digest == kept.old_digest:
+            ends.append(kept.old_good_until_ms)
+        good_until_ms = min((end for end in ends if end is not None), default=None)
+        return Credential(kept.service_key, self._projects[kept.service_key.project_id][1], good_until_ms)
+
+    async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
+        for key_id, at_ms in last_used_at_ms.items():
+            kept = self._keys.get(key_id)
+            if kept is not None and at_ms > (kept.service_key.last_used_at_ms or 0):
+                kept.service_key = replace(kept.service_key, last_used_at_ms=at_ms)
+
+    def _next_place(self) -> int:
+        self._places += 1
+        return self._places
+
+    def _placed_project(self, project_id: str) -> tuple[int, Project]:
+        placed = self._projects.get(project_id)
+        if placed is None:
+            raise project_not_found()
+        return placed
+
+    def _kept_key(self, project_id: str, key_id: str) -> _KeptKey:
+        kept = self._keys.get(key_id)
+        if kept is None or kept.service_key.project_id != project_id:
+            raise service_key_not_found()
+        return kept
+
+    def _refuse_taken_project_name(self, project: Project) -> None:
+        if any(other.name == project.name and other.id != project.id for _, other in self._projects.values()):
+            raise project_name_taken(project.name)
+
+    def _forget_key(self, kept: _KeptKey) -> None:
+        del self._keys[kept.service_key.id]
+        del self._by_digest[kept.digest]
+        if kept.old_digest is not None:
+            del self._by_digest[kept.old_digest]
+
+
+def _page(kind: str, placed: list[tuple[int, T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
+    after = place_of(kind, cursor)
+    rest = [(place, item) for place, item in placed if place > after]
+    shown = rest[:limit]
+    return [item for _, item in shown], cursor_after(kind, shown[-1][0]) if len(rest) > limit else None
