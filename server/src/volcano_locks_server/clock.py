@@ -7,6 +7,7 @@ wrong until a restart; the store compares it with the newest instant it remember
 """
 
 import time
+from collections.abc import Callable
 from typing import Final, Protocol
 
 
@@ -29,10 +30,11 @@ _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class SystemClock:
     """The machine's wall clock, read once and carried on by its steady clock."""
 
-    __slots__ = ("_wall_minus_steady_ns",)
+    __slots__ = ("_steady_ns", "_wall_minus_steady_ns")
 
-    def __init__(self) -> None:
-        self._wall_minus_steady_ns: Final = time.time_ns() - _steady_ns()
+    def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = _steady_ns) -> None:
+        self._steady_ns: Final = steady_ns
+        self._wall_minus_steady_ns: Final = wall_ns() - steady_ns()
 
     def now_ms(self) -> int:
-        return (self._wall_minus_steady_ns + _steady_ns()) // 1_000_000
+        return (self._wall_minus_steady_ns + self._steady_ns()) // 1_000_000

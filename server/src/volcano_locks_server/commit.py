@@ -47,7 +47,10 @@ class GroupCommit(Generic[A, B]):
         decide: Callable[[LockRecord | None, A, int], tuple[LockRecord | None, B]],
         *,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
+        commit_seconds_max: float = COMMIT_SECONDS_MAX,
     ) -> None:
+        self._commit_seconds_max: Final = commit_seconds_max
+        self._watch_seconds: Final = min(1.0, commit_seconds_max / 4)
         self._store: Final = store
         self._decide: Final = decide
         self._on_batch: Final = on_batch
@@ -73,16 +76,17 @@ class GroupCommit(Generic[A, B]):
         """Commit what waits, refuse what comes later. Returns when the last batch is answered."""
         self._closed = True
         if self._worker is not None:
-            await asyncio.wait([self._worker], timeout=COMMIT_SECONDS_MAX + 1)
+            await asyncio.wait([self._worker], timeout=self._commit_seconds_max + 1)
         if self._worker is not None:
             self._worker.cancel()
         if self._watch is not None:
             self._watch.cancel()
+        _fail(list(self._pending), "stopping", "the service is stopping: try again in a moment")
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         if self._watch is None:
-            self._watch = loop.call_later(1.0, self._refuse_overdue)
+            self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
         try:
             while batch := self._take():
                 self._committing = batch
@@ -109,7 +113,7 @@ class GroupCommit(Generic[A, B]):
         except Exception as error:  # noqa: BLE001 - a store's bug must answer its callers, not hang them
             _fail(batch, "store_error", "the store failed", error)
         except asyncio.CancelledError:
-            _fail(batch, "stopping", "the service is stopping")
+            _fail(batch, "stopping", "the service is stopping: try again in a moment")
             raise
         else:
             for waiting, answer in zip(batch, answers, strict=True):
@@ -141,10 +145,10 @@ class GroupCommit(Generic[A, B]):
         if self._worker is None:
             return
         loop = asyncio.get_running_loop()
-        overdue = loop.time() - COMMIT_SECONDS_MAX
+        overdue = loop.time() - self._commit_seconds_max
         late = [one for one in (*self._committing, *self._pending) if one.since < overdue]
-        _fail(late, "commit_late", f"the store did not answer within {COMMIT_SECONDS_MAX:.0f} s")
-        self._watch = loop.call_later(1.0, self._refuse_overdue)
+        _fail(late, "commit_late", f"the store did not answer within {self._commit_seconds_max:g} s")
+        self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
 
 
 def _fail(batch: Sequence[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:

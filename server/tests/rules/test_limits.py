@@ -1,0 +1,113 @@
+"""What is accepted from outside and what is not, with messages that name the field, the limit and what came."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volcano_locks_server.errors import LockError
+from volcano_locks_server.limits import (
+    LockKey,
+    OwnerToken,
+    parse_holder,
+    parse_name,
+    parse_permissions,
+    parse_request_id,
+    parse_ttl_seconds,
+    parse_whole_number,
+    shown,
+)
+
+UUID = "3FA85F64-5717-4562-b3fc-2c963f66afa6"
+
+
+@pytest.mark.parametrize("text", ["a", "Z9", "0", "a.b_c:d-e", "x" * 128])
+def test_keys_that_are_keys(text: str) -> None:
+    assert LockKey.parse(text) == text
+
+
+@pytest.mark.parametrize("text", ["", ".a", "-a", "_a", "a b", "a/b", "ä", "a\n", "x" * 129, "٣", "a\x00"])
+def test_keys_that_are_none(text: str) -> None:
+    with pytest.raises(LockError, match="lock key must be 1 to 128") as caught:
+        LockKey.parse(text)
+    assert caught.value.code == "invalid_lock_key"
+
+
+@pytest.mark.parametrize("value", [5, 30, 7_776_000])
+def test_ttls_that_are_ttls(value: int) -> None:
+    assert parse_ttl_seconds(value) == value
+
+
+@pytest.mark.parametrize("value", [4, 7_776_001, 0, -5, True, 30.0, "30", None, [30], {}, 10**30])
+def test_ttls_that_are_none(value: Any) -> None:
+    with pytest.raises(LockError, match=r"ttl_seconds must be a whole JSON number from 5 to 7776000") as caught:
+        parse_ttl_seconds(value)
+    assert caught.value.code == "invalid_ttl"
+
+
+def test_a_token_is_only_a_digest_and_case_is_the_same_token() -> None:
+    """LEASE-15: not in repr, not in an attribute."""
+    token = OwnerToken.parse(UUID)
+    assert token.digest == OwnerToken.parse(UUID.lower()).digest
+    assert len(token.digest) == 32
+    assert UUID.lower() not in repr(token).lower()
+    assert repr(token) == "OwnerToken(…)"
+
+
+@pytest.mark.parametrize("text", [None, "", "x", UUID + "0", UUID.replace("-", ""), "{" + UUID + "}", UUID + "\n"])
+def test_what_is_no_token_is_not_repeated_in_the_message(text: str | None) -> None:
+    """LEASE-15: even a mistyped token is a secret."""
+    with pytest.raises(LockError, match="X-Volcano-Lock-Token") as caught:
+        OwnerToken.parse(text)
+    assert caught.value.code == "invalid_lock_token"
+    assert not text or text == "x" or text not in caught.value.message
+
+
+def test_request_ids() -> None:
+    assert parse_request_id(UUID) == UUID.lower()
+    with pytest.raises(LockError, match="X-Volcano-Request-Id") as caught:
+        parse_request_id("17")
+    assert caught.value.code == "invalid_request_id"
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a\tb", "ä", "x" * 129, "\x7f"])
+def test_holders_that_are_none(text: str) -> None:
+    with pytest.raises(LockError, match="1 to 128 visible ASCII") as caught:
+        parse_holder(text)
+    assert caught.value.code == "invalid_holder"
+
+
+def test_holders_that_are_holders() -> None:
+    assert parse_holder("web-1.example/4121") == "web-1.example/4121"
+    assert parse_holder("~" * 128) == "~" * 128
+
+
+@pytest.mark.parametrize("value", ["", "a b", "a.b", "x" * 256, 5, None, "é"])
+def test_names_that_are_none(value: Any) -> None:
+    with pytest.raises(LockError, match="name must be 1 to 255 characters"):
+        parse_name(value)
+
+
+def test_permissions() -> None:
+    assert parse_permissions(None) == parse_permissions([]) == ("*",)
+    assert parse_permissions(["locks.manage", "*", "*"]) == ("*", "locks.manage")
+    for wrong in ("*", [1], {"*": 1}, ["locks.fly"]):
+        with pytest.raises(LockError, match="permissions") as caught:
+            parse_permissions(wrong)
+        assert caught.value.code == "invalid_request"
+
+
+def test_whole_numbers() -> None:
+    assert parse_whole_number(0, "requests_per_minute", 0, 9) == 0
+    for wrong in (-1, 10, True, 1.0, "1", None):
+        with pytest.raises(LockError, match="requests_per_minute must be a whole number from 0 to 9"):
+            parse_whole_number(wrong, "requests_per_minute", 0, 9)
+
+
+@given(st.one_of(st.text(), st.integers(), st.lists(st.text())))
+def test_what_came_is_shown_short_and_printable(value: object) -> None:
+    text = shown(value)
+    assert len(text) <= 40 + len("… (1000000 characters)")
+    assert text.replace("…", "").isascii()
+    assert text.isprintable()

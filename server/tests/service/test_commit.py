@@ -1,0 +1,181 @@
+"""Group commit: while one batch commits the next one gathers; each caller hears of its own command only."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from volcano_locks_server import commit
+from volcano_locks_server.commit import GroupCommit
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Free, LockRecord
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock
+
+A = RecordKey("p", LockKey("a"))
+B = RecordKey("p", LockKey("b"))
+
+
+class GatedStore(MemoryStore):
+    """A memory store whose commits wait at a gate, and may be told to fail."""
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock(1_800_000_000_000))
+        self.gate = asyncio.Event()
+        self.batches: list[int] = []
+        self.fails_with: Exception | None = None
+        self.entered = asyncio.Semaphore(0)
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        self.entered.release()
+        await self.gate.wait()
+        if self.fails_with is not None:
+            raise self.fails_with
+        results = await super().update(keys, step)
+        self.batches.append(len(results))
+        return results
+
+
+def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecord | None, int]:
+    """A rule that adds up, so that order and folding show."""
+    total = (record.fencing_token if record else 0) * 10 + asked
+    return Free(total, now_ms), total
+
+
+async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Task[int]]:
+    tasks = [asyncio.create_task(group.submit(key, number)) for key, number in asked]
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_what_arrives_during_a_commit_shares_the_next_in_order() -> None:
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    first = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    rest = await submitted(group, (A, 2), (B, 5), (A, 3))
+    store.gate.set()
+    assert await asyncio.gather(*first, *rest) == [1, 12, 5, 123]
+    assert store.batches == [1, 3]
+    await group.close()
+
+
+async def test_a_failed_batch_answers_its_own_callers_only_and_is_not_repeated() -> None:
+    """LEASE-16."""
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    failing = await submitted(group, (A, 1), (B, 1))
+    await store.entered.acquire()
+    store.fails_with = StoreUnavailableError("disk_full", "no room")
+    store.gate.set()
+    for outcome in await asyncio.gather(*failing, return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailableError)
+        assert outcome.cause_code == "disk_full"
+    store.fails_with = None
+    assert await group.submit(A, 7) == 7
+    await group.close()
+
+
+async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_log() -> None:
+    """LEASE-16: never "probably", and never a hanging caller."""
+    store = GatedStore()
+    store.gate.set()
+    store.fails_with = KeyError("a bug")
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await group.submit(A, 1)
+    assert caught.value.cause_code == "store_error"
+    assert caught.value.__cause__ is store.fails_with
+    assert "bug" not in caught.value.message
+    await group.close()
+
+
+async def test_a_caller_that_gave_up_before_its_batch_is_left_out() -> None:
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    first = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    gone, stays = await submitted(group, (A, 2), (A, 3))
+    gone.cancel()
+    await asyncio.sleep(0)
+    store.gate.set()
+    assert await asyncio.gather(*first, stays) == [1, 13]
+    await group.close()
+
+
+async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None:
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    gone, stays = await submitted(group, (A, 1), (A, 2))
+    await store.entered.acquire()
+    gone.cancel()
+    store.gate.set()
+    assert await stays == 12
+    await group.close()
+
+
+async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "PENDING_MAX", 2)
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    first = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    waiting = await submitted(group, (A, 2), (A, 3))
+    with pytest.raises(StoreUnavailableError, match="2 requests wait already"):
+        await group.submit(A, 4)
+    store.gate.set()
+    assert await asyncio.gather(*first, *waiting) == [1, 12, 123]
+    await group.close()
+
+
+async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "BATCH_MAX", 3)
+    store = GatedStore()
+    store.gate.set()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    await asyncio.gather(*await submitted(group, *[(A, 1)] * 8))
+    assert store.batches == [3, 3, 2]
+    await group.close()
+
+
+async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None:
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count)
+    first = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    waiting = await submitted(group, (A, 2))
+    closing = asyncio.create_task(group.close())
+    await asyncio.sleep(0)
+    with pytest.raises(StoreUnavailableError, match="stopping"):
+        await group.submit(A, 3)
+    store.gate.set()
+    await closing
+    assert await asyncio.gather(*first, *waiting) == [1, 12]
+
+
+@pytest.mark.real_time
+async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
+    """LEASE-16: committing and waiting callers are told; the store is used again when it is back."""
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.05)
+    stuck = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    waiting = await submitted(group, (A, 2))
+    for outcome in await asyncio.gather(*stuck, *waiting, return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailableError)
+        assert outcome.cause_code == "commit_late"
+    store.gate.set()
+    assert await group.submit(B, 3) == 3
+    await group.close()
+
+
+@pytest.mark.real_time
+async def test_closing_ends_even_where_the_store_hangs() -> None:
+    store = GatedStore()
+    group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.05)
+    stuck = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    await group.close()
+    assert isinstance((await asyncio.gather(*stuck, return_exceptions=True))[0], StoreUnavailableError)

@@ -1,0 +1,108 @@
+"""The service: the quota's verdict, the lease's outcome, and what is told where neither can be had."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from volcano_locks_server import service as service_module
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.service import Denied, LockService
+from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock
+
+KEY = LockKey("daily-rollup")
+ME, OTHER = b"m" * 32, b"o" * 32
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(1_800_000_000_000)
+
+
+@pytest.fixture
+async def service(clock: ManualClock) -> AsyncIterator[LockService]:
+    one = LockService(MemoryStore(clock), clock)
+    yield one
+    await one.close()
+
+
+async def test_sixty_four_racing_acquires_have_one_winner(service: LockService) -> None:
+    """LEASE-6."""
+    replies = await asyncio.gather(*(service.perform("p", 0, KEY, Acquire(bytes([n]) * 32, 30)) for n in range(64)))
+    outcomes = [reply.outcome for reply in replies]
+    assert sum(isinstance(outcome, Granted) for outcome in outcomes) == 1
+    assert sum(isinstance(outcome, Refused) and outcome.code == "lock_held" for outcome in outcomes) == 63
+
+
+async def test_projects_do_not_see_each_other_s_locks(service: LockService) -> None:
+    for project in ("p", "q"):
+        assert isinstance((await service.perform(project, 0, KEY, Acquire(ME, 30))).outcome, Granted)
+
+
+async def test_each_reply_tells_the_quota(service: LockService) -> None:
+    remaining = [(await service.perform("p", 3, KEY, Read())).admission.remaining for _ in range(3)]
+    assert remaining == [2, 1, 0]
+    reply = await service.perform("p", 3, KEY, Read())
+    assert isinstance(reply.outcome, Denied)
+    assert reply.outcome.code == "lock_rate_limited"
+    assert reply.outcome.retry_after_seconds == reply.admission.retry_after_seconds
+    assert isinstance((await service.perform("q", 3, KEY, Read())).outcome, State)
+
+
+async def test_a_stampede_does_not_cost_the_holder_its_lease(service: LockService) -> None:
+    """case 7: the owner renews and releases from the reserve; others are told 429, and use none of it up."""
+    assert isinstance((await service.perform("p", 3, KEY, Acquire(ME, 30))).outcome, Granted)
+    for _ in range(10):
+        await service.perform("p", 3, KEY, Acquire(OTHER, 30))
+    for _ in range(10):
+        stranger = await service.perform("p", 3, KEY, Renew(OTHER, 30))
+        assert isinstance(stranger.outcome, Denied)
+        assert stranger.outcome.code == "lock_rate_limited"
+    assert isinstance((await service.perform("p", 3, KEY, Renew(ME, 30))).outcome, Granted)
+    assert isinstance((await service.perform("p", 3, KEY, Renew(ME, 30))).outcome, Granted)
+    assert isinstance((await service.perform("p", 3, KEY, Release(ME))).outcome, Released)
+    again = await service.perform("p", 3, KEY, Release(ME))
+    assert isinstance(again.outcome, Denied)
+
+
+async def test_the_reserve_can_be_switched_off(clock: ManualClock) -> None:
+    service = LockService(MemoryStore(clock), clock, owner_reserve=False)
+    assert isinstance((await service.perform("p", 1, KEY, Acquire(ME, 30))).outcome, Granted)
+    assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Denied)
+    await service.close()
+
+
+async def test_the_reserve_is_bounded_even_when_owners_ask_at_once(service: LockService) -> None:
+    await service.perform("p", 5, KEY, Acquire(ME, 30))
+    replies = await asyncio.gather(*(service.perform("p", 5, KEY, Renew(ME, 30)) for _ in range(40)))
+    assert sum(isinstance(reply.outcome, Granted) for reply in replies) == 4 + 5
+
+
+async def test_windows_of_past_minutes_are_forgotten(
+    service: LockService, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "WINDOWS_MAX", 3)
+    for project in "abc":
+        await service.perform(project, 1, KEY, Read())
+    clock.advance(60_000)
+    await service.perform("d", 1, KEY, Read())
+    assert len(service._windows) == 1
+
+
+async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota(clock: ManualClock) -> None:
+    """LEASE-16."""
+
+    class Failing(MemoryStore):
+        async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+            raise StoreUnavailableError("disk_full", "the disk is full")
+
+    service = LockService(Failing(clock), clock)
+    reply = await service.perform("p", 3, KEY, Acquire(ME, 30))
+    assert isinstance(reply.outcome, Denied)
+    assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_unavailable", "disk_full")
+    assert reply.admission.remaining == 2
+    await service.close()
