@@ -1,0 +1,32 @@
+"""What one document says of another file is so."""
+
+import re
+from pathlib import Path
+
+LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
+
+
+def _documents(root: Path) -> list[Path]:
+    return [*root.glob("*.md"), *(root / "spec").rglob("*.md"), *(root / "docs").rglob("*.md")]
+
+
+def test_every_link_leads_to_a_file(root: Path) -> None:
+    broken = [
+        f"{document.relative_to(root)} → {target}"
+        for document in _documents(root)
+        for target in LINK.findall(document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []
+
+
+def test_decisions_are_short_and_whole(root: Path) -> None:
+    """An ADR is at most 30 lines and says problem, decision, alternatives, consequence."""
+    decisions = sorted((root / "docs/adr").glob("[0-9]*.md"))
+    assert decisions
+    for number, decision in enumerate(decisions, start=1):
+        text = decision.read_text()
+        assert decision.name.startswith(f"{number:04}-")
+        assert len(text.splitlines()) <= 30, decision.name
+        for part in ("Problem", "Decision", "Alternatives", "Consequence"):
+            assert f"**{part}.**" in text, f"{decision.name} lacks {part}"

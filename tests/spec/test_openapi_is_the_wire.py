@@ -1,0 +1,142 @@
+"""openapi.yaml is a valid document, and what it accepts is what the server's parsers accept."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+import schemathesis
+from hypothesis import given
+from hypothesis import strategies as st
+
+from volcano_locks_server import limits
+from volcano_locks_server.errors import LockError
+
+METHODS = {"get", "post", "put", "patch", "delete"}
+EVERY_OPERATION = {"405", "413", "431", "500", "503"}
+NEEDS_CREDENTIAL = {"400", "401", "403", "404"}
+
+
+def test_it_is_a_valid_document(openapi: dict[str, Any]) -> None:
+    schemathesis.openapi.from_dict(openapi).validate()
+
+
+def test_each_operation_names_every_answer_it_can_give(openapi: dict[str, Any]) -> None:
+    for path, methods in openapi["paths"].items():
+        for method in METHODS & set(methods):
+            operation = methods[method]
+            expected = EVERY_OPERATION | (NEEDS_CREDENTIAL if operation["security"] else set())
+            expected |= {"429"} if path.startswith("/locks/") else set()
+            assert expected <= set(operation["responses"]), f"{method} {path}"
+
+
+def test_bodies_with_unknown_fields_are_refused(schemas: dict[str, Any]) -> None:
+    """HTTP-12: a misspelt field is an error."""
+    for name in ("LeaseRequest", "NewProject", "ProjectChange", "NewServiceKey", "Regeneration"):
+        assert schemas[name]["additionalProperties"] is False, name
+
+
+def test_the_limits_are_the_servers(openapi: dict[str, Any], schemas: dict[str, Any]) -> None:
+    page = openapi["components"]["parameters"]["Limit"]["schema"]
+    keep_old = schemas["Regeneration"]["properties"]["keep_old_seconds"]
+    per_minute = schemas["RequestsPerMinute"]
+    permissions = schemas["NewServiceKey"]["properties"]["permissions"]["items"]["$ref"]
+    assert schemas["TtlSeconds"]["minimum"] == limits.TTL_SECONDS_MIN
+    assert schemas["TtlSeconds"]["maximum"] == limits.TTL_SECONDS_MAX
+    assert schemas["LockKey"]["maxLength"] == limits.KEY_LENGTH_MAX
+    assert schemas["Holder"]["maxLength"] == limits.HOLDER_LENGTH_MAX
+    assert schemas["Name"]["maxLength"] == limits.NAME_LENGTH_MAX
+    assert (per_minute["minimum"], per_minute["maximum"]) == (0, limits.REQUESTS_PER_MINUTE_MAX)
+    assert (keep_old["minimum"], keep_old["maximum"]) == (0, limits.KEEP_OLD_SECONDS_MAX)
+    assert (page["minimum"], page["maximum"], page["default"]) == (
+        1,
+        limits.PAGE_LIMIT_MAX,
+        limits.PAGE_LIMIT_DEFAULT,
+    )
+    assert set(schemas[permissions.rpartition("/")[2]]["enum"]) == limits.PERMISSIONS
+
+
+PARSERS: dict[str, Callable[[str], object]] = {
+    "LockKey": limits.LockKey.parse,
+    "Uuid": limits.parse_request_id,
+    "Holder": limits.parse_holder,
+    "Name": limits.parse_name,
+}
+NEAR_MISSES = ["", " ", "a\n", "a b", "a/b", ".a", "é", "٣", "a" * 128, "a" * 129, "a" * 255, "a" * 256, "sk-a_b", "*"]
+UUIDS = [
+    "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
+    "5B0C3F436F3C4B539D3B0C8F2A1F7F10",
+    "{5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10}",
+]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@pytest.mark.parametrize("text", NEAR_MISSES + UUIDS)
+def test_a_near_miss_is_judged_alike(schemas: dict[str, Any], name: str, text: str) -> None:
+    assert _accepted(name, text) == _matches(schemas[name], text)
+
+
+@pytest.mark.parametrize("name", PARSERS)
+@given(choices=st.data())
+def test_any_text_is_judged_alike(schemas: dict[str, Any], name: str, choices: st.DataObject) -> None:
+    pattern = st.from_regex(_bare(schemas[name]), fullmatch=True)
+    text = choices.draw(pattern | st.text(max_size=300))
+    assert _accepted(name, text) == _matches(schemas[name], text)
+
+
+@given(st.integers() | st.booleans() | st.floats() | st.text(max_size=9) | st.none())
+def test_any_ttl_is_judged_alike(schemas: dict[str, Any], value: object) -> None:
+    """HTTP-11, but for `30.0`: JSON Schema has no word for a number's spelling."""
+    if isinstance(value, float) and value.is_integer():
+        return
+    try:
+        jsonschema.validate(value, schemas["TtlSeconds"])
+        described = True
+    except jsonschema.ValidationError:
+        described = False
+    try:
+        limits.parse_ttl_seconds(value)
+        accepted = True
+    except LockError:
+        accepted = False
+    assert accepted == described
+
+
+def test_every_example_fits_its_schema(openapi: dict[str, Any]) -> None:
+    checked = 0
+    for place in _media(openapi):
+        for name, example in place.get("examples", {}).items():
+            schema = {**place["schema"], "components": openapi["components"]}
+            jsonschema.validate(example["value"], schema, cls=jsonschema.Draft202012Validator)
+            assert name
+            checked += 1
+    assert checked >= 5
+
+
+def _media(node: Any) -> list[dict[str, Any]]:
+    """Every media type object in the document."""
+    if isinstance(node, list):
+        return [found for one in node for found in _media(one)]
+    if not isinstance(node, dict):
+        return []
+    here = [node["application/json"]] if "application/json" in node else []
+    return here + [found for one in node.values() for found in _media(one)]
+
+
+def _bare(schema: dict[str, Any]) -> re.Pattern[str]:
+    """The schema's pattern without its anchors, whose `$` Python reads otherwise than JSON Schema."""
+    return re.compile(schema["pattern"].removeprefix("^").removesuffix("$"))
+
+
+def _matches(schema: dict[str, Any], text: str) -> bool:
+    long_enough = schema["minLength"] <= len(text) <= schema["maxLength"]
+    return long_enough and _bare(schema).fullmatch(text) is not None
+
+
+def _accepted(name: str, text: str) -> bool:
+    try:
+        PARSERS[name](text)
+    except LockError:
+        return False
+    return True
