@@ -1,0 +1,1 @@
+"""What the lock service costs, measured beside peers on the same machine. See bench/README.md."""

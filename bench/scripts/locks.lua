@@ -1,0 +1,49 @@
+-- wrk script: acquire fresh locks, and release each one LAG acquires later.
+--
+-- wrk does not say which connection a request goes to, so a release sent right after its acquire could overtake
+-- it on another connection. LAG acquires later, with far fewer connections than LAG, the acquire was answered.
+-- Keys begin with scattered digits, because names of real locks do not arrive in the order of an index.
+-- Arguments: a prefix that makes this run's keys fresh. Environment: BENCH_SERVICE_KEY, BENCH_TTL_SECONDS.
+
+local LAG = 512
+local threads = 0
+
+function setup(thread)
+  threads = threads + 1
+  thread:set("thread_number", threads)
+end
+
+local key_tail, common, acquire_tail
+local acquired, released = 0, 0
+local acquire_next = true
+local format = string.format
+
+function init(args)
+  common = " HTTP/1.1\r\nHost: " .. wrk.host .. ":" .. wrk.port ..
+    "\r\nAuthorization: Bearer " .. os.getenv("BENCH_SERVICE_KEY") ..
+    "\r\nX-Volcano-Lock-Holder: bench/1"
+  key_tail = "-" .. args[1] .. "-" .. thread_number .. "/lease"
+  local body = '{"ttl_seconds":' .. (os.getenv("BENCH_TTL_SECONDS") or "60") .. "}"
+  acquire_tail = "\r\nContent-Type: application/json\r\nContent-Length: " .. #body .. "\r\n\r\n" .. body
+end
+
+local function scattered(number)
+  return format("%08x", (number * 2654435761) % 4294967296)  -- an odd factor: no two numbers meet
+end
+
+local function ids(number, verb)
+  return format(
+    "\r\nX-Volcano-Lock-Token: 10c4ed00-0000-4000-8%03x-%012x\r\nX-Volcano-Request-Id: 5e4d0000-0000-4000-8%03x-%012x",
+    thread_number, number, thread_number, 2 * number + verb)
+end
+
+function request()
+  if acquire_next then
+    acquired = acquired + 1
+    acquire_next = acquired - released <= LAG
+    return "POST /locks/" .. scattered(acquired) .. key_tail .. common .. ids(acquired, 0) .. acquire_tail
+  end
+  released = released + 1
+  acquire_next = true
+  return "DELETE /locks/" .. scattered(released) .. key_tail .. common .. ids(released, 1) .. "\r\n\r\n"
+end

@@ -1,0 +1,65 @@
+"""Durable lock operations a second over HTTP, beside etcd's gateway and Redis with a synced log.
+
+The three take turns in one run, each alone on the machine with a fresh folder, in an order that moves by one
+each round, so that neither a slow minute nor a warm cache falls on one of them alone.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from .machine import facts, peer_versions
+from .ours import volcano_locks
+from .peers import etcd, redis
+from .report import Goal, Report, problems_of, summary, whole
+from .wrk import CONNECTIONS, Measured
+
+TIMES_ETCD_MIN: Final = 2.0
+P99_MS_MAX: Final = 20.0
+
+PEERS: Final = {
+    "volcano-locks: acquire, release (HTTP, SQLite)": volcano_locks,
+    "etcd: create if absent (HTTP gateway)": etcd,
+    "Redis: fenced acquire in Lua (RESP, AOF always)": redis,
+}
+OURS, ETCD, _ = PEERS
+
+
+def measure(folder: Path, *, rounds: int, seconds: float, warm_up_seconds: float) -> Report:
+    """The throughput report; `seconds` is the length of one round of one peer."""
+    machine = facts(folder) + peer_versions()
+    names = list(PEERS)
+    measured: dict[str, list[Measured]] = {name: [] for name in names}
+    for number in range(rounds):
+        first = number % len(names)
+        for place, name in enumerate(names[first:] + names[:first]):
+            fresh = folder / f"round-{number}-{place}"
+            fresh.mkdir()
+            with PEERS[name](fresh) as load:
+                load(warm_up_seconds)
+                measured[name].append(load(seconds))
+    return _report(measured, machine, f"{rounds} rounds of {seconds:.0f} s")
+
+
+def _report(measured: dict[str, list[Measured]], machine: list[tuple[str, str]], length: str) -> Report:
+    summaries = {name: summary(rounds) for name, rounds in measured.items()}
+    ours, etcds = summaries[OURS], summaries[ETCD]
+    times = ours.per_second / etcds.per_second
+    return Report(
+        name="throughput",
+        title=f"Durable operations a second, {CONNECTIONS} connections, medians of {length}",
+        header=("", "operations/s", "slowest", "fastest", "times etcd", "p50 ms", "p99 ms"),
+        rows=[
+            (
+                name,
+                *(whole(one.per_second), whole(one.slowest_per_second), whole(one.fastest_per_second)),
+                *(f"{one.per_second / etcds.per_second:.2f}", f"{one.p50_ms:.2f}", f"{one.p99_ms:.2f}"),
+            )
+            for name, one in summaries.items()
+        ],
+        facts=machine,
+        goals=[
+            Goal(f"at least {TIMES_ETCD_MIN} times etcd", f"{times:.2f}", times >= TIMES_ETCD_MIN),
+            Goal(f"p99 under {P99_MS_MAX:.0f} ms", f"{ours.p99_ms:.2f} ms", ours.p99_ms < P99_MS_MAX),
+        ],
+        problems=[problem for name, rounds in measured.items() for problem in problems_of(name, rounds)],
+    )
