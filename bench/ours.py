@@ -35,10 +35,17 @@ class Ours(NamedTuple):
         parsed: dict[str, object] = json.loads(answer)
         return parsed
 
-    def load(self, service_key: str, seconds: float) -> Measured:
-        """Acquire fresh locks and release them, on wrk.CONNECTIONS connections."""
-        fresh = f"b{time.time_ns()}"
-        return wrk.load(self.url, "locks", fresh, seconds=seconds, environment={"BENCH_SERVICE_KEY": service_key})
+    def load(self, service_key: str, seconds: float, *, refused_every: int = 0) -> Measured:
+        """Acquire fresh locks and release them; one in `refused_every` asks for a held one (0: none)."""
+        return wrk.load(
+            self.url,
+            "locks",
+            f"b{time.time_ns()}",
+            str(refused_every),
+            seconds=seconds,
+            environment={"BENCH_SERVICE_KEY": service_key},
+            refused_share=1 / refused_every if refused_every else 0.0,
+        )
 
 
 class Tenant(NamedTuple):

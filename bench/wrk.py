@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from .processes import BenchError, program, run
 
 CONNECTIONS: Final = 64
+REFUSED_TOLERANCE: Final = 0.05
 SCRIPTS: Final = Path(__file__).resolve().parent / "scripts"
 
 
@@ -33,8 +34,13 @@ def load(
     seconds: float,
     connections: int = CONNECTIONS,
     environment: Mapping[str, str] | None = None,
+    refused_share: float = 0.0,
 ) -> Measured:
-    """Load `url` with the script of that name. An answer that is no success, or a broken connection, is a problem."""
+    """Load `url` with the script of that name.
+
+    A broken connection is a problem, and so is an answer that is no success, unless just `refused_share` of all
+    answers are none, because the script asks for that.
+    """
     text = (SCRIPTS / f"{script}.lua").read_text() + (SCRIPTS / "done.lua").read_text()
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as whole:
         whole.write(text)
@@ -47,17 +53,18 @@ def load(
             ],
             environment=environment,
         )
-    return _read(printed)
+    return _read(printed, refused_share)
 
 
-def _read(printed: str) -> Measured:
+def _read(printed: str, refused_share: float) -> Measured:
     lines = [line.removeprefix("BENCH ") for line in printed.splitlines() if line.startswith("BENCH ")]
     if len(lines) != 1:
         raise BenchError(f"wrk printed no result:\n{printed}")
     result = json.loads(lines[0])
     problems = []
-    if result["not_2xx"]:
-        problems.append(f"{result['not_2xx']} answers were no success")
+    refused_expected = result["requests"] * refused_share
+    if abs(result["not_2xx"] - refused_expected) > refused_expected * REFUSED_TOLERANCE:
+        problems.append(f"{result['not_2xx']} answers were no success, expected {refused_expected:.0f}")
     if result["broken"]:
         problems.append(f"{result['broken']} requests broke or timed out")
     if not result["requests"]:

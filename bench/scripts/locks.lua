@@ -3,7 +3,8 @@
 -- wrk does not say which connection a request goes to, so a release sent right after its acquire could overtake
 -- it on another connection. LAG acquires later, with far fewer connections than LAG, the acquire was answered.
 -- Keys begin with scattered digits, because names of real locks do not arrive in the order of an index.
--- Arguments: a prefix that makes this run's keys fresh. Environment: BENCH_SERVICE_KEY, BENCH_TTL_SECONDS.
+-- Arguments: a prefix that makes this run's keys fresh, and N: every Nth request acquires one lock that is held
+-- already, and is refused (0: none is). Environment: BENCH_SERVICE_KEY.
 
 local LAG = 512
 local threads = 0
@@ -14,7 +15,7 @@ function setup(thread)
 end
 
 local key_tail, common, acquire_tail
-local acquired, released = 0, 0
+local acquired, released, sent, refused_every = 0, 0, 0, 0
 local acquire_next = true
 local format = string.format
 
@@ -23,7 +24,8 @@ function init(args)
     "\r\nAuthorization: Bearer " .. os.getenv("BENCH_SERVICE_KEY") ..
     "\r\nX-Volcano-Lock-Holder: bench/1"
   key_tail = "-" .. args[1] .. "-" .. thread_number .. "/lease"
-  local body = '{"ttl_seconds":' .. (os.getenv("BENCH_TTL_SECONDS") or "60") .. "}"
+  refused_every = tonumber(args[2])
+  local body = '{"ttl_seconds":60}'
   acquire_tail = "\r\nContent-Type: application/json\r\nContent-Length: " .. #body .. "\r\n\r\n" .. body
 end
 
@@ -38,6 +40,10 @@ local function ids(number, verb)
 end
 
 function request()
+  sent = sent + 1
+  if refused_every > 0 and sent % refused_every == 1 then
+    return "POST /locks/busy" .. key_tail .. common .. ids(4294967296 + sent, 0) .. acquire_tail
+  end
   if acquire_next then
     acquired = acquired + 1
     acquire_next = acquired - released <= LAG
