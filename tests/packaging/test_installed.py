@@ -1,0 +1,80 @@
+"""Installed from wheels into a clean environment, the programs work: `dev`, `run`, an acquire."""
+
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ACQUIRE = """
+from volcano_locks import Client
+with Client() as client:
+    lease = client.locks.acquire("smoke", ttl=30)
+    print(client.locks.get("smoke").fencing_token == lease.fencing_token)
+    client.locks.release(lease)
+    print(client.locks.get("smoke").held)
+"""
+
+
+def test_the_client_alone_imports(client_only: Path, bare_environment: dict[str, str]) -> None:
+    code = "import volcano_locks.testing; from volcano_locks import AsyncClient, Client; print('fine')"
+    done = subprocess.run(
+        [client_only / "python", "-c", code], env=bare_environment, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("fine\n", "")
+
+
+def test_the_command_line_without_its_extra_says_what_to_install(
+    client_only: Path, bare_environment: dict[str, str]
+) -> None:
+    done = subprocess.run(
+        [client_only / "volcano-locks", "run"], env=bare_environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 64
+    assert "pip install 'volcano-locks[cli]'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def dev_environment(both: Path, bare_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
+    """An environment with what `volcano-locks dev` told to export, while it runs."""
+    process = subprocess.Popen(
+        [both / "volcano-locks", "dev", "--port", "0"],
+        env=bare_environment,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        shown = ""
+        while "volcano-locks run" not in shown:
+            line = process.stdout.readline()
+            assert line, f"dev ended early: {process.communicate()}"
+            shown += line
+        yield bare_environment | dict(re.findall(r"(VOLCANO_\w+)=(\S+)", shown))
+    finally:
+        process.terminate()
+        _, told = process.communicate(timeout=20)
+    assert process.returncode == 0, told
+
+
+def test_dev_run_and_an_acquire(both: Path, dev_environment: dict[str, str], tmp_path: Path) -> None:
+    def run(*command: str | Path) -> str:
+        done = subprocess.run(
+            command, env=dev_environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert run(both / "volcano-locks", "run", "hello", "--", "echo", "it works") == "it works\n"
+    assert run(both / "python", "-c", ACQUIRE) == "True\nFalse\n"
+
+
+def test_serve_is_a_command_where_the_server_is_installed(both: Path, bare_environment: dict[str, str]) -> None:
+    done = subprocess.run(
+        [both / "volcano-locks", "serve", "--help"], env=bare_environment, capture_output=True, text=True, check=True
+    )
+    assert "--store" in done.stdout
