@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from volcano_locks.errors import error_for
 from volcano_locks_server.errors import CODES
 from volcano_locks_server.http.problems import STATUS_BY_CODE
 
@@ -36,6 +37,17 @@ def test_every_rule_a_row_names_exists(root: Path, errors_table: Table) -> None:
         named |= set(re.findall(r"\b[A-Z]{3,}-\d+\b", row["meaning"] + row["action"]))
     assert named
     assert named <= defined
+
+
+def test_the_python_client_raises_each_code_as_the_error_that_sdk_md_draws(root: Path, errors_table: Table) -> None:
+    """SDK-9: the tree in sdk.md, read by status and by code, against what is raised."""
+    drawn = re.findall(r"(?:├──|└──) (\w+) +(\S.*)$", (root / "spec/sdk.md").read_text(), re.MULTILINE)
+    by_word = {word: name for name, words in drawn for word in re.split(r",? ", words)}
+    for code, row in errors_table.items():
+        status = row["status"]
+        whole_class = "ServerError" if status >= 500 else "VolcanoError"
+        expected = by_word.get(code) or by_word.get(str(status)) or whole_class
+        assert type(error_for(status, code, "sentence")).__name__ == expected, code
 
 
 def test_openapi_answers_each_code_with_the_tables_status(openapi: dict[str, Any], errors_table: Table) -> None:
