@@ -1,0 +1,46 @@
+"""A number that a rule states in words is the constant that the code obeys."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from volcano_locks.cli import exits
+from volcano_locks_server import lease, limits
+from volcano_locks_server.http import access, wire
+
+DAY_MS = 24 * 3600 * 1_000
+NUMBERS = [
+    ("lease.md", "LEASE-2", lease.DEADLINE_MS // DAY_MS, "days"),
+    ("lease.md", "LEASE-4", lease.MARGIN_MS // 1_000, "s"),
+    ("lease.md", "LEASE-6", lease.GRACE_MS // 1_000, "s"),
+    ("lease.md", "LEASE-11", lease.RETIRED_MAX, "most recently retired tokens"),
+    ("lease.md", "LEASE-13", lease.RETENTION_MS // 3_600_000, "hours"),
+    ("http.md", "HTTP-7", limits.KEY_LENGTH_MAX, "of `A-Z"),
+    ("http.md", "HTTP-10", limits.HOLDER_LENGTH_MAX, "visible"),
+    ("http.md", "HTTP-11", limits.TTL_SECONDS_MIN, "to"),
+    ("http.md", "HTTP-11", limits.TTL_SECONDS_MAX, ""),
+    ("http.md", "HTTP-21", wire.BODY_BYTES_MAX, "bytes"),
+    ("http.md", "QUOTA-1", limits.REQUESTS_PER_MINUTE_DEFAULT, "unless changed"),
+    ("http.md", "ADMIN-4", limits.NAME_LENGTH_MAX, "of `A-Z"),
+    ("http.md", "ADMIN-8", limits.KEEP_OLD_SECONDS_MAX, ""),
+    ("http.md", "ADMIN-9", access.CREDENTIAL_SECONDS_MAX, "seconds"),
+    ("http.md", "ADMIN-10", limits.PAGE_LIMIT_MAX, ""),
+    ("http.md", "ADMIN-10", limits.PAGE_LIMIT_DEFAULT, ""),
+    ("cli.md", "CLI-4", exits.USAGE, "|"),
+    ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
+    ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),
+    ("cli.md", "CLI-4", exits.OWNERSHIP_LOST, "|"),
+    ("cli.md", "CLI-4", exits.CREDENTIALS, "|"),
+]
+
+
+@pytest.mark.parametrize(("document", "rule", "number", "unit"), NUMBERS)
+def test_the_rule_says_the_number(root: Path, document: str, rule: str, number: int, unit: str) -> None:
+    text = (root / "spec" / document).read_text()
+    begins = re.search(rf"^\*\*{rule}\*\*", text, re.MULTILINE)
+    assert begins is not None
+    following = re.search(r"^\*\*[A-Z]+-\d+\*\*", text[begins.end() :], re.MULTILINE)
+    said = text[begins.end() : begins.end() + following.start()] if following else text[begins.end() :]
+    said = re.sub(r"\s+", " ", said)
+    assert re.search(rf"(?<![\d,]){number:,}(?![\d])(?!,\d) ?{re.escape(unit)}", said), said
