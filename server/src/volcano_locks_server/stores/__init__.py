@@ -52,7 +52,10 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
 
         locks = MemoryStore(clock)
         return OpenStore(locks, MemoryRegistry(locks), _nothing_to_close)
-    raise NotImplementedError
+    from .sqlite import SqliteFile  # noqa: PLC0415
+
+    file = await SqliteFile.open(path, clock)
+    return OpenStore(file.locks, file.registry, file.close)
 
 
 async def _nothing_to_close() -> None:

@@ -1,0 +1,118 @@
+"""The one connection: how it is set, brought to the newest schema, and used in transactions.
+
+WAL with `synchronous=FULL`: COMMIT returns after the log's fsync. Locking mode EXCLUSIVE: no other program can
+read the file meanwhile, so no reader holds up a checkpoint and the log stays small; and its index lives in memory.
+At the start the log that a crash left is checkpointed, because its last part may sit in the system's cache only:
+what it tells must be durable before anything is answered by it.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import Final, TypeVar
+
+import apsw
+
+from ...errors import StoreUnavailableError
+
+APPLICATION_ID: Final = 0x564C434B  # "VLCK": tells our files from other programs' SQLite databases
+BUSY_TIMEOUT_MS: Final = 2_000
+CACHE_KIB: Final = 32 * 1024
+WAL_CHECKPOINT_PAGES: Final = 1_000
+WAL_BYTES_KEPT_MAX: Final = 16 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
+    """Connect to an existing file, migrate it, and checkpoint what a crash left.
+
+    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which stays
+    untouched.
+    """
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_EXRESCODE
+    connection = apsw.Connection(str(path), flags=flags, vfs=vfs or None)
+    try:
+        connection.set_busy_timeout(BUSY_TIMEOUT_MS)
+        connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+        version = _version(connection)
+        _set_up(connection)
+        _migrate(connection, version)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except BaseException:
+        connection.close(True)
+        raise
+    return connection
+
+
+def transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:
+    """`work` between BEGIN IMMEDIATE and COMMIT; rolled back whole if anything fails."""
+    rolled_back(connection)
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        result = work()
+        connection.execute("COMMIT")
+    except BaseException:
+        rolled_back(connection)
+        raise
+    return result
+
+
+def rolled_back(connection: apsw.Connection) -> None:
+    """End a transaction that is open, if any: SQLite ends some by itself when they fail, and some not."""
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def migrations() -> list[tuple[int, str]]:
+    """The numbered scripts of `migrations/`, each with the schema version it leads to, in order."""
+    scripts = []
+    for script in files(__package__).joinpath("migrations").iterdir():
+        numbered = re.fullmatch(r"(\d{4})_\w+\.sql", script.name)
+        if numbered:
+            scripts.append((int(numbered[1]), script.read_text("utf-8")))
+    return sorted(scripts)
+
+
+def _set_up(connection: apsw.Connection) -> None:
+    if connection.execute("PRAGMA journal_mode = WAL").get != "wal":
+        raise StoreUnavailableError("no_wal", "the store's file cannot have a write-ahead log: put it on a local disk")
+    for setting in (
+        "synchronous = FULL",
+        "fullfsync = ON",
+        "checkpoint_fullfsync = ON",
+        "foreign_keys = ON",
+        "trusted_schema = OFF",
+        "cell_size_check = ON",
+        f"cache_size = -{CACHE_KIB}",
+        f"wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}",
+        f"journal_size_limit = {WAL_BYTES_KEPT_MAX}",
+    ):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def _version(connection: apsw.Connection) -> int:
+    """The file's schema version, 0 for an empty file. StoreUnavailableError if this release must not touch it."""
+    if connection.execute("SELECT count(*) FROM sqlite_schema").get == 0:
+        return 0
+    if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
+        raise StoreUnavailableError(
+            "foreign_file", "the store's file is a SQLite database of another program: name another file"
+        )
+    version = int(connection.execute("PRAGMA user_version").get)
+    newest = migrations()[-1][0]
+    if version > newest:
+        raise StoreUnavailableError(
+            "newer_version",
+            f"the store's file has schema version {version}, this release knows up to {newest}: use a newer release",
+        )
+    return version
+
+
+def _migrate(connection: apsw.Connection, version: int) -> None:
+    for number, script in migrations():
+        if number > version:
+            marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"
+            transaction(connection, partial(connection.execute, script + marks))

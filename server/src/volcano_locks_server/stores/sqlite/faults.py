@@ -1,0 +1,52 @@
+"""What SQLite and the disk may report, in the words of the service.
+
+Each cause has its own `cause_code`, for logs, metrics and `/readyz`. SQLite's own text stays in the exception's
+`__cause__`: it may name paths and SQL, which no caller should see.
+"""
+
+import errno
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from ...errors import StoreUnavailableError
+
+_FAULTS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
+    (apsw.FullError, "disk_full", "the disk of the store is full: make room; it serves again without a restart"),
+    (apsw.BusyError, "store_busy", "another program holds the store's file: close that program"),
+    (apsw.LockedError, "store_busy", "another program holds the store's file: close that program"),
+    (apsw.ReadOnlyError, "read_only", "the store's file cannot be written: check its permissions and its mount"),
+    (apsw.PermissionsError, "no_permission", "the store's file may not be opened: check who owns it"),
+    (apsw.NotADBError, "not_a_database", "the store's file is not a SQLite database: name another file"),
+    (apsw.CorruptError, "store_corrupt", "the store's file is damaged: stop the server and restore a backup"),
+    (apsw.CantOpenError, "cannot_open", "the store's file cannot be opened: check its path and permissions"),
+    (apsw.IOError, "disk_error", "the disk of the store reports an error: check the disk and its mount"),
+    (apsw.NoMemError, "no_memory", "there is not enough memory for the store"),
+)
+
+
+def store_fault(error: apsw.Error) -> StoreUnavailableError:
+    """The fault that callers hear of, with `error` as its cause."""
+    known = ((cause_code, message) for kind, cause_code, message in _FAULTS if isinstance(error, kind))
+    fault = StoreUnavailableError(*next(known, ("store_error", "the store failed; its log says why")))
+    fault.__cause__ = error
+    return fault
+
+
+def file_fault(error: OSError, path: Path) -> StoreUnavailableError:
+    """The same for what the system says of a file, at start, where the path may be named."""
+    code, advice = {
+        errno.ENOENT: ("no_directory", "its directory does not exist: create it first"),
+        errno.ENOTDIR: ("no_directory", "a part of its path is not a directory"),
+        errno.EISDIR: ("not_a_file", "it is a directory: name a file in it"),
+        errno.EACCES: ("no_permission", "this user may not open it for reading and writing: check who owns it"),
+        errno.EPERM: ("no_permission", "this user may not open it for reading and writing: check who owns it"),
+        errno.EROFS: ("read_only", "its disk is mounted read-only"),
+        errno.ENOSPC: ("disk_full", "its disk is full: make room"),
+        errno.EDQUOT: ("disk_full", "its disk quota is used up: make room"),
+        errno.ELOOP: ("not_a_file", "its symbolic links lead in a circle"),
+    }.get(error.errno or 0, ("disk_error", error.strerror or "the system gives no reason"))
+    fault = StoreUnavailableError(code, f"cannot open {path}: {advice}")
+    fault.__cause__ = error
+    return fault

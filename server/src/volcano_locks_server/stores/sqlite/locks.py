@@ -1,0 +1,128 @@
+"""Lock records in SQLite.
+
+Isolation is the absence of a second party: one process has the file, one thread has the connection, one
+transaction runs at a time. A step sees every record as the batch before it left it, `now` is read inside the
+transaction, and the answer leaves after COMMIT, which returns after the fsync (LEASE-14).
+
+Time never goes back (LEASE-1): the newest instant is written with the records, and an instant before it is
+answered `clock_behind` instead of being judged by.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeVar
+
+import apsw
+
+from ...clock import Clock
+from ...lease import RETENTION_MS
+from ...store import RecordKey, Step
+from ..refusals import clock_behind
+from .claim import Claim
+from .connection import transaction
+from .rows import read_records, write_records
+from .writer import Writer
+
+PURGE_ROWS_MAX: Final = 1_000  # of one transaction, so that lock traffic waits a few milliseconds at most
+PROVEN_SECONDS: Final = 1.0
+
+T = TypeVar("T")
+
+_FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
+
+
+class SqliteStore:
+    """The LockStore on the one connection. Made by `SqliteFile`."""
+
+    def __init__(self, connection: apsw.Connection, writer: Writer, claim: Claim, clock: Clock) -> None:
+        self._connection: Final = connection
+        self._writer: Final = writer
+        self._claim: Final = claim
+        self._clock: Final = clock
+        self._newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
+        self._proven_at = -PROVEN_SECONDS
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest instant that was served, also before a restart."""
+        return self._newest_ms
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        return await self._writer.run(partial(self._update, keys, step))
+
+    async def count_held(self) -> int:
+        return await self._writer.run(self._count_held)
+
+    async def purge(self, *, limit: int) -> int:
+        gone = 0
+        while gone < limit:
+            part = min(limit - gone, PURGE_ROWS_MAX)
+            went = await self._writer.run(partial(self._purge, part))
+            gone += went
+            if went < part:
+                break
+        return gone
+
+    async def ready(self) -> None:
+        await self._writer.run(self._ready)
+
+    def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        self._claim.check()
+        return self._transaction(partial(self._stepped, keys, step))
+
+    def _stepped(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        records = read_records(self._connection, keys)
+        now_ms = self._now_ms()
+        stepped = step(records, now_ms)
+        if stepped.changed:
+            write_records(self._connection, stepped.changed.items())
+            self._remember(now_ms)
+        return stepped.results
+
+    def _count_held(self) -> int:
+        free_after_ms = (self._now_ms(),)
+        return int(self._connection.execute(f"SELECT count(*) FROM lock WHERE {_FREE_FROM} > ?", free_after_ms).get)
+
+    def _purge(self, limit: int) -> int:
+        self._claim.check()
+        now_ms = self._now_ms()
+        chosen = f"SELECT number FROM lock WHERE {_FREE_FROM} <= ? LIMIT ?"
+
+        def work() -> int:
+            self._connection.execute(f"DELETE FROM lock WHERE number IN ({chosen})", (now_ms - RETENTION_MS, limit))
+            gone = self._connection.changes()
+            if gone:
+                self._remember(now_ms)
+            return gone
+
+        return self._transaction(work)
+
+    def _ready(self) -> None:
+        """A real write, unless one was made durable a moment ago: only that says that there is room to write."""
+        self._claim.check(now=True)
+        self._now_ms()
+        if time.monotonic() - self._proven_at >= PROVEN_SECONDS:
+            self._transaction(partial(self._connection.execute, "UPDATE readiness SET probes = probes + 1"))
+
+    def _transaction(self, work: Callable[[], T]) -> T:
+        changes = self._connection.total_changes()
+        try:
+            result = transaction(self._connection, work)
+        except BaseException:
+            self._proven_at = -PROVEN_SECONDS
+            raise
+        if self._connection.total_changes() != changes:
+            self._proven_at = time.monotonic()
+        return result
+
+    def _remember(self, now_ms: int) -> None:
+        """Write the newest instant; the same transaction carries what was judged by it."""
+        self._connection.execute("UPDATE newest_instant SET now_ms = ?", (now_ms,))
+
+    def _now_ms(self) -> int:
+        now_ms = self._clock.now_ms()
+        if now_ms < self._newest_ms:
+            raise clock_behind(now_ms, self._newest_ms)
+        self._newest_ms = now_ms
+        return now_ms

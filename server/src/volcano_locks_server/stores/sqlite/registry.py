@@ -1,0 +1,238 @@
+"""Projects and service keys in SQLite, on the same connection and thread as the lock records.
+
+Ids, names and secrets are unique by constraint, not by looking first. Lists go in the order of `number`, which is
+never used twice, so a page continues where the one before ended whatever was deleted in between.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import apsw
+
+from ...errors import LockError
+from ...store import Credential, Page, Project, ServiceKey
+from ..refusals import (
+    cursor_after,
+    place_of,
+    project_name_taken,
+    project_not_found,
+    service_key_name_taken,
+    service_key_not_found,
+)
+from .claim import Claim
+from .connection import transaction
+from .writer import Writer
+
+DELETE_ROWS_MAX: Final = 1_000
+
+_PROJECT: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
+_KEY: Final = (
+    "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
+    "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
+)
+_KEY_WIDTH: Final = _KEY.count(",") + 1
+
+T = TypeVar("T")
+Row = Sequence[Any]
+
+
+class SqliteRegistry:
+    """The Registry on the one connection. Made by `SqliteFile`."""
+
+    def __init__(self, connection: apsw.Connection, writer: Writer, claim: Claim) -> None:
+        self._connection: Final = connection
+        self._writer: Final = writer
+        self._claim: Final = claim
+
+    async def add_project(self, project: Project) -> None:
+        cells = (project.id, project.name, project.requests_per_minute, project.created_at_ms)
+
+        def work() -> None:
+            self._refuse_taken_project_name(project.id, project.name)
+            self._insert("project", "id, name, requests_per_minute, created_at_ms", cells, "a project with this id")
+
+        await self._write(work)
+
+    async def project(self, project_id: str) -> Project:
+        return await self._writer.run(partial(self._project, project_id))
+
+    async def projects(self, *, limit: int, cursor: str | None) -> Page:
+        after = place_of("projects", cursor)
+        sql = f"SELECT number, {_PROJECT} FROM project WHERE number > ? ORDER BY number LIMIT ?"
+        rows = await self._writer.run(lambda: self._rows(sql, (after, limit + 1)))
+        return Page([_project(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+
+    async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
+        def work() -> Project:
+            if name is not None:
+                self._refuse_taken_project_name(project_id, name)
+            self._connection.execute(
+                "UPDATE project SET name = coalesce(?, name), requests_per_minute = coalesce(?, requests_per_minute) "
+                "WHERE id = ?",
+                (name, requests_per_minute, project_id),
+            )
+            return self._project(project_id)
+
+        return await self._write(work)
+
+    async def delete_project(self, project_id: str) -> None:
+        """The project and its keys go at once, its lock records then by and by, between the batches of others.
+
+        A crash in between leaves records that nobody can reach; purging takes them when their time has come.
+        """
+
+        def delete_project() -> None:
+            self._project(project_id)
+            self._connection.execute("DELETE FROM project WHERE id = ?", (project_id,))
+
+        def delete_locks() -> bool:
+            chosen = "SELECT number FROM lock WHERE project_id = ? LIMIT ?"
+            self._connection.execute(f"DELETE FROM lock WHERE number IN ({chosen})", (project_id, DELETE_ROWS_MAX))
+            return self._connection.changes() == DELETE_ROWS_MAX
+
+        await self._write(delete_project)
+        while await self._write(delete_locks):
+            pass
+
+    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
+        def work() -> None:
+            self._project(service_key.project_id)
+            named = "SELECT 1 FROM service_key WHERE project_id = ? AND name = ?"
+            if self._rows(named, (service_key.project_id, service_key.name)):
+                raise service_key_name_taken(service_key.name)
+            columns = _KEY.replace("service_key.", "")
+            self._insert("service_key", columns, _key_cells(service_key), "a service key with this id")
+            self._insert_secret(service_key.id, secret_digest)
+
+        await self._write(work)
+
+    async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
+        return await self._writer.run(partial(self._service_key, project_id, key_id))
+
+    async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
+        after = place_of("service-keys", cursor)
+        sql = f"SELECT number, {_KEY} FROM service_key WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
+
+        def work() -> list[Row]:
+            self._project(project_id)
+            return self._rows(sql, (project_id, after, limit + 1))
+
+        rows = await self._writer.run(work)
+        return Page([_service_key(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+
+    async def delete_service_key(self, project_id: str, key_id: str) -> None:
+        def work() -> None:
+            self._service_key(project_id, key_id)
+            self._connection.execute("DELETE FROM service_key WHERE id = ?", (key_id,))
+
+        await self._write(work)
+
+    async def replace_secret(
+        self,
+        project_id: str,
+        key_id: str,
+        *,
+        secret_digest: bytes,
+        key_prefix: str,
+        old_secret_good_until_ms: int | None,
+    ) -> ServiceKey:
+        """Only the secret before this one may live on; any older one ends now."""
+
+        def work() -> ServiceKey:
+            self._service_key(project_id, key_id)
+            execute = self._connection.execute
+            execute("DELETE FROM secret WHERE key_id = ? AND is_old = 1", (key_id,))
+            if old_secret_good_until_ms is None:
+                execute("DELETE FROM secret WHERE key_id = ?", (key_id,))
+            else:
+                until = (old_secret_good_until_ms, key_id)
+                execute("UPDATE secret SET is_old = 1, good_until_ms = ? WHERE key_id = ?", until)
+            self._insert_secret(key_id, secret_digest)
+            execute("UPDATE service_key SET key_prefix = ? WHERE id = ?", (key_prefix, key_id))
+            return self._service_key(project_id, key_id)
+
+        return await self._write(work)
+
+    async def credential(self, secret_digest: bytes) -> Credential | None:
+        sql = (
+            f"SELECT {_KEY}, {_PROJECT}, secret.good_until_ms FROM secret "
+            "JOIN service_key ON service_key.id = secret.key_id JOIN project ON project.id = service_key.project_id "
+            "WHERE secret.digest = ?"
+        )
+        rows = await self._writer.run(lambda: self._rows(sql, (secret_digest,)))
+        if not rows:
+            return None
+        row = rows[0]
+        service_key = _service_key(row[:_KEY_WIDTH])
+        ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
+        return Credential(service_key, _project(row[_KEY_WIDTH:-1]), min(ends, default=None))
+
+    async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
+        sql = "UPDATE service_key SET last_used_at_ms = max(coalesce(last_used_at_ms, 0), ?) WHERE id = ?"
+        touched = [(at_ms, key_id) for key_id, at_ms in last_used_at_ms.items()]
+        if touched:
+            await self._write(lambda: self._connection.executemany(sql, touched).fetchall())
+
+    async def _write(self, work: Callable[[], T]) -> T:
+        def checked() -> T:
+            self._claim.check()
+            return transaction(self._connection, work)
+
+        return await self._writer.run(checked)
+
+    def _rows(self, sql: str, cells: Sequence[str | int | bytes | None]) -> list[Row]:
+        return list(self._connection.execute(sql, cells))
+
+    def _project(self, project_id: str) -> Project:
+        rows = self._rows(f"SELECT {_PROJECT} FROM project WHERE id = ?", (project_id,))
+        if not rows:
+            raise project_not_found()
+        return _project(rows[0])
+
+    def _service_key(self, project_id: str, key_id: str) -> ServiceKey:
+        rows = self._rows(f"SELECT {_KEY} FROM service_key WHERE project_id = ? AND id = ?", (project_id, key_id))
+        if not rows:
+            raise service_key_not_found()
+        return _service_key(rows[0])
+
+    def _refuse_taken_project_name(self, project_id: str, name: str) -> None:
+        if self._rows("SELECT 1 FROM project WHERE name = ? AND id <> ?", (name, project_id)):
+            raise project_name_taken(name)
+
+    def _insert_secret(self, key_id: str, secret_digest: bytes) -> None:
+        cells = (secret_digest, key_id, 0)
+        self._insert("secret", "digest, key_id, is_old", cells, "a service key with this secret")
+
+    def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None], what: str) -> None:
+        try:
+            self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(cells))})", cells)
+        except apsw.ConstraintError as error:
+            raise LockError("name_taken", f"{what} exists already") from error
+
+
+def _project(row: Row) -> Project:
+    return Project(*row)
+
+
+def _service_key(row: Row) -> ServiceKey:
+    key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
+    granted = tuple(permissions.split())
+    return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
+
+
+def _key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
+    return (
+        key.id,
+        key.project_id,
+        key.name,
+        key.key_prefix,
+        " ".join(key.permissions),
+        key.created_at_ms,
+        key.expires_at_ms,
+        key.last_used_at_ms,
+    )
+
+
+def _next_cursor(kind: str, rows: Sequence[Row], limit: int) -> str | None:
+    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None

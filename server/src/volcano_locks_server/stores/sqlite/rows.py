@@ -1,0 +1,117 @@
+"""Lock records as rows, many a statement.
+
+Each step of a statement gives the interpreter's lock away and has to win it back from a busy event loop, so a
+batch uses few steps: one SELECT that answers all keys in a single JSON text, and one upsert of all changed rows.
+Both take their rows as VALUES, padded with NULLs to a power of two, so that a handful of texts stays prepared.
+"""
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import chain, islice
+from typing import Final
+
+import apsw
+import msgspec
+
+from ...lease import Free, Held, LockRecord
+from ...store import RecordKey
+
+ROWS_MAX: Final = 512  # of one statement: 512 x 12 values stay well below SQLite's 32,766
+DIGEST_BYTES: Final = 32
+
+_COLUMNS: Final = (
+    "project_id, key, fencing_token, owner_digest, expires_at_ms, deadline_ms, acquired_at_ms, renewed_at_ms, "
+    "ttl_seconds, holder, freed_at_ms, retired_digests"
+)
+_WIDTH: Final = _COLUMNS.count(",") + 1
+_NO_LEASE: Final = (None,) * 7
+
+# place in the batch, fencing token, freed_at_ms, retired digests, owner digest, and what else a lease has
+_Row = tuple[int, int, int | None, str, str, int | None, int | None, int | None, int | None, int | None, str | None]
+_decode: Final = msgspec.json.Decoder(list[_Row]).decode
+
+
+def read_records(connection: apsw.Connection, keys: Sequence[RecordKey]) -> dict[RecordKey, LockRecord | None]:
+    """The records of `keys`, None where nothing is remembered."""
+    records: dict[RecordKey, LockRecord | None] = dict.fromkeys(keys)
+    for begin in range(0, len(keys), ROWS_MAX):
+        part = keys[begin : begin + ROWS_MAX]
+        rows = _padded(len(part))
+        values = [*chain.from_iterable(part), *([None] * (2 * (rows - len(part))))]
+        for row in _decode(connection.execute(_select(rows), values).get):
+            records[part[row[0]]] = _record(row)
+    return records
+
+
+def write_records(connection: apsw.Connection, changed: Iterable[tuple[RecordKey, LockRecord]]) -> None:
+    """Insert or replace these records."""
+    left = iter(changed)
+    while part := list(islice(left, ROWS_MAX)):
+        rows = _padded(len(part))
+        values: list[str | int | bytes | None] = []
+        for key, record in part:
+            values += key
+            values += _cells(record)
+        values += [None] * (_WIDTH * (rows - len(part)))
+        connection.execute(_upsert(rows), values)
+
+
+def _cells(record: LockRecord) -> tuple[str | int | bytes | None, ...]:
+    if isinstance(record, Free):
+        return (record.fencing_token, *_NO_LEASE, record.freed_at_ms, b"".join(record.retired_digests))
+    return (
+        record.fencing_token,
+        record.owner_digest,
+        record.expires_at_ms,
+        record.deadline_ms,
+        record.acquired_at_ms,
+        record.renewed_at_ms,
+        record.ttl_seconds,
+        record.holder,
+        None,
+        None,
+    )
+
+
+def _record(row: _Row) -> LockRecord:
+    _place, fencing_token, freed_at_ms, retired, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder = row
+    if freed_at_ms is not None:
+        digests = bytes.fromhex(retired)
+        cuts = range(0, len(digests), DIGEST_BYTES)
+        return Free(fencing_token, freed_at_ms, tuple(digests[cut : cut + DIGEST_BYTES] for cut in cuts))
+    # The table's CHECK says that a row which is not free has all of these.
+    return Held(
+        bytes.fromhex(owner),
+        fencing_token,
+        expires_at_ms,  # type: ignore[arg-type]
+        deadline_ms,  # type: ignore[arg-type]
+        acquired,  # type: ignore[arg-type]
+        renewed,  # type: ignore[arg-type]
+        ttl,  # type: ignore[arg-type]
+        holder,
+    )
+
+
+def _padded(rows: int) -> int:
+    """The next power of two."""
+    return 1 << (rows - 1).bit_length()
+
+
+@cache
+def _select(rows: int) -> str:
+    places = ",".join(f"({place},?,?)" for place in range(rows))
+    return (
+        "SELECT json_group_array(json_array(asked.column1, fencing_token, freed_at_ms, hex(retired_digests), "
+        "hex(owner_digest), expires_at_ms, deadline_ms, acquired_at_ms, renewed_at_ms, ttl_seconds, holder)) "
+        f"FROM (VALUES {places}) AS asked CROSS JOIN lock ON project_id = asked.column2 AND key = asked.column3"
+    )
+
+
+@cache
+def _upsert(rows: int) -> str:
+    one = f"({','.join('?' * _WIDTH)})"
+    kept = ", ".join(f"{column} = excluded.{column}" for column in _COLUMNS.split(", ")[2:])
+    return (
+        f"INSERT INTO lock ({_COLUMNS}) SELECT * FROM (VALUES {','.join([one] * rows)}) WHERE column1 IS NOT NULL "
+        f"ON CONFLICT (project_id, key) DO UPDATE SET {kept}"
+    )
