@@ -1,0 +1,76 @@
+"""Client of the lock service: hold a lease, keep it renewed, be told when it is lost.
+
+`Client` for threads, `AsyncClient` for asyncio; both have the same methods on `.locks`. The names below are
+loaded when first used, so that `import volcano_locks` (and a command line which only needs the errors) does
+not pay for the HTTP stack.
+
+Not promised: a lease cannot stop a process that is paused. Send `fencing_token` along with every write and
+let the place you write to refuse a lower one.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from volcano_locks.async_client import AsyncClient
+    from volcano_locks.client import Client
+    from volcano_locks.errors import (
+        AuthenticationError,
+        ConflictError,
+        LockHeldError,
+        LockOwnershipLostError,
+        NotFoundError,
+        PermissionDeniedError,
+        RateLimitedError,
+        ServerError,
+        TransportError,
+        UnavailableError,
+        ValidationError,
+        VolcanoError,
+    )
+    from volcano_locks.guard import AsyncLockGuard, LockGuard
+    from volcano_locks.messages import Lease, LockState
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AsyncClient",
+    "AsyncLockGuard",
+    "AuthenticationError",
+    "Client",
+    "ConflictError",
+    "Lease",
+    "LockGuard",
+    "LockHeldError",
+    "LockOwnershipLostError",
+    "LockState",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RateLimitedError",
+    "ServerError",
+    "TransportError",
+    "UnavailableError",
+    "ValidationError",
+    "VolcanoError",
+]
+
+_ROOM_OF = {
+    "AsyncClient": "async_client",
+    "AsyncLockGuard": "guard",
+    "Client": "client",
+    "Lease": "messages",
+    "LockGuard": "guard",
+    "LockState": "messages",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_ROOM_OF.get(name, 'errors')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,182 @@
+"""The one background thread of a threaded client: an event loop in which its requests and renewals run.
+
+All renewals of a client share it and wait for their answers side by side, so a stuck one delays no other.
+Requests of the calling threads run there too, which gives them what a blocking socket cannot: a limit on the
+whole request, one pool of connections, and an interrupt (Ctrl-C) which cancels the request under way and lets
+it clean up.
+
+SDK-6: the thread starts with the first request, ends when the client is closed or has had nothing to do for a
+while, and never keeps the process alive. A forked child finds no thread and no sockets of its parent's: it
+starts its own, and leaves the parent's objects untouched, since closing them would disturb the parent.
+"""
+
+import asyncio
+import contextlib
+import os
+import threading
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from volcano_locks.errors import VolcanoError
+
+IDLE_SECONDS_MAX = 30.0
+CLEAN_UP_SECONDS_MAX = 8.0
+
+T = TypeVar("T")
+
+CLOSED = "this client is closed"
+
+_left_by_parents: list[object] = []
+
+
+class Background:
+    """Runs coroutines for blocking callers. `on_end` is awaited in the loop before it closes."""
+
+    def __init__(self, name: str, on_end: Callable[[], Awaitable[None]]) -> None:
+        self._name = name
+        self._on_end = on_end
+        self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._begin()
+
+    def run(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        undo: Callable[[T], Coroutine[Any, Any, object]] | None = None,
+    ) -> T:
+        """`work()`'s result. If this thread is interrupted, the work is cancelled and may clean up, bounded;
+        a result that was there already is handed to `undo`. Then the interrupt goes on."""
+        outcome: Future[T] = Future()
+        call = _Call()
+        try:
+            self._submit(call, work, outcome)
+            return outcome.result()
+        except BaseException as error:
+            if not (outcome.done() and outcome.exception() is error):
+                self._interrupted(call, outcome, undo)
+            raise
+        finally:
+            del outcome  # its exception's traceback holds this frame
+
+    def close(self) -> None:
+        """Cancel what runs, close the connections, end the thread (bounded). Idempotent."""
+        self._after_fork()
+        with self._mutex:
+            self._closed = True
+            loop, thread = self._loop, self._thread
+            if loop is not None:
+                loop.call_soon_threadsafe(loop.stop)
+            self._loop = None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(CLEAN_UP_SECONDS_MAX)
+
+    def _begin(self) -> None:
+        self._pid = os.getpid()
+        self._mutex = threading.Lock()
+        self._loop = None
+        self._thread = None
+        self._used = False
+
+    def _after_fork(self) -> None:
+        if self._pid != os.getpid():
+            _left_by_parents.append((self._mutex, self._loop, self._thread))
+            self._begin()
+
+    def _submit(self, call: "_Call", work: Callable[[], Coroutine[Any, Any, T]], outcome: "Future[T]") -> None:
+        self._after_fork()
+        with self._mutex:
+            if self._closed:
+                raise VolcanoError(CLOSED)
+            loop = self._loop or self._start()
+            self._loop = loop
+            self._used = True
+            loop.call_soon_threadsafe(call.start, loop, work, outcome)
+
+    def _interrupted(
+        self,
+        call: "_Call",
+        outcome: "Future[T]",
+        undo: Callable[[T], Coroutine[Any, Any, object]] | None,
+    ) -> None:
+        call.cancel()
+        with contextlib.suppress(BaseException):
+            result = outcome.result(CLEAN_UP_SECONDS_MAX)
+            if undo is not None:
+                undone: Future[object] = Future()
+                self._submit(_Call(), lambda: undo(result), undone)
+                undone.result(CLEAN_UP_SECONDS_MAX)
+
+    def _start(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._main, args=(loop,), name=self._name, daemon=True)
+        self._thread.start()
+        return loop
+
+    def _main(self, loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
+            loop.run_forever()
+        finally:
+            with self._mutex:
+                if self._loop is loop:
+                    self._loop = None
+            self._wind_up(loop)
+
+    def _end_if_idle(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._mutex:
+            if asyncio.all_tasks(loop) or (self._used and self._loop is loop):
+                self._used = False
+                loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
+                return
+            if self._loop is loop:
+                self._loop = None
+        loop.stop()
+
+    def _wind_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        tasks = asyncio.all_tasks(loop)
+        for task in tasks:
+            task.cancel()
+        with contextlib.suppress(Exception):
+            if tasks:
+                loop.run_until_complete(asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS_MAX / 2))
+            loop.run_until_complete(self._on_end())
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+class _Call:
+    """One piece of work under way in the loop."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._cancelled = False
+
+    def start(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        outcome: "Future[T]",
+    ) -> None:
+        def tell(task: asyncio.Task[T]) -> None:
+            if task.cancelled():
+                outcome.set_exception(VolcanoError(CLOSED))
+            elif (error := task.exception()) is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(task.result())
+
+        self._loop = loop
+        self._task = task = loop.create_task(work())
+        task.add_done_callback(tell)
+        if self._cancelled:
+            self._task.cancel()
+
+    def cancel(self) -> None:
+        self._cancelled = True
+        if self._loop is not None and self._task is not None:
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)

@@ -1,0 +1,150 @@
+"""The client for threads. Every verb is one line: a flow, run in the client's background thread.
+
+A client may be shared by threads. It starts nothing until it is used, and follows a `fork` by starting anew
+in the child. Close it, or use it as a context manager, to end its thread and connections at once.
+"""
+
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from volcano_locks.background import Background
+from volcano_locks.block import Block, log, outcome_of
+from volcano_locks.clock import Clock, SystemClock
+from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.errors import VolcanoError
+from volcano_locks.flows import Flow
+from volcano_locks.guard import Hold, LockGuard
+from volcano_locks.locks import LockFlows
+from volcano_locks.messages import Lease, LockState
+from volcano_locks.transport import HttpSender, perform
+
+if TYPE_CHECKING:
+    import httpx2
+
+T = TypeVar("T")
+
+
+class Client:
+    """A connection to the lock service for code that blocks.
+
+    `api_url` and `service_key` default to `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `timeout_seconds` is the
+    most one request may take; a verb sends at most two. `holder` is the label people see, by default
+    `host/pid`. `transport` is any asynchronous httpx2 transport; requests run in the client's own event loop.
+    """
+
+    def __init__(
+        self,
+        api_url: str | None = None,
+        service_key: str | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        holder: str | None = None,
+        clock: Clock | None = None,
+        transport: "httpx2.AsyncBaseTransport | None" = None,
+    ) -> None:
+        config = Config.resolve(api_url, service_key, timeout_seconds, holder)
+        self._repr = f"{type(self).__name__}({config.api_url!r})"
+        self.locks = Locks(config, clock or SystemClock(), HttpSender(config, transport))
+
+    def close(self) -> None:
+        """End the background thread and the connections. Guards still open are renewed no more."""
+        self.locks._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return self._repr
+
+
+class Locks:
+    """The verbs. Each raises `VolcanoError`s for answers and `TypeError` or `ValueError` for bad arguments."""
+
+    def __init__(self, config: Config, clock: Clock, sender: HttpSender) -> None:
+        self._clock = clock
+        self._sender = sender
+        self._flows = LockFlows(clock, config.timeout_seconds)
+        self._background = Background("volcano-locks", sender.aclose)
+
+    def acquire(self, key: str, *, ttl: int, token: str | None = None, request_id: str | None = None) -> Lease:
+        """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease."""
+        flow = self._flows.acquire(key, ttl, token, request_id)
+        return self._background.run(
+            lambda: perform(flow, self._sender, self._clock),
+            undo=lambda lease: perform(self._flows.give_back(lease), self._sender, self._clock),
+        )
+
+    def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
+        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`."""
+        return self._run(self._flows.renew(lease, ttl, request_id))
+
+    def release(self, lease: Lease, *, request_id: str | None = None) -> None:
+        """Free the lock; `LockOwnershipLostError` if somebody else holds it by now."""
+        return self._run(self._flows.release(lease, request_id))
+
+    def get(self, key: str, *, request_id: str | None = None) -> LockState:
+        """Whether the lock is held, until when, and its fencing token."""
+        return self._run(self._flows.get(key, request_id))
+
+    def force_release(self, key: str, *, request_id: str | None = None) -> None:
+        """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
+        return self._run(self._flows.force_release(key, request_id))
+
+    def with_lock(self, key: str, *, ttl: int, token: str | None = None) -> "LockBlock":
+        """A context manager: hold the lock, renewed in the background, while its body runs.
+
+        Entering raises `LockHeldError` and the like, and the body does not run (case 18). The body is not
+        interrupted by a loss: ask `guard.lost`, or `guard.raise_if_lost()`, before what must not be done twice.
+        """
+        acquire = self._flows.acquire(key, ttl, token, None)
+        return LockBlock(Block(self._flows, self._sender, self._clock, acquire), self._background)
+
+    def _run(self, flow: Flow[T]) -> T:
+        return self._background.run(lambda: perform(flow, self._sender, self._clock))
+
+    def _close(self) -> None:
+        self._background.close()
+
+
+class LockBlock:
+    """What `with_lock` returns. Good for one `with`."""
+
+    def __init__(self, block: Block, background: Background) -> None:
+        self._block = block
+        self._background = background
+        self._guard: LockGuard | None = None
+
+    def __enter__(self) -> LockGuard:
+        hold = self._background.run(lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave())
+        # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
+        weakref.finalize(self, hold.leave).atexit = False
+        self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
+        return self._guard
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._guard is not None
+        self._block.stop()
+        loss = self._guard._hold.loss()
+        if not self._guard._hold.forked:
+            try:
+                loss = self._background.run(self._block.leave)
+            except VolcanoError as closed:
+                self._block.release_error = closed
+                log.warning("lock %s was not released and frees itself at its expiry: %s", self._guard.key, closed)
+        self._guard._release_error = self._block.release_error
+        outcome = outcome_of(error, loss, self._block.release_error)
+        if outcome is not None:
+            raise outcome
+
+    def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
+        return self._background.run(lambda: hold.wait_lost(timeout))
+
+
+def _nothing() -> None:
+    """The threaded body is not interrupted."""

@@ -1,0 +1,92 @@
+"""Where the server is and what opens it: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`."""
+
+import os
+import re
+import socket
+from dataclasses import dataclass, field
+from typing import Self
+from urllib.parse import urlsplit
+
+API_URL_VARIABLE = "VOLCANO_API_URL"
+SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
+HOLDER_CHARACTERS_MAX = 128
+TIMEOUT_SECONDS = 10.0
+
+_VISIBLE = re.compile(r"[!-~]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """One client's settings, checked. `repr` never shows the service key (SDK-8)."""
+
+    api_url: str
+    service_key: str = field(repr=False)
+    timeout_seconds: float = TIMEOUT_SECONDS
+    holder: str | None = None
+
+    @classmethod
+    def resolve(cls, api_url: str | None, service_key: str | None, timeout_seconds: float, holder: str | None) -> Self:
+        """Settings from arguments and environment; `TypeError` or `ValueError` names what is missing or wrong."""
+        return cls(
+            _checked_url(_given("api_url", api_url, API_URL_VARIABLE)),
+            _checked_service_key(_given("service_key", service_key, SERVICE_KEY_VARIABLE)),
+            _checked_timeout(timeout_seconds),
+            None if holder is None else _checked_holder(holder),
+        )
+
+    def holder_label(self) -> str:
+        """The label people see: as given, else `host/pid` of the process that asks now."""
+        return self.holder or default_holder()
+
+
+def default_holder() -> str:
+    """`host/pid` in visible characters, short enough for the header."""
+    tail = f"/{os.getpid()}"
+    host = "".join(c if _VISIBLE.fullmatch(c) else "-" for c in socket.gethostname()) or "unknown"
+    return host[: HOLDER_CHARACTERS_MAX - len(tail)] + tail
+
+
+def _given(name: str, value: str | None, variable: str) -> str:
+    found = value if value is not None else os.environ.get(variable)
+    if found is None or found == "":
+        raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}")
+    if not isinstance(found, str):
+        raise TypeError(f"{name} must be a str, got {type(found).__name__}")
+    return found
+
+
+def _checked_url(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        raise ValueError(f"api_url is not a URL: {error}") from None
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("api_url must not contain a user name or password")
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _VISIBLE.fullmatch(url):
+        raise ValueError(f"api_url must be like https://locks.example.com, got {url!r}")
+    if parts.query or parts.fragment:
+        raise ValueError("api_url must end with its path: no query and no fragment")
+    return url.rstrip("/?#")
+
+
+def _checked_service_key(service_key: str) -> str:
+    if _VISIBLE.fullmatch(service_key) is None:
+        raise ValueError("service_key must be visible ASCII characters without spaces or line ends")
+    return service_key
+
+
+def _checked_timeout(seconds: float) -> float:
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"timeout_seconds must be a number, got {type(seconds).__name__}")
+    if not 0 < seconds < float("inf"):
+        raise ValueError(f"timeout_seconds must be above 0 and finite, got {seconds}")
+    return float(seconds)
+
+
+def _checked_holder(holder: str) -> str:
+    if not isinstance(holder, str):
+        raise TypeError(f"holder must be a str, got {type(holder).__name__}")
+    if len(holder) > HOLDER_CHARACTERS_MAX or _VISIBLE.fullmatch(holder) is None:
+        raise ValueError(f"holder must be 1 to {HOLDER_CHARACTERS_MAX} visible ASCII characters, got {holder!r:.200}")
+    return holder

@@ -1,0 +1,226 @@
+"""What each verb does, without doing it: generators that yield a `Request` or a `Sleep` and return the result.
+
+Whoever drives a flow (`transport.perform`, or a test with nothing but a list of answers) sends each
+`Request`, hands the `Answer` back, or throws in the error there was instead. So retry, the mapping of errors
+and the clean-up after an uncertain acquire stand here once, for threads and asyncio alike.
+
+SDK-1: token and request id are made before the first send and kept through every retry.
+SDK-2: an acquire is sent at most twice; a refusal (4xx) is an answer. If any attempt may have been served and
+the caller does not get the lease, a release with its token follows, also on cancellation.
+
+Not promised: that release arrives. Until it does the lock may stay held for one TTL; acquiring again with the
+same `token` then gives the same lease.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+from math import inf
+from typing import TypeVar
+
+from volcano_locks.errors import ServerError, TransportError, UnavailableError, VolcanoError
+from volcano_locks.messages import (
+    Answer,
+    Lease,
+    LockState,
+    lease_from,
+    new_uuid,
+    refusal_from,
+    state_from,
+)
+
+ATTEMPTS_MAX = 2
+GIVE_UP_SECONDS_MAX = 2.0
+RETRY_PAUSE_SECONDS = 0.5
+RETRY_PAUSE_SECONDS_MAX = 2.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request below the API URL. `to_the_end`: cancelling the caller must not cut it short."""
+
+    method: str
+    path: str
+    request_id: str
+    timeout_seconds: float
+    token: str | None = field(default=None, repr=False)
+    ttl_seconds: int | None = None
+    to_the_end: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Rest before the next attempt."""
+
+    seconds: float
+
+
+Flow = Generator[Request | Sleep, Answer | None, T]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long a flow may take: the client's clock, the time one request has, the instant it must end by."""
+
+    now: Callable[[], float]
+    timeout_seconds: float
+    until: float = inf
+
+    def left(self) -> float:
+        """Seconds the next request may take; not above 0 when the time is up."""
+        return min(self.timeout_seconds, self.until - self.now())
+
+
+def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace) -> Flow[Lease]:
+    """A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease."""
+    uncertain = False
+    seconds = min(pace.timeout_seconds, ttl_seconds)
+    request = Request("POST", lease_path(key), request_id, seconds, token, ttl_seconds)
+    attempt = 0
+    try:
+        while True:
+            attempt += 1
+            deadline = pace.now() + ttl_seconds
+            try:
+                return _granted(request, _expect(request, (yield request), 201), key, deadline, pace)
+            except VolcanoError as error:
+                uncertain = uncertain or _may_have_been_served(error)
+                if attempt == ATTEMPTS_MAX or not _worth_another_try(error):
+                    raise
+                pause = _pause_after(error)
+            except BaseException:
+                uncertain = True
+                raise
+            if pause:
+                yield Sleep(pause)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        if uncertain:
+            yield from _give_up(key, token, error)
+        raise
+
+
+def renew(lease: Lease, ttl_seconds: int, request_id: str, pace: Pace, attempts: int) -> Flow[Lease]:
+    """The same lease with a new expiry; it keeps its fencing token and its owner token."""
+
+    def once() -> Flow[Lease]:
+        deadline = pace.now() + ttl_seconds
+        request = Request("PATCH", lease_path(lease.key), request_id, pace.left(), lease.token, ttl_seconds)
+        return _granted(request, _expect(request, (yield request), 200), lease.key, deadline, pace)
+
+    return (yield from _retried(once, pace, attempts))
+
+
+def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) -> Flow[None]:
+    """Nothing, once the server said that the lock is not held with this token."""
+
+    def once() -> Flow[None]:
+        request = Request("DELETE", lease_path(key), request_id, pace.left(), token)
+        _expect(request, (yield request), 204)
+
+    yield from _retried(once, pace, attempts)
+
+
+def get(key: str, request_id: str, pace: Pace) -> Flow[LockState]:
+    """Whether an acquire would be refused, until when it says so, and the fencing token."""
+
+    def once() -> Flow[LockState]:
+        request = Request("GET", lock_path(key), request_id, pace.left())
+        answer = _expect(request, (yield request), 200)
+        return state_from(answer, request_id=request_id)
+
+    return (yield from _retried(once, pace, ATTEMPTS_MAX))
+
+
+def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
+    """Nothing, once the lock is free. Sent again only if it never left: a second one could evict the next holder."""
+
+    def once() -> Flow[None]:
+        request = Request("DELETE", lock_path(key), request_id, pace.left())
+        _expect(request, (yield request), 204)
+
+    yield from _retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
+
+
+def lease_path(key: str) -> str:
+    """The address of a lock's lease; a valid key needs no escaping."""
+    return f"/locks/{key}/lease"
+
+
+def lock_path(key: str) -> str:
+    """The address of a lock."""
+    return f"/locks/{key}"
+
+
+def _retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_unsent: bool = False) -> Flow[T]:
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return (yield from once())
+        except VolcanoError as error:
+            pause = _pause_after(error)
+            again = _worth_another_try(error) and not (only_if_unsent and _may_have_been_served(error))
+            if attempt == attempts or not again or pace.now() + pause >= pace.until:
+                raise
+        if pause:
+            yield Sleep(pause)
+
+
+def _granted(request: Request, answer: Answer, key: str, deadline: float, pace: Pace) -> Lease:
+    assert request.token is not None
+    assert request.ttl_seconds is not None
+    lease = lease_from(
+        answer,
+        key=key,
+        token=request.token,
+        ttl_seconds=request.ttl_seconds,
+        deadline=deadline,
+        request_id=request.request_id,
+    )
+    if pace.now() >= deadline:
+        late = f"the lease of {key!r} had run out before the answer that granted it came"
+        raise LateAnswerError(late, request_id=request.request_id)
+    return lease
+
+
+def _expect(request: Request, answer: Answer | None, status: int) -> Answer:
+    assert answer is not None
+    if answer.status == status:
+        return answer
+    refusal = refusal_from(answer, request_id=request.request_id)
+    refusal.add_note(f"request {request.request_id}: {request.method} {request.path}")
+    raise refusal
+
+
+class LateAnswerError(TransportError):
+    """A grant that came after the time it granted."""
+
+
+def _give_up(key: str, token: str, error: BaseException) -> Flow[None]:
+    request = Request("DELETE", lease_path(key), new_uuid(), GIVE_UP_SECONDS_MAX, token, to_the_end=True)
+    try:
+        _expect(request, (yield request), 204)
+    except VolcanoError as failed:
+        error.add_note(f"It is unknown whether {key!r} was acquired; giving it back failed too: {failed}")
+    else:
+        error.add_note(f"It was unknown whether {key!r} was acquired; it was given back")
+
+
+def _worth_another_try(error: VolcanoError) -> bool:
+    return isinstance(error, (TransportError, UnavailableError)) and not isinstance(error, LateAnswerError)
+
+
+def _may_have_been_served(error: VolcanoError) -> bool:
+    if isinstance(error, TransportError):
+        return error.request_sent
+    return isinstance(error, ServerError) or error.status == 408
+
+
+def _pause_after(error: VolcanoError) -> float:
+    """A broken connection is tried anew at once; a server that asks for time gets some."""
+    if not isinstance(error, UnavailableError):
+        return 0.0
+    return min(error.retry_after or RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX)

@@ -1,0 +1,75 @@
+"""The verbs with their arguments checked: each gives the flow that carries it out.
+
+Bad arguments are refused here, in the caller's own frame, before anything is sent.
+"""
+
+from math import inf
+
+from volcano_locks import flows
+from volcano_locks.clock import Clock
+from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace
+from volcano_locks.messages import Lease, LockState, checked_key, checked_ttl, checked_uuid, new_uuid
+
+
+class LockFlows:
+    """Flows for one client's clock and request timeout."""
+
+    def __init__(self, clock: Clock, timeout_seconds: float) -> None:
+        self._clock = clock
+        self.timeout_seconds = timeout_seconds
+
+    def acquire(self, key: str, ttl: int, token: str | None, request_id: str | None) -> Flow[Lease]:
+        """SDK-1, SDK-2."""
+        owner = new_uuid() if token is None else checked_uuid("token", token)
+        return flows.acquire(checked_key(key), owner, checked_ttl(ttl), _request_id(request_id), self._pace())
+
+    def renew(self, lease: Lease, ttl: int | None, request_id: str | None) -> Flow[Lease]:
+        """`ttl` None keeps the lease's own."""
+        ttl_seconds = lease_of(lease).ttl_seconds if ttl is None else checked_ttl(ttl)
+        until = self._end_of(lease)
+        return flows.renew(lease, ttl_seconds, _request_id(request_id), self._pace(until=until), ATTEMPTS_MAX)
+
+    def renew_once(self, lease: Lease, timeout_seconds: float) -> Flow[Lease]:
+        """The heartbeat's renewal: it plans its own repetitions."""
+        return flows.renew(lease, lease.ttl_seconds, new_uuid(), Pace(self._clock.now, timeout_seconds), 1)
+
+    def release(self, lease: Lease, request_id: str | None) -> Flow[None]:
+        """By key and token alone, so that any lease object of the acquisition will do."""
+        lease_of(lease)
+        return flows.release(lease.key, lease.token, _request_id(request_id), self._pace(), ATTEMPTS_MAX)
+
+    def release_at_end(self, lease: Lease, until: float) -> Flow[None]:
+        """The release on leaving a block."""
+        return flows.release(lease.key, lease.token, new_uuid(), self._pace(until=until), ATTEMPTS_MAX)
+
+    def give_back(self, lease: Lease) -> Flow[None]:
+        """The release of a lease whose caller was interrupted before taking it."""
+        pace = Pace(self._clock.now, min(self.timeout_seconds, flows.GIVE_UP_SECONDS_MAX))
+        return flows.release(lease.key, lease.token, new_uuid(), pace, 1)
+
+    def get(self, key: str, request_id: str | None) -> Flow[LockState]:
+        """The read."""
+        return flows.get(checked_key(key), _request_id(request_id), self._pace())
+
+    def force_release(self, key: str, request_id: str | None) -> Flow[None]:
+        """Whoever holds it."""
+        return flows.force_release(checked_key(key), _request_id(request_id), self._pace())
+
+    def _pace(self, *, until: float = inf) -> Pace:
+        return Pace(self._clock.now, self.timeout_seconds, until)
+
+    def _end_of(self, lease: Lease) -> float:
+        """A renewal is worth waiting for until the lease's deadline; past it only the server can tell."""
+        alive = lease.deadline is not None and lease.deadline > self._clock.now()
+        return lease.deadline if alive and lease.deadline is not None else inf
+
+
+def lease_of(lease: object) -> Lease:
+    """`lease` if it is one, else `TypeError`."""
+    if not isinstance(lease, Lease):
+        raise TypeError(f"lease must be a Lease, got {type(lease).__name__}")
+    return lease
+
+
+def _request_id(request_id: str | None) -> str:
+    return new_uuid() if request_id is None else checked_uuid("request_id", request_id)

@@ -1,0 +1,216 @@
+"""What travels: arguments checked before anything is sent, answers parsed before anything is believed.
+
+An answer that is not exactly what the wire promises is a failure, never a grant: a proxy's page with status
+200 is no lease. Dates may end in `Z` or an offset and have 0 to 9 fractional digits; a fencing token above
+2^53 - 1 is refused, since another language would round it and lose its order (SDK-7).
+"""
+
+import json
+import re
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from volcano_locks.errors import ServerError, VolcanoError, error_for
+
+KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+TTL_SECONDS_MIN = 5
+TTL_SECONDS_MAX = 7_776_000
+FENCING_TOKEN_MAX = 2**53 - 1
+RETRY_AFTER_SECONDS_MAX = 3600.0
+SHOWN_CHARACTERS_MAX = 300
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d):?(\d\d))", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One HTTP answer, read to its end. `headers` has lower-case names."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One holding of a lock. Its owner token is a secret and is kept out of `repr`.
+
+    `expires_at` is the server's time, for people. `deadline` is the instant on this client's clock after
+    which the lease must not be relied on; None when the lease was loaded from a record.
+    """
+
+    key: str
+    token: str = field(repr=False)
+    ttl_seconds: int
+    expires_at: datetime
+    fencing_token: int
+    deadline: float | None = field(default=None, repr=False, compare=False)
+
+    def to_record(self) -> dict[str, str | int]:
+        """Everything needed to renew or release it elsewhere, the secret token included: store it as one."""
+        return {
+            "key": self.key,
+            "token": self.token,
+            "ttl_seconds": self.ttl_seconds,
+            "expires_at": self.expires_at.isoformat(),
+            "fencing_token": self.fencing_token,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """The lease `to_record` described. `ValueError` or `TypeError` names the field that is wrong."""
+        missing = {"key", "token", "ttl_seconds", "expires_at", "fencing_token"} - set(record)
+        if missing:
+            raise ValueError(f"lease record lacks {', '.join(sorted(missing))}")
+        if not isinstance(record["expires_at"], str):
+            raise TypeError("lease record: expires_at must be a date as text")
+        if not _is_safe_integer(record["fencing_token"]):
+            raise ValueError(f"lease record: fencing_token must be an integer from 1 to {FENCING_TOKEN_MAX}")
+        return cls(
+            key=checked_key(record["key"]),
+            token=checked_uuid("token", record["token"]),
+            ttl_seconds=checked_ttl(record["ttl_seconds"]),
+            expires_at=parse_date(record["expires_at"]),
+            fencing_token=record["fencing_token"],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """What a read says. `held` False means that an acquire would succeed now; the rest is then None."""
+
+    held: bool
+    expires_at: datetime | None = None
+    fencing_token: int | None = None
+
+
+def checked_key(key: object) -> str:
+    """`key` if it may name a lock, else `TypeError` or `ValueError`."""
+    if not isinstance(key, str):
+        raise TypeError(f"key must be a str, got {type(key).__name__}")
+    if KEY_PATTERN.fullmatch(key) is None:
+        raise ValueError(
+            "key must be 1 to 128 of A-Z a-z 0-9 . _ : - and begin with a letter or digit, "
+            f"got {key[:SHOWN_CHARACTERS_MAX]!r}"
+        )
+    return key
+
+
+def checked_ttl(ttl: object) -> int:
+    """`ttl` if it is a whole number of seconds a lease may last, else `TypeError` or `ValueError`."""
+    if not isinstance(ttl, int) or isinstance(ttl, bool):
+        raise TypeError(f"ttl must be an int of seconds, got {type(ttl).__name__}")
+    if not TTL_SECONDS_MIN <= ttl <= TTL_SECONDS_MAX:
+        raise ValueError(f"ttl must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds, got {ttl}")
+    return ttl
+
+
+def checked_uuid(name: str, value: object) -> str:
+    """`value` in lower case if it is a UUID, else `TypeError` or `ValueError`, which do not show it (SDK-8)."""
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a UUID as str, got {type(value).__name__}")
+    if _UUID.fullmatch(value) is None:
+        raise ValueError(f"{name} must be a UUID like 8-4-4-4-12 hex digits, got {len(value)} other characters")
+    return value.lower()
+
+
+def new_uuid() -> str:
+    """A fresh owner token or request id."""
+    return str(uuid.uuid4())
+
+
+def parse_date(text: str) -> datetime:
+    """An RFC 3339 instant in UTC, digits below microseconds dropped; `ValueError` for anything else."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a date with a UTC offset: {text[:SHOWN_CHARACTERS_MAX]!r}")
+    day, clock, fraction, zulu, hours, minutes = match.groups()
+    offset = "+00:00" if zulu else f"{hours}:{minutes}"
+    micros = (fraction or "").ljust(6, "0")[:6]
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}.{micros}{offset}").astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"date out of range: {text[:SHOWN_CHARACTERS_MAX]!r}") from None
+
+
+def lease_from(answer: Answer, *, key: str, token: str, ttl_seconds: int, deadline: float, request_id: str) -> Lease:
+    """The lease an acquire's or renew's success granted; `ServerError` when the body does not say one."""
+    body = _body_of(answer, request_id)
+    expires_at, fencing_token = _term_of(body, answer, request_id)
+    return Lease(key, token, ttl_seconds, expires_at, fencing_token, deadline)
+
+
+def state_from(answer: Answer, *, request_id: str) -> LockState:
+    """What a read answered; `ServerError` when the body does not say."""
+    body = _body_of(answer, request_id)
+    held = body.get("held")
+    if held is False:
+        return LockState(held=False)
+    if held is not True:
+        raise malformed(answer, "held is neither true nor false", request_id)
+    return LockState(True, *_term_of(body, answer, request_id))
+
+
+def refusal_from(answer: Answer, *, request_id: str) -> VolcanoError:
+    """The error any answer other than the expected success is raised as."""
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        body = None
+    told = body if isinstance(body, dict) else {}
+    code, message = told.get("code"), told.get("error")
+    return error_for(
+        answer.status,
+        code if isinstance(code, str) else None,
+        _shown(message) if isinstance(message, str) and message else f"HTTP {answer.status} without a reason",
+        retry_after=_retry_after(answer.headers.get("retry-after")),
+        request_id=request_id,
+    )
+
+
+def malformed(answer: Answer, why: str, request_id: str) -> ServerError:
+    """A success status whose body does not say what it must: no lock service answered."""
+    kind = answer.headers.get("content-type", "no content type")
+    message = f"HTTP {answer.status} is not an answer of a lock service: {why} ({_shown(kind)})"
+    return ServerError(message, status=answer.status, request_id=request_id)
+
+
+def _body_of(answer: Answer, request_id: str) -> dict[str, Any]:
+    try:
+        body = json.loads(answer.body)
+    except (ValueError, RecursionError):
+        raise malformed(answer, "its body is not JSON", request_id) from None
+    if not isinstance(body, dict):
+        raise malformed(answer, "its body is not an object", request_id)
+    return body
+
+
+def _term_of(body: dict[str, Any], answer: Answer, request_id: str) -> tuple[datetime, int]:
+    if not _is_safe_integer(body.get("fencing_token")):
+        why = f"fencing_token is not an integer from 1 to {FENCING_TOKEN_MAX}"
+        raise malformed(answer, why, request_id)
+    try:
+        return parse_date(body["expires_at"]), body["fencing_token"]
+    except (KeyError, TypeError, ValueError):
+        raise malformed(answer, "expires_at is not a date", request_id) from None
+
+
+def _is_safe_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FENCING_TOKEN_MAX
+
+
+def _retry_after(text: str | None) -> float | None:
+    """Whole seconds; the date form, which the service never sends, counts as not told."""
+    if text is None or not (text.isascii() and text.isdigit()):
+        return None
+    return min(float(text[:9]), RETRY_AFTER_SECONDS_MAX)
+
+
+def _shown(text: str) -> str:
+    return "".join(c if c.isprintable() else "?" for c in text[:SHOWN_CHARACTERS_MAX])

@@ -1,0 +1,44 @@
+"""The test kit (SDK-10): `client.locks` without a server, under a clock the test moves.
+
+    clock = ManualClock()
+    with FakeClient(clock) as client, client.locks.with_lock("nightly", ttl=30) as guard:
+        clock.advance(300)              # ten renewals later …
+        assert not guard.lost
+        clock.jump(31)                  # … the machine was suspended
+        assert guard.lost
+
+`FakeLocks` is the server part alone, shared by as many clients as a test wants; `FlakyTransport` breaks the
+network between a client and it, or a real server. Not promised: the fake has no quota and no credentials.
+"""
+
+from volcano_locks.testing.clock import ManualClock
+from volcano_locks.testing.fake import FakeAsyncClient, FakeClient, FakeLocks
+from volcano_locks.testing.flaky import (
+    Answers,
+    Delay,
+    DropAfterSend,
+    DropBeforeSend,
+    Duplicate,
+    FlakyTransport,
+    Hang,
+    Pass,
+    Reset,
+    Takes,
+)
+
+__all__ = [
+    "Answers",
+    "Delay",
+    "DropAfterSend",
+    "DropBeforeSend",
+    "Duplicate",
+    "FakeAsyncClient",
+    "FakeClient",
+    "FakeLocks",
+    "FlakyTransport",
+    "Hang",
+    "ManualClock",
+    "Pass",
+    "Reset",
+    "Takes",
+]
