@@ -65,36 +65,58 @@ class LockService:
 
     async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:
         """Serve one command of a project whose quota is `requests_per_minute` (0: none)."""
-        admission = self._admit(project_id, requests_per_minute, command)
-        if admission.verdict is Verdict.SPENT:
-            return Reply(_spent(admission), admission)
-        asked = _Asked(command, owner_only=admission.verdict is Verdict.RESERVE)
-        try:
-            outcome = await self._commit.submit(RecordKey(project_id, key), asked)
-        except StoreUnavailableError as error:
-            denied = Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
-            return Reply(denied, admission)
-        if outcome is None:
-            self._give_back(project_id, admission)
-            return Reply(_spent(admission), admission)
-        return Reply(outcome, admission)
+        may_draw_on_reserve = isinstance(command, Renew | Release)
+        admission = self.admit(project_id, requests_per_minute, may_draw_on_reserve=may_draw_on_reserve)
+        return Reply(await self.perform_admitted(project_id, key, command, admission), admission)
 
-    async def close(self) -> None:
-        """Answer what waits, refuse what comes later."""
-        await self._commit.close()
+    def admit(self, project_id: str, requests_per_minute: int, *, may_draw_on_reserve: bool) -> Admission:
+        """Count one request, before anything but its bearer is looked at.
 
-    def _admit(self, project_id: str, requests_per_minute: int, command: Command) -> Admission:
+        Whoever takes this first half of `perform` hands the admission to `perform_admitted`, or to `abandon` where
+        the request turns out to hold no command.
+        """
         now_ms = self._clock.now_ms()
         window, admission = admit(
             self._windows.get(project_id),
             now_ms,
             limit=requests_per_minute,
-            may_draw_on_reserve=self._owner_reserve and isinstance(command, Renew | Release),
+            may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve,
         )
         if project_id not in self._windows and len(self._windows) >= WINDOWS_MAX:
             self._forget_old_windows(now_ms)
         self._windows[project_id] = window
         return admission
+
+    async def perform_admitted(
+        self, project_id: str, key: LockKey, command: Command, admission: Admission
+    ) -> Outcome | Denied:
+        """The second half of `perform`: serve a command that `admit` counted."""
+        if admission.verdict is Verdict.SPENT:
+            return _spent(admission)
+        asked = _Asked(command, owner_only=admission.verdict is Verdict.RESERVE)
+        try:
+            outcome = await self._commit.submit(RecordKey(project_id, key), asked)
+        except StoreUnavailableError as error:
+            return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
+        if outcome is None:
+            self._give_back(project_id, admission)
+            return _spent(admission)
+        return outcome
+
+    def abandon(self, project_id: str, admission: Admission) -> Denied | None:
+        """End the admission of a request that holds no command: what the quota answers it, None if it was admitted.
+
+        It stays counted, but what it drew from the owners' reserve goes back: it proved no ownership.
+        """
+        if admission.verdict is Verdict.ADMITTED:
+            return None
+        if admission.verdict is Verdict.RESERVE:
+            self._give_back(project_id, admission)
+        return _spent(admission)
+
+    async def close(self) -> None:
+        """Answer what waits, refuse what comes later."""
+        await self._commit.close()
 
     def _give_back(self, project_id: str, admission: Admission) -> None:
         window = self._windows.get(project_id)

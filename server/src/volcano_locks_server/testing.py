@@ -1,7 +1,18 @@
-"""What tests of this server, and of things that use it, need: a clock that the test moves."""
+"""What tests of this server, and of things that use it, need: a clock that the test moves, and a running server."""
 
+import asyncio
 import threading
-from typing import Final
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Final, TextIO
+
+import uvloop
+
+from .clock import Clock
+from .main import Server
+from .settings import Settings
 
 # 2026-07-20T14:00:00Z: a whole minute, so that a quota's window begins with the test.
 START_MS: Final = 1_784_556_000_000
@@ -32,3 +43,72 @@ class ManualClock:
                 raise ValueError(f"a clock never goes back; it is {self._now_ms}, got {now_ms}")
             self._now_ms = now_ms
             return self._now_ms
+
+
+@dataclass(frozen=True, slots=True)
+class RunningServer:
+    """A server that answers at `url`, with a project and a service key made for the test.
+
+    `server.app` is its ASGI application, for tests in the same event loop. `service_key` and `admin_token` are
+    secrets, so they are not in the repr.
+    """
+
+    server: Server
+    url: str
+    project_id: str
+    service_key: str = field(repr=False)
+    admin_token: str = field(repr=False)
+
+
+def _settings(settings: Settings | None, store_url: str) -> Settings:
+    return settings if settings is not None else Settings(store=store_url, port=0, log_level="warning")
+
+
+@asynccontextmanager
+async def running_server_async(
+    settings: Settings | None = None,
+    *,
+    clock: Clock | None = None,
+    store_url: str = "memory://",
+    log_stream: TextIO | None = None,
+) -> AsyncIterator[RunningServer]:
+    """A server in this event loop, on a free loopback port unless `settings` say otherwise."""
+    async with Server(_settings(settings, store_url), clock=clock, log_stream=log_stream) as server:
+        issued = await server.issue_service_key("test", "test")
+        yield RunningServer(server, server.url, issued.project_id, issued.secret, server.admin_token)
+
+
+@contextmanager
+def running_server(
+    settings: Settings | None = None,
+    *,
+    clock: Clock | None = None,
+    store_url: str = "memory://",
+    log_stream: TextIO | None = None,
+) -> Iterator[RunningServer]:
+    """The same server in a thread with an event loop of its own, for tests that are not asynchronous."""
+    ready: Future[tuple[RunningServer, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with running_server_async(settings, clock=clock, store_url=store_url, log_stream=log_stream) as running:
+            ready.set_result((running, asyncio.get_running_loop(), stop))
+            await stop.wait()
+
+    def thread() -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(serve())
+        except BaseException as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+    serving = threading.Thread(target=thread, name="running-server", daemon=True)
+    serving.start()
+    running, loop, stop = ready.result()
+    try:
+        yield running
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        serving.join()

@@ -1,0 +1,183 @@
+"""The ASGI application: lock routes straight, everything else through Starlette's router.
+
+The same object runs under any ASGI server and in-process in tests. Every answer, whatever fails, is ours: JSON
+with a code, and a request id. `drain` lets what is in flight end and turns the rest away (HTTP-23).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
+from ..clock import Clock
+from ..errors import LockError, StoreUnavailableError
+from ..service import LockService
+from ..store import LockStore, Registry
+from ..telemetry import Log, Metrics
+from .access import Access
+from .admin import Admin
+from .locks import PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
+from .ops import Operations
+from .problems import (
+    DRAINING_MESSAGE,
+    INTERNAL_MESSAGE,
+    STATUS_BY_CODE,
+    UNAVAILABLE_MESSAGE,
+    MethodNotAllowedError,
+    problem_body,
+    problem_headers,
+)
+from .wire import ClientGoneError, Message, Receive, Scope, Send, refuse_long_body
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class App:
+    """One server's ASGI application over its service, store and registry."""
+
+    def __init__(
+        self,
+        *,
+        service: LockService,
+        store: LockStore,
+        registry: Registry,
+        access: Access,
+        clock: Clock,
+        log: Log,
+        metrics: Metrics,
+    ) -> None:
+        self._log: Final = log
+        self._metrics: Final = metrics
+        self._locks: Final = LockRoutes(service, access, log, metrics)
+        self._operations: Final = Operations(store, metrics)
+        self._router: Final = _router(Admin(registry, access, clock, log), self._operations, access)
+        self._in_flight = 0
+        self._idle: Final = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await receive()
+                await send({"type": "websocket.close", "code": 1000})
+            return
+        raw_path = scope.get("raw_path") or quote(scope["path"], safe="/:").encode()
+        self._in_flight += 1
+        try:
+            if raw_path.startswith(PREFIX):
+                await self._locks.serve(scope, raw_path, receive, send)
+            else:
+                await self._serve_rest(scope, receive, send)
+        finally:
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""
+        self._locks.draining = self._operations.draining = True
+        self._idle.clear()
+        if not self._in_flight:
+            return True
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _serve_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = wanted_headers(scope)
+        request_id, fault = request_id_of(found.get(REQUEST_ID))
+        scope["volcano.request_id"] = request_id.decode()
+        scope["volcano.request_id_fault"] = fault
+        scope["volcano.draining"] = self._operations.draining
+        started = False
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                message = {**message, "headers": [*message["headers"], (REQUEST_ID, request_id)]}
+            await send(message)
+
+        try:
+            refuse_long_body(found.get(b"content-length"))
+            await self._router(scope, receive, send_with_id)
+        except ClientGoneError:
+            return
+        except LockError as error:
+            await self._failure(error, request_id)(scope, receive, send_with_id)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
+            self._log.bug("internal", error, request_id=request_id.decode())
+            if not started:
+                await _response("internal", INTERNAL_MESSAGE, None)(scope, receive, send_with_id)
+
+    def _failure(self, error: LockError, request_id: bytes) -> Response:
+        if isinstance(error, StoreUnavailableError):
+            self._metrics.store_error(error.cause_code)
+            if self._log.often():
+                self._log.trouble("store_unavailable", cause=error.cause_code, request_id=request_id.decode())
+            return _response(error.code, UNAVAILABLE_MESSAGE, error.retry_after_seconds)
+        if self._log.often():
+            self._log.event("refused", code=error.code, request_id=request_id.decode())
+        response = _response(error.code, error.message, error.retry_after_seconds)
+        if isinstance(error, MethodNotAllowedError):
+            response.headers["allow"] = error.allowed
+        return response
+
+
+class _Resource:
+    """One address: its methods, and who may use them. HEAD is GET without the body."""
+
+    def __init__(self, access: Access | None, **by_method: Endpoint) -> None:
+        self._access: Final = access
+        self._by_method: Final = by_method
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        method = "GET" if request.method == "HEAD" else request.method
+        endpoint = self._by_method.get(method)
+        if endpoint is None:
+            raise MethodNotAllowedError(", ".join(self._by_method))
+        if self._access is not None:
+            if scope["volcano.draining"]:
+                raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+            await self._access.admin(wanted_headers(scope).get(b"authorization"))
+            if scope["volcano.request_id_fault"] is not None:
+                raise scope["volcano.request_id_fault"]
+        await (await endpoint(request))(scope, receive, send)
+
+
+def _router(admin: Admin, operations: Operations, access: Access) -> Router:
+    keys = "/projects/{project_id}/service-keys"
+    guarded = {
+        "/projects": _Resource(access, GET=admin.projects, POST=admin.create_project),
+        "/projects/{project_id}": _Resource(
+            access, GET=admin.project, PATCH=admin.change_project, DELETE=admin.delete_project
+        ),
+        keys: _Resource(access, GET=admin.service_keys, POST=admin.create_service_key),
+        keys + "/{key_id}": _Resource(access, GET=admin.service_key, DELETE=admin.delete_service_key),
+        keys + "/{key_id}/regenerate": _Resource(access, POST=admin.regenerate_service_key),
+    }
+    open_to_all = {
+        "/healthz": _Resource(None, GET=operations.healthz),
+        "/readyz": _Resource(None, GET=operations.readyz),
+        "/metrics": _Resource(None, GET=operations.metrics),
+        "/openapi.json": _Resource(None, GET=operations.openapi),
+    }
+    routes = [Route(path, resource) for path, resource in (guarded | open_to_all).items()]
+    return Router(routes, redirect_slashes=False, default=_not_found)
+
+
+async def _not_found(_scope: Scope, _receive: Receive, _send: Send) -> None:
+    raise LockError("not_found", "there is no such address: see /openapi.json for those there are")
+
+
+def _response(code: str, message: str, retry_after_seconds: int | None) -> Response:
+    response = Response(problem_body(code, message), STATUS_BY_CODE[code], media_type="application/json")
+    response.raw_headers.extend(problem_headers(code, retry_after_seconds))
+    return response

@@ -1,0 +1,115 @@
+"""Sockets and connections: uvicorn's protocol on sockets this server bound itself, in the loop that runs.
+
+Only the parts of uvicorn that speak HTTP are used; starting and stopping are the server's own business, so that
+several servers live in one process, port 0 works, and nobody else takes the process's signals.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+import time
+from email.utils import formatdate
+from typing import Any, Final, cast
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from .app import App
+from .protocol import KEEP_ALIVE_SECONDS, BoundedHttpProtocol
+
+BACKLOG: Final = 2048
+CLOSE_SECONDS_MAX: Final = 2.0
+
+
+class Listener:
+    """Accepts connections for an app between `start` and `close`."""
+
+    def __init__(self, app: App, *, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+        self._host: Final = host
+        self._port: Final = port
+        self._tls: Final = tls
+        self._config: Final = Config(
+            cast(Any, app),
+            interface="asgi3",
+            http=BoundedHttpProtocol,
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        )
+        self._state: Final = ServerState()
+        self._server: asyncio.Server | None = None
+        self._date: asyncio.TimerHandle | None = None
+        self.url = ""
+
+    @property
+    def connections(self) -> int:
+        """How many are open now."""
+        return len(self._state.connections)
+
+    async def start(self) -> None:
+        """Bind and accept. Raises OSError where the address cannot be bound."""
+        if not self._config.loaded:
+            self._config.load()
+        loop = asyncio.get_running_loop()
+        bound = _bound(self._host, self._port)
+        try:
+            self._server = await loop.create_server(self._protocol, sock=bound, ssl=self._tls, backlog=BACKLOG)
+        except BaseException:
+            bound.close()
+            raise
+        self._tick()
+        scheme = "http" if self._tls is None else "https"
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
+
+    async def close(self) -> None:
+        """Accept no more, let answers that are being written go out, then hang up."""
+        if self._server is None:
+            return
+        self._server.close()
+        if self._date is not None:
+            self._date.cancel()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS_MAX):
+                while self._state.connections:  # noqa: ASYNC110 - uvicorn tells nobody when the last one is gone
+                    await asyncio.sleep(0.005)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
+        self._server = None
+
+    def _protocol(self) -> asyncio.Protocol:
+        return BoundedHttpProtocol(config=self._config, server_state=self._state, app_state={})
+
+    def _tick(self) -> None:
+        """The Date header, once a second."""
+        self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
+        self._date = asyncio.get_running_loop().call_later(1.0, self._tick)
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = sorted(
+        socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
+        key=lambda found: found[0] != socket.AF_INET,
+    )[0]
+    return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """TLS 1.2 or newer with this certificate chain and key, PEM files. Raises OSError, ssl.SSLError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(certificate, key)
+    return context

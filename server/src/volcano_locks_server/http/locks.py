@@ -1,0 +1,264 @@
+"""The lock routes: `/locks/{key}` and `/locks/{key}/lease`, plain ASGI because they are the hot path.
+
+The order of judgement: address and method, then whether the server is stopping, then the caller; from there on
+every request counts against the quota and every answer tells it (QUOTA rules), also where the permission, a
+header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may still happen.
+"""
+
+from time import perf_counter
+from typing import Final, NamedTuple
+
+from ..errors import LockError, StoreUnavailableError
+from ..lease import Acquire, Command, ForceRelease, Granted, Outcome, Read, Refused, Release, Released, Renew, State
+from ..limits import LockKey, OwnerToken, parse_holder, parse_request_id
+from ..quota import Admission
+from ..service import Denied, LockService
+from ..telemetry import Log, Metrics
+from .access import Access, Caller
+from .events import tell
+from .problems import (
+    DRAINING_MESSAGE,
+    INTERNAL_MESSAGE,
+    JSON_TYPE,
+    STATUS_BY_CODE,
+    UNAVAILABLE_MESSAGE,
+    Headers,
+    MethodNotAllowedError,
+    problem_body,
+    problem_headers,
+)
+from .wire import (
+    FREE_BODY,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    held_body,
+    lease_body,
+    lock_key,
+    new_request_id,
+    read_body,
+    refuse_long_body,
+    ttl_seconds,
+)
+
+PREFIX: Final = b"/locks/"
+_LEASE: Final = b"/lease"
+
+REQUEST_ID: Final = b"x-volcano-request-id"
+_AUTHORIZATION: Final = b"authorization"
+_CONTENT_LENGTH: Final = b"content-length"
+_TOKEN: Final = b"x-volcano-lock-token"
+_HOLDER: Final = b"x-volcano-lock-holder"
+_WANTED: Final = frozenset({REQUEST_ID, _AUTHORIZATION, _CONTENT_LENGTH, _TOKEN, _HOLDER})
+
+
+class Operation(NamedTuple):
+    """One method of one address. `granted` is the status of a lease; the others answer 200 or 204."""
+
+    name: str
+    on_lease: bool = False
+    takes_ttl: bool = False
+    granted: int = 200
+
+
+_ACQUIRE: Final = Operation("acquire", on_lease=True, takes_ttl=True, granted=201)
+_RENEW: Final = Operation("renew", on_lease=True, takes_ttl=True)
+_RELEASE: Final = Operation("release", on_lease=True)
+_READ: Final = Operation("read")
+_FORCE_RELEASE: Final = Operation("force_release")
+
+_ON_LEASE: Final = {"POST": _ACQUIRE, "PATCH": _RENEW, "DELETE": _RELEASE}
+_ON_LOCK: Final = {"GET": _READ, "DELETE": _FORCE_RELEASE}
+
+
+class Answer(NamedTuple):
+    """What goes back: a body (empty: none), the headers of a failure, and the outcome's name for the metrics."""
+
+    status: int
+    body: bytes
+    outcome: str
+    headers: Headers
+
+
+class _Request:
+    """One request on its way: what came, and what was found out so far."""
+
+    __slots__ = ("admission", "caller", "fault", "found", "id", "operation", "raw_key", "receive")
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.found: Final = wanted_headers(scope)
+        self.receive: Final = receive
+        self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
+        self.operation: Operation | None = None
+        self.raw_key = b""
+        self.caller: Caller | None = None
+        self.admission: Admission | None = None
+
+
+class LockRoutes:
+    """Serves the lock routes. `draining` turns every new request away."""
+
+    def __init__(self, service: LockService, access: Access, log: Log, metrics: Metrics) -> None:
+        self.draining = False
+        self._service: Final = service
+        self._access: Final = access
+        self._log: Final = log
+        self._metrics: Final = metrics
+
+    async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
+        """Answer one request whose undecoded path begins with PREFIX."""
+        began = perf_counter()
+        request = _Request(scope, receive)
+        try:
+            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
+            answer = self._answer(operation, await self._outcome(operation, request))
+        except ClientGoneError:
+            return
+        except LockError as error:
+            answer = self._failed(error, request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
+            self._log.bug("internal", error, request_id=request.id.decode())
+            answer = _problem("internal", INTERNAL_MESSAGE, None)
+        await _send(send, answer, request)
+        if request.operation is not None:
+            self._metrics.request(request.operation.name, answer.outcome, perf_counter() - began)
+
+    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied:
+        """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
+        if self.draining:
+            raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+        authorization = request.found.get(_AUTHORIZATION)
+        request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
+        request.admission = admission = self._service.admit(
+            caller.project_id,
+            caller.requests_per_minute,
+            may_draw_on_reserve=operation is _RENEW or operation is _RELEASE,
+        )
+        try:
+            key, command = await _command(operation, request, caller)
+        except (LockError, ClientGoneError) as error:
+            denied = self._service.abandon(caller.project_id, admission)
+            if denied is None or isinstance(error, ClientGoneError):
+                raise
+            return denied
+        outcome = await self._service.perform_admitted(caller.project_id, key, command, admission)
+        if self._log.debug or type(outcome) is not Granted or outcome.how == "taken_over":
+            about = {"project_id": caller.project_id, "key": key, "request_id": request.id.decode()}
+            tell(self._log, operation.name, outcome, about)
+        return outcome
+
+    def _answer(self, operation: Operation, outcome: Outcome | Denied) -> Answer:
+        if isinstance(outcome, Granted):
+            body = lease_body(outcome.expires_at_ms, outcome.fencing_token)
+            answer = Answer(operation.granted, body, outcome.how, [])
+        elif isinstance(outcome, Released):
+            answer = Answer(204, b"", "released" if outcome.ended is not None else "was_free", [])
+        elif isinstance(outcome, State):
+            answer = _state(outcome)
+        elif isinstance(outcome, Refused):
+            answer = _problem(outcome.code, outcome.message, None)
+        else:
+            answer = self._denied(outcome)
+        return answer
+
+    def _denied(self, denied: Denied) -> Answer:
+        if denied.code == "lock_unavailable":
+            self._metrics.store_error(denied.cause_code)
+            return _problem(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
+        self._metrics.quota_refusals += 1
+        return _problem(denied.code, denied.message, denied.retry_after_seconds)
+
+    def _failed(self, error: LockError, request: _Request) -> Answer:
+        if isinstance(error, StoreUnavailableError):
+            self._metrics.store_error(error.cause_code)
+            if self._log.often():
+                self._log.trouble("store_unavailable", cause=error.cause_code, request_id=request.id.decode())
+            return _problem(error.code, UNAVAILABLE_MESSAGE, error.retry_after_seconds)
+        if self._log.often():
+            self._log.event("refused", code=error.code, request_id=request.id.decode())
+        answer = _problem(error.code, error.message, error.retry_after_seconds)
+        if isinstance(error, MethodNotAllowedError):
+            answer.headers.append((b"allow", error.allowed.encode()))
+        return answer
+
+
+def wanted_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers this service reads. One that came twice is joined by a comma, which none of them allows."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in _WANTED:
+            found[name] = value if name not in found else found[name] + b", " + value
+    return found
+
+
+def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
+    """The id to echo: the one sent, or a new one; and what is wrong with the one sent, if anything (HTTP-9)."""
+    if sent is None:
+        return new_request_id(), None
+    try:
+        parse_request_id(sent.decode("latin-1"))
+    except LockError as error:
+        return new_request_id(), error
+    return sent, None
+
+
+def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
+    """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`."""
+    if raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
+        raw_key, operations = raw_path[len(PREFIX) : -len(_LEASE)], _ON_LEASE
+    else:
+        raw_key, operations = raw_path[len(PREFIX) :], _ON_LOCK
+    if b"/" in raw_key:
+        raise LockError("not_found", "there is no such address: a key holds no /, and a lease is at /locks/{key}/lease")
+    operation = operations.get(method)
+    if operation is None:
+        raise MethodNotAllowedError(", ".join(operations))
+    return operation, raw_key
+
+
+async def _command(operation: Operation, request: _Request, caller: Caller) -> tuple[LockKey, Command]:
+    """What the path, the headers and the body ask for, or LockError."""
+    if not caller.may_manage_locks:
+        raise LockError("missing_permission", "this service key needs the permission locks.manage or *")
+    if request.fault is not None:
+        raise request.fault
+    key = lock_key(request.raw_key)
+    found = request.found
+    if not operation.takes_ttl:
+        refuse_long_body(found.get(_CONTENT_LENGTH))
+    if not operation.on_lease:
+        return key, Read() if operation is _READ else ForceRelease()
+    token = found.get(_TOKEN)
+    owner = OwnerToken.parse(None if token is None else token.decode("latin-1"))
+    holder = found.get(_HOLDER)
+    label = None if holder is None else parse_holder(holder.decode("latin-1"))
+    if not operation.takes_ttl:
+        return key, Release(owner.digest)
+    ttl = ttl_seconds(await read_body(request.receive, found.get(_CONTENT_LENGTH)))
+    return key, Acquire(owner.digest, ttl, label) if operation is _ACQUIRE else Renew(owner.digest, ttl, label)
+
+
+def _state(state: State) -> Answer:
+    if state.lease is None:
+        return Answer(200, FREE_BODY, "free", [])
+    return Answer(200, held_body(state.lease.expires_at_ms, state.lease.fencing_token), "held", [])
+
+
+def _problem(code: str, message: str, retry_after_seconds: int | None) -> Answer:
+    headers = problem_headers(code, retry_after_seconds)
+    return Answer(STATUS_BY_CODE[code], problem_body(code, message), code, headers)
+
+
+async def _send(send: Send, answer: Answer, request: _Request) -> None:
+    headers, admission = answer.headers, request.admission
+    if answer.body:
+        headers.append(JSON_TYPE)
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    headers.append((REQUEST_ID, request.id))
+    if admission is not None:
+        headers.append((b"x-ratelimit-limit", b"%d" % admission.limit))
+        headers.append((b"x-ratelimit-remaining", b"%d" % admission.remaining))
+        headers.append((b"x-ratelimit-reset", b"%d" % admission.reset_at_seconds))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    await send({"type": "http.response.body", "body": answer.body})

@@ -1,0 +1,64 @@
+"""For operators and their tools: health, readiness, metrics and the wire's description. No credential, no secret."""
+
+import asyncio
+from importlib.resources import files
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..errors import LockError, StoreUnavailableError
+from ..store import LockStore
+from ..telemetry import Metrics
+from .problems import DRAINING_MESSAGE
+
+READY_SECONDS_MAX: Final = 5.0
+HELD_SECONDS_MAX: Final = 2.0
+METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Operations:
+    """The four addresses. `draining` turns `/readyz` to 503."""
+
+    def __init__(self, store: LockStore, metrics: Metrics) -> None:
+        self.draining = False
+        self._store: Final = store
+        self._metrics: Final = metrics
+        self._openapi: Final = files(__package__).joinpath("openapi.json").read_bytes()
+
+    async def healthz(self, _request: Request) -> Response:
+        """The process lives."""
+        return _json(b'{"status":"ok"}')
+
+    async def readyz(self, _request: Request) -> Response:
+        """The store can write now, and this server is not stopping; else LockError `lock_unavailable`."""
+        if self.draining:
+            raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+        try:
+            async with asyncio.timeout(READY_SECONDS_MAX):
+                await self._store.ready()
+        except StoreUnavailableError as error:
+            message = f"the store cannot answer: {error.cause_code}"
+        except TimeoutError:
+            message = f"the store did not answer within {READY_SECONDS_MAX:.0f} s"
+        else:
+            return _json(b'{"status":"ok"}')
+        raise LockError("lock_unavailable", message, retry_after_seconds=1)
+
+    async def metrics(self, _request: Request) -> Response:
+        """The Prometheus exposition; without `volcano_locks_held` where the store does not answer in time."""
+        held: int | None = None
+        try:
+            async with asyncio.timeout(HELD_SECONDS_MAX):
+                held = await self._store.count_held()
+        except (StoreUnavailableError, TimeoutError):
+            held = None
+        return Response(self._metrics.text(held), headers={"content-type": METRICS_TYPE})
+
+    async def openapi(self, _request: Request) -> Response:
+        """The wire for machines, as in spec/openapi.yaml."""
+        return _json(self._openapi)
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

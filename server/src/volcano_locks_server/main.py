@@ -1,0 +1,284 @@
+"""The composition: settings in, a running server out. The command line and the tests start the same object.
+
+    async with Server(Settings(port=0, store="memory://")) as server:
+        print(server.url)
+
+A `Server` owns its store, its listener and its chores, and takes no signal: `run` does, for a process that is
+nothing but a server. A `Server` is an ASGI application too, for those who bring their own listener.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+from typing import Final, Self, TextIO
+
+import uvloop
+
+from .admin_token import admin_token, token_path
+from .clock import Clock, SystemClock
+from .errors import LockError, StoreUnavailableError
+from .http.access import Access
+from .http.app import App
+from .http.issue import IssuedKey, issue_service_key
+from .http.listener import Listener, tls_context
+from .http.wire import Receive, Scope, Send
+from .service import LockService
+from .settings import Settings, SettingsError
+from .stores import OpenStore, open_store, sqlite_path
+from .telemetry import Log, Metrics, new_log
+
+DRAIN_SECONDS_MAX: Final = 15.0
+PURGE_EVERY_SECONDS: Final = 60.0
+PURGE_MAX: Final = 1_000
+PURGES_MAX: Final = 100
+LAST_USED_EVERY_SECONDS: Final = 10.0
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+class ListenError(SettingsError):
+    """The address cannot be listened on: it is in use, or not this machine's, or not ours to take."""
+
+
+class Server:
+    """One server. `start`, then `close`; or `async with`. Not to be started twice."""
+
+    def __init__(self, settings: Settings, *, clock: Clock | None = None, log_stream: TextIO | None = None) -> None:
+        self.settings: Final = settings
+        self.clock: Final[Clock] = clock if clock is not None else SystemClock()
+        self.log: Final[Log] = new_log(settings.log_level, log_stream)
+        self.metrics: Final = Metrics(log_lines_dropped=lambda: self.log.writer.dropped)
+        self.admin_token = ""
+        self._store: OpenStore | None = None
+        self._service: LockService | None = None
+        self._access: Access | None = None
+        self._app: App | None = None
+        self._listener: Listener | None = None
+        self._chores: list[asyncio.Task[None]] = []
+
+    @property
+    def app(self) -> App:
+        """The ASGI application of an open server."""
+        if self._app is None:
+            raise RuntimeError("this server is not open")
+        return self._app
+
+    @property
+    def store(self) -> OpenStore:
+        """The store of an open server."""
+        if self._store is None:
+            raise RuntimeError("this server is not open")
+        return self._store
+
+    @property
+    def url(self) -> str:
+        """Where a started server listens."""
+        if self._listener is None:
+            raise RuntimeError("this server does not listen")
+        return self._listener.url
+
+    @property
+    def admin_token_place(self) -> str:
+        """Where a person finds the admin token, in words that do not tell it."""
+        if self.settings.admin_token is not None:
+            return "the one that was set"
+        database = sqlite_path(self.settings.store)
+        if database is None:
+            return "made for this run and shown nowhere: set VOLCANO_LOCKS_ADMIN_TOKEN to have one to use"
+        return f"in {token_path(database)}"
+
+    async def open(self) -> None:
+        """Open the store and begin the chores, without listening.
+
+        Raises SettingsError, and StoreUnavailableError where the store cannot be used.
+        """
+        try:
+            database = sqlite_path(self.settings.store)
+            self._store = store = await open_store(self.settings.store, self.clock)
+        except SettingsError:
+            raise
+        except ValueError as error:
+            raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE): {error}") from None
+        self.admin_token = admin_token(self.settings, database)
+        self._service = service = LockService(
+            store.locks, self.clock, owner_reserve=self.settings.owner_reserve, on_batch=self.metrics.batch
+        )
+        self._access = access = Access(store.registry, self.clock, self.admin_token)
+        self._app = App(
+            service=service,
+            store=store.locks,
+            registry=store.registry,
+            access=access,
+            clock=self.clock,
+            log=self.log,
+            metrics=self.metrics,
+        )
+        self._chores = [
+            asyncio.create_task(self._every(PURGE_EVERY_SECONDS, self.purge), name="purge"),
+            asyncio.create_task(self._every(LAST_USED_EVERY_SECONDS, self.remember_last_used), name="last-used"),
+        ]
+
+    async def start(self) -> None:
+        """`open`, then listen. Raises SettingsError too where the address or the certificate cannot be used."""
+        try:
+            await self.open()
+            self._listener = listener = Listener(
+                self.app, host=self.settings.host, port=self.settings.port, tls=_tls(self.settings)
+            )
+            self.metrics.connections = lambda: listener.connections
+            try:
+                await listener.start()
+            except OSError as error:
+                where = f"{self.settings.host} port {self.settings.port}"
+                raise ListenError(f"cannot listen on {where} (--host, --port): {error.strerror or error}") from None
+        except BaseException:
+            await self.close()
+            raise
+        self.log.event("started", url=self.url, store=self.settings.store.partition("?")[0])
+
+    async def close(self) -> None:
+        """Answer what is in flight, turn the rest away, let go of everything; within about DRAIN_SECONDS_MAX."""
+        if self._app is not None:
+            self.log.event("stopping")
+            if not await self._app.drain(DRAIN_SECONDS_MAX):
+                self.log.trouble("drain_cut_short", seconds=DRAIN_SECONDS_MAX)
+        if self._listener is not None:
+            await self._listener.close()
+        for chore in self._chores:
+            chore.cancel()
+        if self._chores:
+            await asyncio.wait(self._chores)
+        if self._service is not None:
+            await self._service.close()
+        if self._store is not None:
+            with contextlib.suppress(LockError):
+                await self.remember_last_used()
+            await self._store.close()
+        if self._app is not None:
+            self.log.event("stopped")
+        self._app = self._listener = self._service = self._store = self._access = None
+        self._chores = []
+        await asyncio.to_thread(self.log.writer.close)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI, with its lifespan: opens at startup, closes at shutdown."""
+        if scope["type"] != "lifespan":
+            await self.app(scope, receive, send)
+            return
+        await receive()
+        try:
+            await self.open()
+        except (SettingsError, LockError) as error:
+            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            return
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def issue_service_key(self, project_name: str, key_name: str) -> IssuedKey:
+        """A service key of that name in a project of that name; what is missing is made.
+
+        A key that is there already gets a new secret, and its old one ends. Raises LockError.
+        """
+        issued = await issue_service_key(self.store.registry, self.clock.now_ms(), project_name, key_name)
+        if self._access is not None:
+            self._access.forget()
+        return issued
+
+    async def purge(self) -> None:
+        """Forget what is old enough to be forgotten (LEASE-13), in bites."""
+        for _ in range(PURGES_MAX):
+            if await self.store.locks.purge(limit=PURGE_MAX) < PURGE_MAX:
+                return
+
+    async def remember_last_used(self) -> None:
+        """Write down when service keys were last used."""
+        if self._access is not None and (last_used_at_ms := self._access.take_last_used()):
+            await self.store.registry.touch_service_keys(last_used_at_ms)
+
+    async def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
+        """Do the chore again and again; one that fails is told and tried again next time."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await chore()
+            except StoreUnavailableError as error:
+                self.log.trouble("store_unavailable", chore=chore.__name__, cause=error.cause_code)
+            except Exception as error:  # noqa: BLE001 - a chore with a bug must not end silently, nor end the others
+                self.log.bug("chore_failed", error, chore=chore.__name__)
+
+
+async def _say_nothing(_server: Server) -> None:
+    return
+
+
+def run(server: Server, *, started: Callable[[Server], Awaitable[None]] = _say_nothing) -> None:
+    """Run until SIGTERM or SIGINT, then stop gracefully. For a process that is nothing but this server.
+
+    `started` is awaited once it listens. A second signal ends the process at once. Raises what `Server.start` raises.
+    """
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run_forever(server, started))
+
+
+async def run_forever(server: Server, started: Callable[[Server], Awaitable[None]]) -> None:
+    """`run`, in the loop that is running."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+
+    def first_signal() -> None:
+        stop.set()
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, first_signal)
+    try:
+        async with server:
+            bridge = _LogBridge(server.log)
+            logging.getLogger().addHandler(bridge)
+            try:
+                await started(server)
+                await stop.wait()
+            finally:
+                logging.getLogger().removeHandler(bridge)
+    finally:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+
+
+class _LogBridge(logging.Handler):
+    """What libraries warn of becomes lines of our log."""
+
+    def __init__(self, log: Log) -> None:
+        super().__init__(logging.WARNING)
+        self._log: Final = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._log.trouble("library", logger=record.name, message=record.getMessage())
+
+
+def _tls(settings: Settings) -> ssl.SSLContext | None:
+    if settings.tls_certificate is None or settings.tls_key is None:
+        return None
+    try:
+        return tls_context(str(settings.tls_certificate), str(settings.tls_key))
+    except (OSError, ssl.SSLError) as error:
+        files = f"{settings.tls_certificate} and {settings.tls_key}"
+        raise SettingsError(
+            f"TLS (--tls-certificate, --tls-key) cannot use {files}: {error.strerror or error}"
+        ) from None

@@ -1,0 +1,118 @@
+"""Numbers for Prometheus, cheap to keep: counting is adding to a dictionary on the event loop.
+
+The families are built only when somebody scrapes. All methods are called on the server's event loop; `text` too.
+"""
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+SIZE_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
+
+
+class Histogram:
+    """Counts of observations by bucket, and their sum."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds: Final = bounds
+        self.counts: Final = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Cumulative counts by upper bound, as Prometheus wants them."""
+        cumulative, told = 0, []
+        for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
+            cumulative += count
+            told.append((bound, float(cumulative)))
+        return told
+
+
+class Metrics(Collector):
+    """Everything one server counts. No lock's or project's name is ever a label."""
+
+    def __init__(self, *, log_lines_dropped: Callable[[], int] = lambda: 0) -> None:
+        self.requests: Final[dict[tuple[str, str], int]] = {}
+        self.request_seconds: Final[dict[str, Histogram]] = {}
+        self.store_errors: Final[dict[str, int]] = {}
+        self.batch_size: Final = Histogram(SIZE_BUCKETS)
+        self.commit_seconds: Final = Histogram(SECONDS_BUCKETS)
+        self.quota_refusals = 0
+        self.connections: Callable[[], int] = lambda: 0
+        self._log_lines_dropped: Final = log_lines_dropped
+        self._held: int | None = None
+        self._families: Final = CollectorRegistry(auto_describe=False)
+        self._families.register(self)
+
+    def request(self, operation: str, outcome: str, seconds: float) -> None:
+        """One lock request was answered."""
+        by = (operation, outcome)
+        self.requests[by] = self.requests.get(by, 0) + 1
+        histogram = self.request_seconds.get(operation)
+        if histogram is None:
+            histogram = self.request_seconds[operation] = Histogram(SECONDS_BUCKETS)
+        histogram.observe(seconds)
+
+    def batch(self, size: int, seconds: float) -> None:
+        """One batch was committed."""
+        self.batch_size.observe(size)
+        self.commit_seconds.observe(seconds)
+
+    def store_error(self, cause_code: str) -> None:
+        """The store could not answer one request, for the reason of that name."""
+        self.store_errors[cause_code] = self.store_errors.get(cause_code, 0) + 1
+
+    def text(self, held: int | None) -> bytes:
+        """The exposition. `held` is how many locks are held now, None where the store did not say in time."""
+        self._held = held
+        return generate_latest(self._families)
+
+    def collect(self) -> Iterable[Metric]:
+        yield _counts(
+            "volcano_locks_requests", "Lock requests answered", ("operation", "outcome"), self.requests.items()
+        )
+        yield _counts(
+            "volcano_locks_store_errors",
+            "Requests the store could not answer",
+            ("cause",),
+            (((cause,), count) for cause, count in self.store_errors.items()),
+        )
+        quota = "Requests refused because a quota was spent"
+        yield CounterMetricFamily("volcano_locks_quota_refusals", quota, value=self.quota_refusals)
+        dropped = "Log lines dropped because the stream was too slow"
+        yield CounterMetricFamily("volcano_locks_log_lines_dropped", dropped, value=self._log_lines_dropped())
+        if self._held is not None:
+            yield GaugeMetricFamily("volcano_locks_held", "Locks held now", value=self._held)
+        yield GaugeMetricFamily("volcano_locks_connections", "Connections open now", value=self.connections())
+        size = HistogramMetricFamily("volcano_locks_batch_size", "Commands a commit")
+        size.add_metric((), self.batch_size.buckets(), self.batch_size.total)
+        yield size
+        commit = HistogramMetricFamily("volcano_locks_commit_seconds", "Seconds a commit took")
+        commit.add_metric((), self.commit_seconds.buckets(), self.commit_seconds.total)
+        yield commit
+        answered = HistogramMetricFamily(
+            "volcano_locks_request_seconds", "Seconds from a lock request to its answer", labels=("operation",)
+        )
+        for operation, histogram in self.request_seconds.items():
+            answered.add_metric((operation,), histogram.buckets(), histogram.total)
+        yield answered
+
+
+def _counts(
+    name: str, text: str, labels: tuple[str, ...], counts: Iterable[tuple[tuple[str, ...], int]]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(name, text, labels=labels)
+    for values, count in counts:
+        family.add_metric(values, count)
+    return family
