@@ -1,0 +1,185 @@
+"""`acquire`, `renew`, `release`: one request each, for scripts that hold a lock over several steps (CLI-10).
+
+The owner token is a secret that has to be kept between the steps. It is never an argument, since arguments
+are everybody's to read: it stays in a lease file, travels through stdin and stdout as part of the lease's
+JSON, or is given in VOLCANO_LOCK_TOKEN. It is printed only where nothing else keeps it.
+
+Nobody renews such a lease but the script. `run` does all of this by itself and stops the work on a loss.
+"""
+
+import os
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from volcano_locks.errors import LockHeldError
+from volcano_locks.messages import Lease, checked_key, checked_ttl, checked_uuid
+
+from . import exits
+from .connection import Connection, service_options
+from .lease_file import STDIN, LeaseFile, read_lease, record_of
+from .output import instant_json, instant_text, json_line, line, message
+from .parameters import TTL, WAIT
+from .problems import explained
+from .waiting import Patience, patiently
+
+TOKEN_VARIABLE: Final = "VOLCANO_LOCK_TOKEN"  # noqa: S105 (the variable's name)
+
+_LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
+
+
+@click.command(short_help="Acquire a lock and print or keep its lease.")
+@click.argument("key")
+@click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease.")
+@click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
+@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="SECONDS", help="Wait for the lock, at most so long.")
+@click.option(
+    "--lease-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PATH",
+    help="Keep the lease here (mode 0600) instead of printing it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@service_options
+def acquire(
+    *,
+    key: str,
+    ttl: int,
+    no_wait: bool,
+    wait_seconds: int | None,
+    lease_file: Path | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Acquire the lock KEY for --ttl.
+
+    Without --lease-file the lease is printed as JSON, with the owner token
+    that renews and releases it: keep that secret. Nothing renews the lease
+    but you; `run` does it by itself.
+
+    \b
+    Examples:
+      volcano-locks acquire deploy --ttl 5m --lease-file deploy.lease
+      volcano-locks release --lease-file deploy.lease
+
+    \b
+      lease=$(volcano-locks acquire deploy --ttl 5m)
+      echo "$lease" | volcano-locks release --lease-file -
+    """
+    if no_wait and wait_seconds is not None:
+        raise click.UsageError("-n and -w exclude each other")
+    patience = Patience(wait_seconds or 0, time.monotonic)
+    with explained(connection), connection.client() as client:
+
+        def granted() -> Lease:
+            try:
+                return patiently(lambda: client.locks.acquire(key, ttl=ttl), patience)
+            except LockHeldError:
+                raise exits.Stop(f"{key} is held by another; -w SECONDS waits for it", exits.NOT_ACQUIRED) from None
+
+        if lease_file is None:
+            json_line(record_of(granted()))
+            return
+        with LeaseFile(lease_file) as room:
+            lease = granted()
+            try:
+                room.keep(lease)
+            except OSError as error:
+                client.locks.release(lease)
+                reason = f"cannot write {lease_file}: {error.strerror}; the lock was released"
+                raise exits.Stop(reason, exits.INPUT_OUTPUT) from None
+        _print(lease, as_json)
+
+
+@click.command(short_help="Set a lease's expiry anew.")
+@click.argument("key", required=False)
+@click.option("--ttl", type=TTL, help="Length from now on; the lease's own when left out.")
+@click.option(
+    "--lease-file", type=_LEASE_FILE, metavar="PATH", help="The lease to renew; `-` reads stdin and prints the new one."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@service_options
+def renew(
+    *,
+    key: str | None,
+    ttl: int | None,
+    lease_file: Path | None,
+    as_json: bool,
+    connection: Connection,
+) -> None:
+    """Renew a lease: it ends --ttl from now.
+
+    The lease is in --lease-file, or KEY is given with the owner token in
+    VOLCANO_LOCK_TOKEN. Exit code 76: the lease is lost; stop the work.
+
+    \b
+    Examples:
+      volcano-locks renew --lease-file deploy.lease --ttl 5m
+      VOLCANO_LOCK_TOKEN=… volcano-locks renew deploy --ttl 5m
+    """
+    if lease_file is None and ttl is None:
+        raise click.UsageError("--ttl is needed when there is no --lease-file to tell it")
+    with explained(connection), connection.client() as client:
+        lease = _lease(key, lease_file, ttl)
+        if lease_file is None:
+            _print(client.locks.renew(lease, ttl=ttl), as_json)
+        elif lease_file == STDIN:
+            json_line(record_of(client.locks.renew(lease, ttl=ttl)))
+        else:
+            renewed = client.locks.renew(lease, ttl=ttl)
+            _keep_renewed(renewed, lease_file)
+            _print(renewed, as_json)
+
+
+@click.command(short_help="Give a lease back.")
+@click.argument("key", required=False)
+@click.option("--lease-file", type=_LEASE_FILE, metavar="PATH", help="The lease to release; `-` reads stdin.")
+@service_options
+def release(*, key: str | None, lease_file: Path | None, connection: Connection) -> None:
+    """Release a lock; the lease file, if any, is removed.
+
+    The lease is in --lease-file, or KEY is given with the owner token in
+    VOLCANO_LOCK_TOKEN. Exit code 76: somebody else holds the lock by now.
+
+    \b
+    Examples:
+      volcano-locks release --lease-file deploy.lease
+      VOLCANO_LOCK_TOKEN=… volcano-locks release deploy
+    """
+    with explained(connection), connection.client() as client:
+        client.locks.release(_lease(key, lease_file, None))
+    if lease_file is not None and lease_file != STDIN:
+        lease_file.unlink(missing_ok=True)
+
+
+def _lease(key: str | None, lease_file: Path | None, ttl: int | None) -> Lease:
+    """The lease that is meant. With a bare token its other fields are only place holders: no request sends them."""
+    if lease_file is not None:
+        lease = read_lease(lease_file)
+        if key is not None and key != lease.key:
+            raise exits.Stop(f"the lease is one of {lease.key}, not of {key}; nothing was changed", exits.USAGE)
+        return lease
+    token = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if key is None or not token:
+        raise exits.Stop(f"which lease? Pass --lease-file PATH, or KEY with {TOKEN_VARIABLE} set", exits.USAGE)
+    owner = checked_uuid(TOKEN_VARIABLE, token)
+    return Lease(checked_key(key), owner, checked_ttl(ttl or 30), datetime.now(UTC), fencing_token=1)
+
+
+def _keep_renewed(lease: Lease, lease_file: Path) -> None:
+    """A file that cannot be rewritten still holds the token, so the lease is not lost with it."""
+    try:
+        with LeaseFile(lease_file) as room:
+            room.keep(lease)
+    except (OSError, exits.Stop):
+        message(f"renewed, but {lease_file} could not be rewritten: it shows the old expiry")
+
+
+def _print(lease: Lease, as_json: bool) -> None:
+    if as_json:
+        json_line({"expires_at": instant_json(lease.expires_at), "fencing_token": lease.fencing_token})
+    else:
+        line(f"{lease.key} held until {instant_text(lease.expires_at)}, fencing token {lease.fencing_token}")

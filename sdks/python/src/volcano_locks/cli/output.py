@@ -1,0 +1,55 @@
+"""What people and programs read: data on stdout, messages on stderr (CLI output).
+
+Colour only decorates, only on a terminal, and never when NO_COLOR is set to anything; the words alone
+say everything. Tables keep to the narrowest columns that hold their cells, with two spaces between.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import click
+
+PROGRAM = "volcano-locks"
+
+
+def message(text: str, *, colour: str | None = None) -> None:
+    """One message for a person, on stderr, after the program's name."""
+    wanted = colour if colour and sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style(PROGRAM, fg=wanted) if wanted else PROGRAM}: {text}", err=True)
+
+
+def line(text: str) -> None:
+    """One line of data, on stdout."""
+    click.echo(text)
+
+
+def json_line(value: object) -> None:
+    """`value` as one line of JSON, on stdout."""
+    click.echo(json.dumps(value, ensure_ascii=False))
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under their heads, in columns that line up, on stdout. No rows: the heads alone."""
+    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    for row in (heads, *rows):
+        line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def fields(pairs: Mapping[str, str]) -> None:
+    """One thing, a field a line, on stdout."""
+    width = max(len(name) for name in pairs)
+    for name, value in pairs.items():
+        line(f"{name.ljust(width)}  {value}")
+
+
+def instant_text(instant: datetime) -> str:
+    """UTC to the second, with `Z`: people compare it with a clock."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def instant_json(instant: datetime) -> str:
+    """UTC to the millisecond, the way the wire writes it."""
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

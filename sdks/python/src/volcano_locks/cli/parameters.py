@@ -1,0 +1,46 @@
+"""click's types for what this command line takes: durations within limits, exit codes."""
+
+from typing import Final
+
+import click
+
+from .durations import (
+    KEEP_OLD_SECONDS_MAX,
+    KEY_LIFE_SECONDS_MAX,
+    TTL_SECONDS_MAX,
+    TTL_SECONDS_MIN,
+    WAIT_SECONDS_MAX,
+    duration_text,
+    parse_duration,
+)
+
+
+class Duration(click.ParamType[int]):
+    """A duration from `minimum` to `maximum` seconds; gives whole seconds (CLI durations)."""
+
+    name = "duration"
+
+    def __init__(self, minimum: int, maximum: int) -> None:
+        self.minimum = minimum
+        self.maximum = maximum
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Seconds; click's usage error otherwise."""
+        if isinstance(value, int):
+            return value
+        text = str(value)
+        try:
+            seconds = parse_duration(text)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if not self.minimum <= seconds <= self.maximum:
+            limits = f"{duration_text(self.minimum)} to {duration_text(self.maximum)}"
+            self.fail(f"must be {limits}; got {text[:40]!r}", param, ctx)
+        return seconds
+
+
+TTL: Final = Duration(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
+WAIT: Final = Duration(0, WAIT_SECONDS_MAX)
+KEEP_OLD: Final = Duration(0, KEEP_OLD_SECONDS_MAX)
+KEY_LIFE: Final = Duration(1, KEY_LIFE_SECONDS_MAX)
+EXIT_CODE: Final = click.IntRange(0, 255)

@@ -1,0 +1,61 @@
+"""What a failure means for the person at the shell: a sentence with the next step, and an exit code (CLI-4)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from volcano_locks import errors
+
+from . import exits
+from .connection import ADMIN_TOKEN_VARIABLE, API_URL_VARIABLE, Connection
+
+
+@contextmanager
+def explained(connection: Connection) -> Iterator[None]:
+    """Inside, the client's errors end the command with a Stop that explains them."""
+    try:
+        yield
+    except errors.VolcanoError as error:
+        raise explain(error, connection) from None
+    except (TypeError, ValueError) as error:
+        raise exits.Stop(str(error), exits.USAGE) from None
+
+
+def explain(error: errors.VolcanoError, connection: Connection) -> exits.Stop:
+    """The Stop for `error`."""
+    for kind, exit_code in _EXIT_CODES:
+        if isinstance(error, kind):
+            return exits.Stop(_sentence(error, connection), exit_code)
+    return exits.Stop(_sentence(error, connection), exits.UNAVAILABLE)
+
+
+_EXIT_CODES = (
+    (errors.LockHeldError, exits.NOT_ACQUIRED),
+    (errors.LockOwnershipLostError, exits.OWNERSHIP_LOST),
+    (errors.AuthenticationError, exits.CREDENTIALS),
+    (errors.PermissionDeniedError, exits.CREDENTIALS),
+    (errors.ValidationError, exits.USAGE),
+    (errors.NotFoundError, exits.USAGE),
+    (errors.ConflictError, exits.USAGE),
+)
+
+
+def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
+    sentence = str(error)
+    match error:
+        case errors.AuthenticationError():
+            sentence = f"{connection.api_url} does not accept the secret in {connection.secret_origin}: {error}"
+        case errors.PermissionDeniedError() if error.code == "admin_token_required":
+            sentence = f"{error}; the admin token belongs in {ADMIN_TOKEN_VARIABLE}"
+        case errors.PermissionDeniedError():
+            sentence = f"the secret in {connection.secret_origin} may not do this: {error}"
+        case errors.TransportError():
+            sentence = (
+                f"no answer from {connection.api_url}: {error}\n"
+                f"Is the server running there? Set {API_URL_VARIABLE} for another address, or start a server for\n"
+                "trying out with `volcano-locks dev`."
+            )
+        case errors.RateLimitedError() if error.retry_after:
+            sentence = f"{error}; try again in {error.retry_after:.0f} s, or ask less often"
+        case errors.ServerError() if error.request_id:
+            sentence = f"the server could not answer: {error} (request {error.request_id})"
+    return sentence

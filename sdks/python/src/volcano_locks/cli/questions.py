@@ -1,0 +1,19 @@
+"""Asking before something that cannot be undone (CLI-11)."""
+
+import sys
+
+import click
+
+from . import exits
+
+DECLINED = 1
+
+
+def ask(question: str, yes: bool) -> None:
+    """Go on after a yes, or when `yes` was given; Stop otherwise, and at once when nobody can answer."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise exits.Stop("this asks first, and nobody is here to answer; pass --yes to go on", exits.USAGE)
+    if not click.confirm(question, err=True):
+        raise exits.Stop("nothing was changed", DECLINED)
