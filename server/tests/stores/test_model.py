@@ -1,0 +1,147 @@
+"""Any story told to both stores and to a naive model ends the same way in all three, restarts included."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from volcano_locks_server.lease import (
+    Acquire,
+    Command,
+    ForceRelease,
+    Granted,
+    Outcome,
+    Read,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    State,
+)
+from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import act, digest, key
+from .oracle import Answer, Oracle
+
+T = TypeVar("T")
+Deed = tuple[str, str, str, int]
+
+names = st.sampled_from(["a", "b", "c"])
+owners = st.sampled_from(["x", "y", "z"])
+ttls = st.sampled_from([5, 6, 30, 7_776_000])
+verbs = st.sampled_from(["acquire", "acquire", "renew", "release", "force_release", "read"])
+deeds = st.tuples(verbs, names, owners, ttls)
+spans_ms = st.sampled_from([0, 1, 999, 1_000, 1_001, 3_999, 4_000, 5_000, 6_000, 29_000, 86_400_000, 90 * 86_400_000])
+
+
+def command_of(deed: Deed) -> Command:
+    verb, _name, owner, ttl = deed
+    commands: dict[str, Command] = {
+        "acquire": Acquire(digest(owner), ttl),
+        "renew": Renew(digest(owner), ttl),
+        "release": Release(digest(owner)),
+        "force_release": ForceRelease(),
+        "read": Read(),
+    }
+    return commands[verb]
+
+
+def answer_of(outcome: Outcome) -> Answer:
+    match outcome:
+        case Granted(expires_at_ms=expires_at_ms, fencing_token=fencing_token):
+            return ("granted", expires_at_ms, fencing_token)
+        case Released():
+            return ("released",)
+        case State(lease=None):
+            return ("free",)
+        case State(lease=lease):
+            return ("held", lease.expires_at_ms, lease.fencing_token)
+        case Refused(code=code):
+            return (code,)
+
+
+class Stores(RuleBasedStateMachine):
+    """Both stores and the model, told the same story. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.directory = Path(tempfile.mkdtemp(prefix="stores-model-"))
+        self.stores: list[OpenStore] = []
+        self.last_grant: dict[str, tuple[str, int]] = {}
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock = ManualClock()
+        self.oracle = Oracle(self.clock.now_ms())
+        self.stores = [self.opened("memory://"), self.opened(f"sqlite:///{self.directory}/locks.db")]
+
+    @rule(batch=st.lists(deeds, min_size=1, max_size=8))
+    def serve(self, batch: Sequence[Deed]) -> None:
+        expected = [self.told(deed) for deed in batch]
+        commands = [(key(deed[1]), command_of(deed)) for deed in batch]
+        for outcomes in self.both(lambda store: act(store.locks, *commands)):
+            assert [answer_of(outcome) for outcome in outcomes] == expected
+
+    @rule(span_ms=spans_ms)
+    def wait(self, span_ms: int) -> None:
+        self.oracle.now = self.clock.advance(span_ms)
+
+    @rule()
+    def count(self) -> None:
+        assert self.both(lambda store: store.locks.count_held()) == [self.oracle.count_held()] * 2
+
+    @rule()
+    def purge(self) -> None:
+        assert self.both(lambda store: store.locks.purge(limit=100)) == [self.oracle.purge()] * 2
+
+    @rule()
+    def restart(self) -> None:
+        """What was acknowledged is there again, and its tokens do not fall."""
+        self.runner.run(self.stores.pop().close())
+        self.stores.append(self.opened(f"sqlite:///{self.directory}/locks.db"))
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            self.runner.run(store.close())
+        self.runner.close()
+        shutil.rmtree(self.directory)
+
+    def told(self, deed: Deed) -> Answer:
+        """The model's answer; it is held to the fencing rule itself (LEASE-3)."""
+        verb, name, owner, ttl = deed
+        answer: Answer
+        match verb:
+            case "acquire" | "renew":
+                answer = getattr(self.oracle, verb)(name, owner, ttl)
+            case "release":
+                answer = self.oracle.release(name, owner)
+            case _:
+                answer = getattr(self.oracle, verb)(name)
+        if answer[0] == "granted":
+            token = answer[2]
+            assert isinstance(token, int)
+            last_owner, last_token = self.last_grant.get(name, ("", 0))
+            assert token > last_token or (token == last_token and owner == last_owner)
+            self.last_grant[name] = owner, token
+        return answer
+
+    def opened(self, url: str) -> OpenStore:
+        return self.runner.run(open_store(url, self.clock))
+
+    def both(self, ask: Callable[[OpenStore], Awaitable[T]]) -> list[T]:
+        async def asked() -> list[T]:
+            return [await ask(store) for store in self.stores]
+
+        return self.runner.run(asked())
+
+
+TestStores = Stores.TestCase
+TestStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
