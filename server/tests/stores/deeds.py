@@ -30,8 +30,9 @@ async def put(locks: LockStore, *records: tuple[RecordKey, LockRecord]) -> None:
 
 async def found(locks: LockStore, *keys: RecordKey) -> Sequence[LockRecord | None]:
     """The records of `keys`, written by nobody."""
-    records = await locks.update(keys, lambda found, _now_ms: Stepped({}, [found[one] for one in keys]))
-    return records  # type: ignore[return-value]
+    return await locks.update(  # type: ignore[return-value]
+        keys, lambda records, _now_ms: Stepped({}, [records[one] for one in keys])
+    )
 
 
 async def act(locks: LockStore, *commands: tuple[RecordKey, Command]) -> Sequence[Outcome]:
@@ -47,8 +48,8 @@ async def act(locks: LockStore, *commands: tuple[RecordKey, Command]) -> Sequenc
         changed = {one: record for one, record in kept.items() if record is not None and record is not records[one]}
         return Stepped(changed, outcomes)
 
-    outcomes = await locks.update(list(dict.fromkeys(one for one, _ in commands)), step)
-    return outcomes  # type: ignore[return-value]
+    keys = list(dict.fromkeys(one for one, _ in commands))
+    return await locks.update(keys, step)  # type: ignore[return-value]
 
 
 async def counted(locks: LockStore, one: RecordKey) -> int:
