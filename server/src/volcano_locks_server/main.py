@@ -9,6 +9,7 @@ nothing but a server. A `Server` is an ASGI application too, for those who bring
 
 import asyncio
 import contextlib
+import errno
 import logging
 import signal
 import ssl
@@ -23,6 +24,7 @@ from .clock import Clock, SystemClock
 from .errors import LockError, StoreUnavailableError
 from .http.access import Access
 from .http.app import App
+from .http.connections import allow_many_files
 from .http.issue import IssuedKey, issue_service_key
 from .http.listener import Listener, tls_context
 from .http.wire import Receive, Scope, Send
@@ -133,7 +135,7 @@ class Server:
                 await listener.start()
             except OSError as error:
                 where = f"{self.settings.host} port {self.settings.port}"
-                raise ListenError(f"cannot listen on {where} (--host, --port): {error.strerror or error}") from None
+                raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
         except BaseException:
             await self.close()
             raise
@@ -230,6 +232,7 @@ def run(server: Server, *, started: Callable[[Server], Awaitable[None]] = _say_n
 
     `started` is awaited once it listens. A second signal ends the process at once. Raises what `Server.start` raises.
     """
+    allow_many_files()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_forever(server, started))
 
@@ -270,6 +273,18 @@ class _LogBridge(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self._log.trouble("library", logger=record.name, message=record.getMessage())
+
+
+def _why_not(error: OSError) -> str:
+    """The loop's own words repeat the address; these say what to do where that is known."""
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "another program listens there; stop it, or choose another port"
+        case errno.EADDRNOTAVAIL:
+            return "this machine has no such address"
+        case errno.EACCES:
+            return "this user may not listen on a port below 1024"
+    return error.strerror or str(error)
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

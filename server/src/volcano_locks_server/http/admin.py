@@ -137,8 +137,7 @@ class Admin:
 
 
 async def _body(request: Request) -> bytes:
-    length = request.headers.get("content-length")
-    return await read_body(request.receive, None if length is None else length.encode("latin-1"))
+    return await read_body(request.receive)
 
 
 def _project_id(request: Request) -> str:

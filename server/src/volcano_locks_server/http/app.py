@@ -64,13 +64,15 @@ class App:
                 await receive()
                 await send({"type": "websocket.close", "code": 1000})
             return
-        raw_path = scope.get("raw_path") or quote(scope["path"], safe="/:").encode()
+        raw_path: bytes = scope.get("raw_path") or quote(scope["path"], safe="/:").encode()
+        if scope.get("root_path"):
+            raw_path = raw_path.removeprefix(quote(scope["root_path"], safe="/:").encode())
         self._in_flight += 1
         try:
             if raw_path.startswith(PREFIX):
                 await self._locks.serve(scope, raw_path, receive, send)
             else:
-                await self._serve_rest(scope, receive, send)
+                await self._serve_rest(scope, raw_path, receive, send)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
@@ -89,12 +91,17 @@ class App:
             return False
         return True
 
-    async def _serve_rest(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _serve_rest(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
         found = wanted_headers(scope)
         request_id, fault = request_id_of(found.get(REQUEST_ID))
-        scope["volcano.request_id"] = request_id.decode()
-        scope["volcano.request_id_fault"] = fault
-        scope["volcano.draining"] = self._operations.draining
+        scope = {
+            **scope,
+            "path": raw_path.decode("latin-1"),  # as it was sent: HTTP-6
+            "root_path": "",
+            "volcano.request_id": request_id.decode(),
+            "volcano.request_id_fault": fault,
+            "volcano.draining": self._operations.draining,
+        }
         started = False
 
         async def send_with_id(message: Message) -> None:
@@ -131,7 +138,7 @@ class App:
 
 
 class _Resource:
-    """One address: its methods, and who may use them. HEAD is GET without the body."""
+    """One address: its methods, and the access its callers need (None: none)."""
 
     def __init__(self, access: Access | None, **by_method: Endpoint) -> None:
         self._access: Final = access
@@ -139,8 +146,7 @@ class _Resource:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        method = "GET" if request.method == "HEAD" else request.method
-        endpoint = self._by_method.get(method)
+        endpoint = self._by_method.get(request.method)
         if endpoint is None:
             raise MethodNotAllowedError(", ".join(self._by_method))
         if self._access is not None:

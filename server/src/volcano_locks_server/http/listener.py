@@ -9,6 +9,7 @@ import contextlib
 import socket
 import ssl
 import time
+from collections.abc import Collection
 from email.utils import formatdate
 from typing import Any, Final, cast
 
@@ -16,6 +17,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from .app import App
+from .connections import Connections
 from .protocol import KEEP_ALIVE_SECONDS, BoundedHttpProtocol
 
 BACKLOG: Final = 2048
@@ -25,7 +27,9 @@ CLOSE_SECONDS_MAX: Final = 2.0
 class Listener:
     """Accepts connections for an app between `start` and `close`."""
 
-    def __init__(self, app: App, *, host: str, port: int, tls: ssl.SSLContext | None) -> None:
+    def __init__(
+        self, app: App, *, host: str, port: int, tls: ssl.SSLContext | None, connections_max: int | None = None
+    ) -> None:
         self._host: Final = host
         self._port: Final = port
         self._tls: Final = tls
@@ -43,6 +47,9 @@ class Listener:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
         )
         self._state: Final = ServerState()
+        self._connections: Final = Connections(
+            cast("Collection[BoundedHttpProtocol]", self._state.connections), limit=connections_max
+        )
         self._server: asyncio.Server | None = None
         self._date: asyncio.TimerHandle | None = None
         self.url = ""
@@ -64,6 +71,7 @@ class Listener:
             bound.close()
             raise
         self._tick()
+        self._connections.sweep()
         scheme = "http" if self._tls is None else "https"
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
@@ -73,6 +81,7 @@ class Listener:
         if self._server is None:
             return
         self._server.close()
+        self._connections.stop()
         if self._date is not None:
             self._date.cancel()
         for connection in list(self._state.connections):
@@ -91,7 +100,7 @@ class Listener:
         self._server = None
 
     def _protocol(self) -> asyncio.Protocol:
-        return BoundedHttpProtocol(config=self._config, server_state=self._state, app_state={})
+        return BoundedHttpProtocol(self._config, self._state, self._connections)
 
     def _tick(self) -> None:
         """The Date header, once a second."""

@@ -1,8 +1,9 @@
 """The lock routes: `/locks/{key}` and `/locks/{key}/lease`, plain ASGI because they are the hot path.
 
-The order of judgement: address and method, then whether the server is stopping, then the caller; from there on
-every request counts against the quota and every answer tells it (QUOTA rules), also where the permission, a
-header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may still happen.
+The order of judgement is HTTP-13's: address and method, whether the server is stopping, the announced size, the
+caller. From there on the request counts and its answer tells the quota (QUOTA-2, QUOTA-3), also where the
+permission, a header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may
+still happen.
 """
 
 from time import perf_counter
@@ -11,7 +12,7 @@ from typing import Final, NamedTuple
 from ..errors import LockError, StoreUnavailableError
 from ..lease import Acquire, Command, ForceRelease, Granted, Outcome, Read, Refused, Release, Released, Renew, State
 from ..limits import LockKey, OwnerToken, parse_holder, parse_request_id
-from ..quota import Admission
+from ..quota import Admission, Verdict
 from ..service import Denied, LockService
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
@@ -128,6 +129,7 @@ class LockRoutes:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
         if self.draining:
             raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+        refuse_long_body(request.found.get(_CONTENT_LENGTH))
         authorization = request.found.get(_AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
         request.admission = admission = self._service.admit(
@@ -135,6 +137,8 @@ class LockRoutes:
             caller.requests_per_minute,
             may_draw_on_reserve=operation is _RENEW or operation is _RELEASE,
         )
+        if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(caller.project_id, admission)):
+            return denied
         try:
             key, command = await _command(operation, request, caller)
         except (LockError, ClientGoneError) as error:
@@ -197,10 +201,9 @@ def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
     if sent is None:
         return new_request_id(), None
     try:
-        parse_request_id(sent.decode("latin-1"))
+        return parse_request_id(sent.decode("latin-1")).encode(), None
     except LockError as error:
         return new_request_id(), error
-    return sent, None
 
 
 def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
@@ -225,8 +228,6 @@ async def _command(operation: Operation, request: _Request, caller: Caller) -> t
         raise request.fault
     key = lock_key(request.raw_key)
     found = request.found
-    if not operation.takes_ttl:
-        refuse_long_body(found.get(_CONTENT_LENGTH))
     if not operation.on_lease:
         return key, Read() if operation is _READ else ForceRelease()
     token = found.get(_TOKEN)
@@ -235,7 +236,7 @@ async def _command(operation: Operation, request: _Request, caller: Caller) -> t
     label = None if holder is None else parse_holder(holder.decode("latin-1"))
     if not operation.takes_ttl:
         return key, Release(owner.digest)
-    ttl = ttl_seconds(await read_body(request.receive, found.get(_CONTENT_LENGTH)))
+    ttl = ttl_seconds(await read_body(request.receive))
     return key, Acquire(owner.digest, ttl, label) if operation is _ACQUIRE else Renew(owner.digest, ttl, label)
 
 

@@ -1,11 +1,208 @@
-"""HTTP/1.1 on one connection, with limits."""
+"""HTTP/1.1 on one connection: uvicorn's protocol, with the limits it leaves to others (HTTP-21, HTTP-22).
 
-from typing import Final
+    head     at most HEADERS_MAX fields and HEAD_BYTES_MAX bytes, whole within HEAD_SECONDS_MAX
+    body     whole within BODY_SECONDS_MAX; of one nobody reads, at most DISCARDED_BYTES_MAX pass by
+    answer   taken by the client within WRITE_SECONDS_MAX
+    between  KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that it is they who close it (case 32)
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+What is not HTTP, or too much of it, is answered with a problem and then closed, after the answers that are due
+before it. What takes too long is closed without a word. This file knows uvicorn from the inside, therefore its
+release is pinned and tests/http hold it to all of the above.
+"""
 
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from ..errors import Code
+from .connections import Connections
+from .problems import STATUS_BY_CODE, UNAVAILABLE_MESSAGE, problem_body, problem_headers
+from .wire import new_request_id
+
+HEADERS_MAX: Final = 100
+HEAD_BYTES_MAX: Final = 32_768
+HEAD_SECONDS_MAX: Final = 10.0
+BODY_SECONDS_MAX: Final = 10.0
+WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
+DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
+
+
+class _TooLargeError(Exception):
+    """Raised through the parser, which stops it."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
-    pass
+    """One connection."""
+
+    def __init__(self, config: Config, server_state: ServerState, connections: Connections) -> None:
+        super().__init__(config=config, server_state=server_state, app_state={})
+        self.waiting_since = self.loop.time()
+        self._all: Final = connections
+        self._in_head = False
+        self._head_bytes = 0
+        self._discarded_bytes = 0
+        self._write_paused_at: float | None = None
+        self._last_words: bytes | None = None
+
+    # --- the connection ---
+
+    def connection_made(self, transport: Any) -> None:  # the type of uvicorn's own
+        super().connection_made(transport)
+        if not self._all.has_room():
+            self._last_words = _answer("lock_unavailable", UNAVAILABLE_MESSAGE, 1)
+            self._say_last_words()
+
+    def data_received(self, data: bytes) -> None:
+        if self._last_words is not None:
+            return
+        was_in_head = self._in_head
+        try:
+            while data:
+                try:
+                    self.parser.feed_data(data)
+                    break
+                except httptools.HttpParserUpgrade as upgrade:  # which we do not offer: an ordinary request
+                    data = data[upgrade.args[0] :]
+                    self.parser = httptools.HttpRequestParser(self)
+        except httptools.HttpParserError as error:
+            if isinstance(error.__context__, _TooLargeError):
+                self._refuse_head()
+            else:
+                self._refuse("invalid_request", "this is not HTTP/1.1 as this server reads it")
+            return
+        if was_in_head and self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX:
+                self._refuse_head()
+
+    def makes_room(self) -> bool:
+        """Whether no request is in flight: nobody loses an answer if this connection goes."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def hang_up_if_overdue(self, now: float) -> None:
+        """Close the connection if the client has kept it waiting too long by loop time `now`."""
+        cycle = self.cycle
+        if self._write_paused_at is not None:
+            if now - self._write_paused_at > WRITE_SECONDS_MAX:
+                self.transport.abort()
+            return
+        if self._in_head:
+            limit: float = HEAD_SECONDS_MAX
+        elif cycle is not None and cycle.more_body:
+            limit = BODY_SECONDS_MAX
+        elif cycle is None or cycle.response_complete:
+            limit = KEEP_ALIVE_SECONDS
+        else:
+            return
+        if now - self.waiting_since > limit:
+            self.transport.close()
+
+    def pause_writing(self) -> None:
+        self._write_paused_at = self.loop.time()
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self._write_paused_at = None
+        super().resume_writing()
+
+    # --- the parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        self._head_bytes = self._discarded_bytes = 0
+        self.waiting_since = self.loop.time()
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        self.url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        headers = self.headers
+        if len(headers) >= HEADERS_MAX:
+            raise _TooLargeError
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discarded_bytes += len(body)
+            if self._discarded_bytes > DISCARDED_BYTES_MAX:
+                self.transport.close()
+            return
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self.cycle.more_body = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.waiting_since = self.loop.time()
+        self.flow.resume_reading()
+        if self.pipeline:
+            cycle, app = self.pipeline.pop()
+            self._start_asgi_task(cycle, app)
+        elif self._last_words is not None:
+            self._say_last_words()
+        elif self.cycle.more_body and self.expect_100_continue:
+            self.transport.close()  # the body may or may not come: what follows cannot be told from it
+
+    # --- refusing ---
+
+    def _count_head(self, count: int) -> None:
+        self._head_bytes += count
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise _TooLargeError
+
+    def _refuse_head(self) -> None:
+        limits = f"at most {HEADERS_MAX} header fields and {HEAD_BYTES_MAX} bytes of them, the address included"
+        self._refuse("headers_too_large", f"a request may have {limits}; got more")
+
+    def _refuse(self, code: Code, message: str) -> None:
+        """Answer what could not be read, after the answers that are due before, and close."""
+        self._last_words = _answer(code, message, None)
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete and cycle.more_body:
+            cycle.disconnected = True  # its body will never be whole: who waits for it is told so
+            cycle.message_event.set()
+            if self.pipeline and self.pipeline[0][0] is cycle:
+                self.pipeline.popleft()
+            elif cycle.response_started:
+                self.transport.close()
+            else:
+                self._say_last_words()
+        elif cycle is None or cycle.response_complete:
+            self._say_last_words()
+
+    def _say_last_words(self) -> None:
+        if self._last_words is not None and not self.transport.is_closing():
+            self.transport.write(self._last_words)
+            self.transport.close()
+
+
+def _answer(code: Code, message: str, retry_after_seconds: int | None) -> bytes:
+    """A whole answer that ends the connection."""
+    body = problem_body(code, message)
+    headers = [
+        *problem_headers(code, retry_after_seconds),
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"x-volcano-request-id", new_request_id()),
+        (b"connection", b"close"),
+    ]
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    return b"%b%b\r\n%b" % (STATUS_LINE[STATUS_BY_CODE[code]], lines, body)

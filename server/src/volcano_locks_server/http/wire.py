@@ -70,9 +70,8 @@ def lock_key(raw: bytes) -> LockKey:
     return LockKey.parse(raw.decode("utf-8", "backslashreplace"))
 
 
-async def read_body(receive: Receive, declared_length: bytes | None) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     """The whole body. LockError `request_too_large` past BODY_BYTES_MAX, without reading on (HTTP-21)."""
-    refuse_long_body(declared_length)
     body = b""
     while True:
         message = await receive()
