@@ -9,6 +9,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv with both distributions and the pinned tools
+	@echo "ready: try make demo, or . .venv/bin/activate and volcano-locks dev"
 
 $(READY): constraints.txt requirements-dev.txt server/pyproject.toml sdks/python/pyproject.toml .ci/setup
 	@PYTHON="$(PYTHON)" .ci/setup

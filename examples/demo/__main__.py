@@ -52,13 +52,13 @@ def wait_for_takeover(client: Client, heir: Performer) -> tuple[int, float]:
 def set_the_scene(play: Stage, directory: Path) -> str:
     """The server, its project and key, and the application's database."""
     voice.heading("The scene")
-    pid = play.start_server()
-    voice.event("server", f"listens on {play.url} (process {pid}), data in a SQLite file")
+    play.start_server()
+    voice.event("server", f"listens on {play.url}, data in a SQLite file")
     project = play.operate("project", "create", "demo")
     key = play.operate("key", "create", "demo", "workers")
     voice.event("you", f"make a project ({project['name']}) and a service key for the workers")
     report.create(directory / "app.db", LOCK)
-    voice.event("you", "make the application's own database, with one row for the report")
+    voice.event("you", "make the report's own database: one row, nobody's yet")
     return key["key_value"]
 
 
@@ -83,7 +83,7 @@ def holder_dies(client: Client, anna: Performer, ben: Performer, token: int) -> 
     higher, seconds = wait_for_takeover(client, ben)
     voice.event("ben", f"has the lock {seconds:.1f} s after anna's lease expired", "green")
     check(higher > token, "the new fencing token should be higher")
-    voice.event("ben", f"his fencing token is {higher}, higher than hers by {higher - token}")
+    voice.event("ben", f"his fencing token is {higher}, higher than hers")
     return higher
 
 
@@ -108,7 +108,7 @@ def late_write_is_refused(ben: Performer, database: Path, token: int) -> None:
     os.kill(ben.process.pid, signal.SIGCONT)
     voice.event("you", f"kill -CONT {ben.process.pid}: ben wakes, sure that the lock is his")
     check(ben.hear("wrote")["accepted"] is False, "the late write should have been refused")
-    voice.event("ben", "writes late: refused by the row, which has seen a higher token", "green")
+    voice.event("ben", "writes late: refused, the row has seen a higher token", "green")
     row = report.read(database, LOCK)
     check(row == report.Row(300, "cleo", token), f"the report should still be cleo's, and is {row}")
     voice.event("database", f"the report says {row.total}, written by {row.written_by}")
@@ -143,7 +143,7 @@ def main() -> int:
     voice.explain(f"""
         The job {LOCK} may run in one place at a time. A worker asks the lock service for a lease: the right to
         do it for 5 s, made longer again and again while the worker lives. Each new holder gets a higher number, its
-        fencing token. Takes about 20 s.""")
+        fencing token. This takes about 15 s.""")
     started = time.monotonic()
     try:
         with tempfile.TemporaryDirectory(prefix="volcano-locks-demo-") as name, Stage(Path(name)) as play:

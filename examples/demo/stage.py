@@ -29,6 +29,7 @@ class Performer:
         self.name: Final = name
         self.process: Final = process
         self._lines: Final[queue.Queue[str | None]] = queue.Queue()
+        self._last = "nothing"
         threading.Thread(target=self._listen, args=(spoken,), daemon=True).start()
 
     def _listen(self, spoken: IO[str]) -> None:
@@ -43,7 +44,8 @@ class Performer:
         except queue.Empty:
             raise StepFailedError(f"{self.name} said nothing for {timeout_seconds:g} s") from None
         if line is None:
-            raise StepFailedError(f"{self.name} ended with exit code {self.process.wait()}")
+            raise StepFailedError(f"{self.name} ended with exit code {self.process.wait()}; it last said: {self._last}")
+        self._last = line.strip()
         return line
 
     def hear(self, event: str, timeout_seconds: float = ANSWER_SECONDS) -> dict[str, object]:
@@ -80,8 +82,8 @@ class Stage:
         for performer in self._performers:
             performer.process.wait()
 
-    def start_server(self) -> int:
-        """Start the service on a free port; its process id. `url` says where it is."""
+    def start_server(self) -> None:
+        """Start the service on a free port; `url` says which."""
         command = [COMMAND, "serve", "--store", f"sqlite:///{self._directory}/locks.db", "--port", "0"]
         process = subprocess.Popen(
             command, env=self._admin_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -92,7 +94,6 @@ class Stage:
         while not self.url:
             found = re.search(r"http://127\.0\.0\.1:\d+", server.line())
             self.url = found.group() if found else ""
-        return process.pid
 
     def operate(self, *arguments: str) -> Mapping[str, str]:
         """Run an admin command of `volcano-locks`; what it answers."""

@@ -7,6 +7,7 @@ import time
 from typing import Final
 
 WIDTH: Final = 78
+INDENT: Final = 21
 _COLOURED: Final = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 _PAINT: Final = {"bold": "1", "green": "32", "red": "31", "dim": "2"}
 _STARTED: Final = time.monotonic()
@@ -31,10 +32,10 @@ def explain(text: str) -> None:
 def event(who: str, what: str, style: str = "") -> None:
     """Something that happened just now: the seconds since the start, who, and what."""
     seconds = f"{time.monotonic() - _STARTED:5.1f} s"
-    first, *rest = textwrap.wrap(what, WIDTH - 20)
+    first, *rest = textwrap.wrap(what, WIDTH - INDENT)
     print(f"  {_painted(seconds, 'dim')}  {who:<8}  {_painted(first, style) if style else first}", flush=True)
     for line in rest:
-        print(f"{'':20}  {_painted(line, style) if style else line}", flush=True)
+        print(" " * INDENT + (_painted(line, style) if style else line), flush=True)
 
 
 def failure(text: str) -> None:

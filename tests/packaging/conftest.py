@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def pip_install(python: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--disable-pip-version-check"]
+    command = [sys.executable, "-m", "pip", "--python", python, "install", "-qq", "--disable-pip-version-check"]
     subprocess.run([*command, "-c", ROOT / "constraints.txt", *what], check=True, timeout=300)
 
 

@@ -1,0 +1,35 @@
+"""From settings to a process that serves, and from what goes wrong to a sentence and an exit code (CLI-4)."""
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from volcano_locks.cli.exits import UNAVAILABLE, USAGE, Stop
+
+if TYPE_CHECKING:
+    from ..main import Server
+    from ..settings import Settings
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Inside, what keeps a server from starting ends the command with a sentence and no trace."""
+    from ..errors import LockError  # noqa: PLC0415
+    from ..main import ListenError  # noqa: PLC0415
+    from ..settings import SettingsError  # noqa: PLC0415
+
+    try:
+        yield
+    except ListenError as error:
+        raise Stop(str(error), UNAVAILABLE) from None
+    except SettingsError as error:
+        raise Stop(str(error), USAGE) from None
+    except LockError as error:
+        raise Stop(error.message, UNAVAILABLE) from None
+
+
+def serve_until_asked_to_stop(settings: "Settings", announce: Callable[["Server"], Awaitable[None]]) -> None:
+    """Serve with these settings until SIGTERM or SIGINT; `announce` is awaited once the server listens."""
+    from ..main import Server, run  # noqa: PLC0415
+
+    run(Server(settings), started=announce)
