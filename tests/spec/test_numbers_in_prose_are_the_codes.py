@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from volcano_locks.cli import exits
-from volcano_locks_server import lease, limits
-from volcano_locks_server.http import access, wire
+from volcano_locks_server import lease, limits, main, settings
+from volcano_locks_server.http import access, protocol, wire
 
 DAY_MS = 24 * 3600 * 1_000
 NUMBERS = [
@@ -21,6 +21,13 @@ NUMBERS = [
     ("http.md", "HTTP-11", limits.TTL_SECONDS_MIN, "to"),
     ("http.md", "HTTP-11", limits.TTL_SECONDS_MAX, ""),
     ("http.md", "HTTP-21", wire.BODY_BYTES_MAX, "bytes"),
+    ("http.md", "HTTP-22", protocol.HEADERS_MAX, "header fields"),
+    ("http.md", "HTTP-22", protocol.HEAD_BYTES_MAX, "bytes"),
+    ("http.md", "HTTP-23", int(main.DRAIN_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(protocol.HEAD_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(protocol.BODY_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(protocol.WRITE_SECONDS_MAX), ""),
+    ("http.md", "HTTP-25", protocol.KEEP_ALIVE_SECONDS, "seconds"),
     ("http.md", "QUOTA-1", limits.REQUESTS_PER_MINUTE_DEFAULT, "unless changed"),
     ("http.md", "ADMIN-4", limits.NAME_LENGTH_MAX, "of `A-Z"),
     ("http.md", "ADMIN-8", limits.KEEP_OLD_SECONDS_MAX, ""),
@@ -32,6 +39,8 @@ NUMBERS = [
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),
     ("cli.md", "CLI-4", exits.OWNERSHIP_LOST, "|"),
     ("cli.md", "CLI-4", exits.CREDENTIALS, "|"),
+    ("cli.md", "CLI-4", exits.INTERNAL, "|"),
+    ("cli.md", "CLI-4", exits.INPUT_OUTPUT, "|"),
 ]
 
 
@@ -44,3 +53,8 @@ def test_the_rule_says_the_number(root: Path, document: str, rule: str, number: 
     said = text[begins.end() : begins.end() + following.start()] if following else text[begins.end() :]
     said = re.sub(r"\s+", " ", said)
     assert re.search(rf"(?<![\d,]){number:,}(?![\d])(?!,\d) ?{re.escape(unit)}", said), said
+
+
+def test_the_port_is_the_servers(root: Path) -> None:
+    """CLI-14: ports are written without a comma."""
+    assert f"port {settings.PORT_DEFAULT}" in (root / "spec/cli.md").read_text()

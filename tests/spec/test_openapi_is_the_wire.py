@@ -1,7 +1,9 @@
 """openapi.yaml is a valid document, and what it accepts is what the server's parsers accept."""
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jsonschema
@@ -20,6 +22,12 @@ NEEDS_CREDENTIAL = {"400", "401", "403", "404"}
 
 def test_it_is_a_valid_document(openapi: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(openapi).validate()
+
+
+def test_the_server_serves_this_document(root: Path, openapi: dict[str, Any]) -> None:
+    """OPS-4: `python spec/publish.py` writes the copy that is served."""
+    packaged = root / "server/src/volcano_locks_server/http/openapi.json"
+    assert json.loads(packaged.read_text()) == openapi
 
 
 def test_each_operation_names_every_answer_it_can_give(openapi: dict[str, Any]) -> None:
