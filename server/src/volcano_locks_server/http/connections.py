@@ -28,11 +28,13 @@ class Connections:
         self.limit: Final = limit if limit is not None else _limit()
         self._sweeping: asyncio.TimerHandle | None = None
 
-    def has_room(self) -> bool:
+    def has_room(self, newest: "BoundedHttpProtocol") -> bool:
         """Whether the newest connection may stay; makes room for it where that can be done."""
         if len(self.open) <= self.limit:
             return True
-        waiting = sorted((one for one in self.open if one.makes_room()), key=lambda one: one.waiting_since)
+        waiting = sorted(
+            (one for one in self.open if one is not newest and one.makes_room()), key=lambda one: one.waiting_since
+        )
         for one in waiting[: max(1, self.limit // MAKE_ROOM_PART)]:
             one.transport.abort()
         return bool(waiting)

@@ -28,6 +28,7 @@ HEAD_SECONDS_MAX: Final = 10.0
 BODY_SECONDS_MAX: Final = 10.0
 WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
+LINGER_SECONDS_MAX: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
 
 
@@ -47,17 +48,19 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._discarded_bytes = 0
         self._write_paused_at: float | None = None
         self._last_words: bytes | None = None
+        self._said_last_words = False
 
     # --- the connection ---
 
     def connection_made(self, transport: Any) -> None:  # the type of uvicorn's own
         super().connection_made(transport)
-        if not self._all.has_room():
+        if not self._all.has_room(self):
             self._last_words = _answer("lock_unavailable", UNAVAILABLE_MESSAGE, 1)
             self._say_last_words()
 
     def data_received(self, data: bytes) -> None:
         if self._last_words is not None:
+            self._discard(len(data))
             return
         was_in_head = self._in_head
         try:
@@ -90,8 +93,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if now - self._write_paused_at > WRITE_SECONDS_MAX:
                 self.transport.abort()
             return
-        if self._in_head:
-            limit: float = HEAD_SECONDS_MAX
+        if self._said_last_words:
+            limit: float = LINGER_SECONDS_MAX
+        elif self._in_head:
+            limit = HEAD_SECONDS_MAX
         elif cycle is not None and cycle.more_body:
             limit = BODY_SECONDS_MAX
         elif cycle is None or cycle.response_complete:
@@ -137,9 +142,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
-            self._discarded_bytes += len(body)
-            if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                self.transport.close()
+            self._discard(len(body))
             return
         super().on_body(body)
 
@@ -189,8 +192,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._say_last_words()
 
     def _say_last_words(self) -> None:
-        if self._last_words is not None and not self.transport.is_closing():
-            self.transport.write(self._last_words)
+        """Answer, and read on for LINGER_SECONDS_MAX: closing on unread bytes would take the answer from the client."""
+        if self._last_words is None or self._said_last_words or self.transport.is_closing():
+            return
+        self._said_last_words = True
+        self.waiting_since = self.loop.time()
+        self.transport.write(self._last_words)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+        else:
+            self.transport.close()
+
+    def _discard(self, count: int) -> None:
+        self._discarded_bytes += count
+        if self._discarded_bytes > DISCARDED_BYTES_MAX:
             self.transport.close()
 
 

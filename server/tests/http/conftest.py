@@ -1,0 +1,121 @@
+"""A server in the test's own process, under a clock the test moves, and the words to talk to it."""
+
+import io
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+import pytest
+
+from volcano_locks_server.main import Server
+from volcano_locks_server.settings import Settings
+from volcano_locks_server.testing import ManualClock
+
+ADMIN_TOKEN = "an-admin-token-for-tests"
+
+
+def new_token() -> str:
+    return str(uuid.uuid4())
+
+
+@dataclass
+class House:
+    """An open server and an in-process client. Requests carry the service key unless told otherwise."""
+
+    server: Server
+    client: httpx2.AsyncClient
+    clock: ManualClock
+    service_key: str
+    project_id: str
+    log: io.StringIO
+    answers: list[bytes] = field(default_factory=list)
+
+    async def ask(self, method: str, path: str, *, key: str | None = "", **more: Any) -> httpx2.Response:
+        """One request; `key` "" is the project's service key, None sends no credential."""
+        headers = dict(more.pop("headers", {}))
+        if key is not None and "authorization" not in {name.lower() for name in headers}:
+            headers["Authorization"] = f"Bearer {key or self.service_key}"
+        answer = await self.client.request(method, path, headers=headers, **more)
+        self.answers.append(repr(answer.headers.raw).encode() + answer.content)
+        return answer
+
+    async def admin(self, method: str, path: str, **more: Any) -> httpx2.Response:
+        return await self.ask(method, path, key=ADMIN_TOKEN, **more)
+
+    async def lease(
+        self,
+        method: str,
+        lock: str,
+        token: str,
+        ttl: object = 30,
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> httpx2.Response:
+        body = {} if method == "DELETE" else {"json": {"ttl_seconds": ttl}}
+        sent = {"X-Volcano-Lock-Token": token, **(headers or {})}
+        return await self.ask(method, f"/locks/{lock}/lease", headers=sent, **body, **more)
+
+    async def acquire(self, lock: str, token: str, ttl: object = 30, **more: Any) -> httpx2.Response:
+        return await self.lease("POST", lock, token, ttl, **more)
+
+    async def renew(self, lock: str, token: str, ttl: object = 30, **more: Any) -> httpx2.Response:
+        return await self.lease("PATCH", lock, token, ttl, **more)
+
+    async def release(self, lock: str, token: str, **more: Any) -> httpx2.Response:
+        return await self.lease("DELETE", lock, token, **more)
+
+    async def read(self, lock: str, **more: Any) -> dict[str, object]:
+        answer: dict[str, object] = (await self.ask("GET", f"/locks/{lock}", **more)).json()
+        return answer
+
+    async def set_quota(self, requests_per_minute: int) -> None:
+        changed = await self.admin(
+            "PATCH", f"/projects/{self.project_id}", json={"requests_per_minute": requests_per_minute}
+        )
+        assert changed.status_code == 200
+
+    async def new_key(self, name: str = "second", **fields: object) -> dict[str, Any]:
+        made = await self.admin("POST", f"/projects/{self.project_id}/service-keys", json={"name": name, **fields})
+        assert made.status_code == 201, made.text
+        key: dict[str, Any] = made.json()
+        return key
+
+
+def problem(answer: httpx2.Response) -> tuple[int, str]:
+    """Status and code of a failure, whose body has nothing else but a sentence (HTTP-17)."""
+    body = answer.json()
+    assert set(body) == {"error", "code"}
+    assert body["error"]
+    return answer.status_code, body["code"]
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def log_level() -> str:
+    return "debug"
+
+
+@pytest.fixture
+def owner_reserve() -> bool:
+    return True
+
+
+@pytest.fixture
+async def house(clock: ManualClock, log_level: Any, owner_reserve: bool) -> AsyncIterator[House]:
+    settings = Settings(
+        store="memory://", port=0, admin_token=ADMIN_TOKEN, log_level=log_level, owner_reserve=owner_reserve
+    )
+    log = io.StringIO()
+    server = Server(settings, clock=clock, log_stream=log)
+    await server.open()
+    issued = await server.issue_service_key("test", "first")
+    transport = httpx2.ASGITransport(app=server.app)
+    async with httpx2.AsyncClient(transport=transport, base_url="http://locks.test") as client:
+        yield House(server, client, clock, issued.secret, issued.project_id, log)
+    await server.close()
