@@ -54,7 +54,7 @@ SETTINGS: Final = (
     Setting("tls_key", "PEM file of the certificate's private key"),
     Setting("behind_proxy", "a proxy in front speaks TLS: plain HTTP may leave this machine", switch=True),
     Setting("owner_reserve", "owners may renew and release after their project's quota is spent", switch=True),
-    Setting("log_level", "debug, info, warning or error"),
+    Setting("log_level", "how much is logged: debug, info, warning or error"),
 )
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
