@@ -36,9 +36,13 @@ class _Shimmed(apsw.VFS):
 
 
 class PowerDisk:
-    """Records every write and sync. `on_event` is called before each one reaches the disk."""
+    """Records every write and sync. `on_event` is called before each one reaches the disk.
 
-    def __init__(self, name: str) -> None:
+    A file whose name ends in `unsynced` counts as written but never synced when it is first opened.
+    """
+
+    def __init__(self, name: str, *, unsynced: str | None = None) -> None:
+        self._unsynced: Final = unsynced
         self.name: Final = name
         self.syncs = 0
         self.on_event: Callable[[], None] = lambda: None
@@ -84,8 +88,10 @@ class PowerDisk:
     def _opened(self, name: Any, flags: Any) -> apsw.VFSFile:
         path = Path(str(name.filename() if isinstance(name, apsw.URIFilename) else name))
         if path not in self._durable:
-            self._durable[path] = path.read_bytes() if path.exists() else b""
-            self._pending[path] = []
+            content = path.read_bytes() if path.exists() else b""
+            is_synced = self._unsynced is None or not path.name.endswith(self._unsynced)
+            self._durable[path] = content if is_synced else b""
+            self._pending[path] = [] if is_synced else [(0, content)]
         return _PowerFile(name, flags, self, path)
 
 

@@ -5,6 +5,7 @@ torn part of the rest; the store is opened from what is left and held to what it
 """
 
 import random
+import shutil
 from pathlib import Path
 
 import pytest
@@ -106,3 +107,22 @@ async def test_the_newest_instant_survives_with_what_was_judged_by_it(
     reopened = await SqliteFile.open(tmp_path / "cut" / path.name, clock)
     assert reopened.locks.newest_ms == clock.now_ms()
     await reopened.close()
+
+
+async def test_what_a_killed_server_left_is_made_durable_before_it_is_served(
+    path: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """case 25: killed between write and sync, the log is in the system's cache only; who reads it may rely on it."""
+    file = await SqliteFile.open(path, clock)
+    await put(file.locks, *((one, Free(1, 1)) for one in KEYS))
+    left = tmp_path / "left"
+    left.mkdir()
+    for name in (path.name, path.name + "-wal"):
+        shutil.copy(path.with_name(name), left / name)
+    await file.close()
+    disk = PowerDisk("left", unsynced="-wal")
+    restarted = await SqliteFile.open(left / path.name, clock, vfs=disk.name)
+    assert await found(restarted.locks, *KEYS) == [Free(1, 1)] * len(KEYS)
+    disk.cut(tmp_path / "cut", random.Random(1))
+    await restarted.close()
+    await check(tmp_path / "cut" / path.name, clock, {one: Free(1, 1) for one in KEYS}, {})

@@ -113,18 +113,30 @@ def _locked(path: Path) -> int:
 
 
 def _create(path: Path) -> None:
-    """Make sure that `path` is a plain file that this user may read and write, and that its name is durable."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    found = os.fstat(descriptor)
-    os.close(descriptor)
+    """Make sure that `path` is a plain file that this user may read and write, and that its name is durable.
+
+    An existing file is not opened here: closing it again would drop SQLite's own locks on it in this process.
+    """
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        found = os.fstat(descriptor)
+        os.close(descriptor)
+        _sync_directory(path.parent)
     if not stat.S_ISREG(found.st_mode):
         raise StoreUnavailableError("not_a_file", f"cannot open {path}: it is not a plain file")
     if found.st_nlink > 1:
         raise StoreUnavailableError(
             "hard_linked", f"cannot open {path}: it has a second hard link, by which another server could open it"
         )
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise PermissionError(errno.EACCES, "permission denied", str(path))
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        os.fsync(directory)
+        os.fsync(descriptor)
     finally:
-        os.close(directory)
+        os.close(descriptor)

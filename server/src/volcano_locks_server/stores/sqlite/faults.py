@@ -25,6 +25,8 @@ _FAULTS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
     (apsw.NoMemError, "no_memory", "there is not enough memory for the store"),
 )
 
+_NO_PERMISSION: Final = "this user may not read and write it: check who owns it and its directory"
+
 
 def store_fault(error: apsw.Error) -> StoreUnavailableError:
     """The fault that callers hear of, with `error` as its cause."""
@@ -40,13 +42,13 @@ def file_fault(error: OSError, path: Path) -> StoreUnavailableError:
         errno.ENOENT: ("no_directory", "its directory does not exist: create it first"),
         errno.ENOTDIR: ("no_directory", "a part of its path is not a directory"),
         errno.EISDIR: ("not_a_file", "it is a directory: name a file in it"),
-        errno.EACCES: ("no_permission", "this user may not open it for reading and writing: check who owns it"),
-        errno.EPERM: ("no_permission", "this user may not open it for reading and writing: check who owns it"),
+        errno.EACCES: ("no_permission", _NO_PERMISSION),
+        errno.EPERM: ("no_permission", _NO_PERMISSION),
         errno.EROFS: ("read_only", "its disk is mounted read-only"),
         errno.ENOSPC: ("disk_full", "its disk is full: make room"),
         errno.EDQUOT: ("disk_full", "its disk quota is used up: make room"),
-        errno.ELOOP: ("not_a_file", "its symbolic links lead in a circle"),
+        errno.ELOOP: ("not_a_file", "it is a symbolic link that must not be one, or leads in a circle"),
     }.get(error.errno or 0, ("disk_error", error.strerror or "the system gives no reason"))
-    fault = StoreUnavailableError(code, f"cannot open {path}: {advice}")
+    fault = StoreUnavailableError(code, f"cannot open {error.filename or path}: {advice}")
     fault.__cause__ = error
     return fault

@@ -12,6 +12,7 @@ from ...errors import StoreUnavailableError
 from ..refusals import instant
 from .claim import Claim
 from .connection import open_connection
+from .faults import store_fault
 from .locks import SqliteStore
 from .registry import SqliteRegistry
 from .writer import Writer
@@ -62,7 +63,7 @@ class SqliteFile:
     def _opened(cls, path: Path, clock: Clock, writer: Writer, vfs: str) -> Self:
         claim = Claim.take(path)
         try:
-            connection = open_connection(claim.path, vfs)
+            connection = _connected(claim.path, vfs)
             try:
                 claim.remember()
                 return cls(claim, connection, writer, clock)
@@ -90,3 +91,14 @@ class SqliteFile:
             self._connection.close(True)
         finally:
             self._claim.drop()
+
+
+def _connected(path: Path, vfs: str) -> apsw.Connection:
+    """The connection; what is in its way is told with the path, for the one who starts the server."""
+    try:
+        return open_connection(path, vfs)
+    except apsw.Error as error:
+        fault = store_fault(error)
+        raise StoreUnavailableError(fault.cause_code, f"cannot open {path}: {fault.message}") from error
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(error.cause_code, f"cannot open {path}: {error.message}") from error

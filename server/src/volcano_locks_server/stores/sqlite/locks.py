@@ -30,6 +30,8 @@ PROVEN_SECONDS: Final = 1.0
 T = TypeVar("T")
 
 _FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
+COUNT_HELD: Final = f"SELECT count(*) FROM lock WHERE {_FREE_FROM} > ?"
+PURGE: Final = f"DELETE FROM lock WHERE number IN (SELECT number FROM lock WHERE {_FREE_FROM} <= ? LIMIT ?)"
 
 
 class SqliteStore:
@@ -81,16 +83,14 @@ class SqliteStore:
         return stepped.results
 
     def _count_held(self) -> int:
-        free_after_ms = (self._now_ms(),)
-        return int(self._connection.execute(f"SELECT count(*) FROM lock WHERE {_FREE_FROM} > ?", free_after_ms).get)
+        return int(self._connection.execute(COUNT_HELD, (self._now_ms(),)).get)
 
     def _purge(self, limit: int) -> int:
         self._claim.check()
         now_ms = self._now_ms()
-        chosen = f"SELECT number FROM lock WHERE {_FREE_FROM} <= ? LIMIT ?"
 
         def work() -> int:
-            self._connection.execute(f"DELETE FROM lock WHERE number IN ({chosen})", (now_ms - RETENTION_MS, limit))
+            self._connection.execute(PURGE, (now_ms - RETENTION_MS, limit))
             gone = self._connection.changes()
             if gone:
                 self._remember(now_ms)

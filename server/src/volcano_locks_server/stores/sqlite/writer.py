@@ -35,14 +35,14 @@ class Writer:
         self._loop: Final = asyncio.get_running_loop()
         self._jobs: Final[SimpleQueue[_Job]] = SimpleQueue()
         self._waiting = 0
-        self._closed = False
+        self._closing: asyncio.Future[Any] | None = None
         # A daemon: a process that forgets to close must still be able to end; what was acknowledged is durable.
         self._thread: Final = threading.Thread(target=self._serve, name="sqlite-writer", daemon=True)
         self._thread.start()
 
     async def run(self, work: Callable[[], T]) -> T:
         """What `work` returns or raises, called on the thread."""
-        if self._closed:
+        if self._closing is not None:
             raise StoreUnavailableError("stopping", "the store is closed")
         if self._waiting >= JOBS_MAX:
             raise StoreUnavailableError("overloaded", f"{JOBS_MAX} requests wait for the store already")
@@ -50,10 +50,10 @@ class Writer:
 
     async def close(self, last: Callable[[], object]) -> None:
         """Refuse new work, do what is queued and then `last`, and end the thread. Once; later calls only wait."""
-        if not self._closed:
-            self._closed = True
-            await self._queued(last, is_last=True)
-        await asyncio.to_thread(self._thread.join)
+        if self._closing is None:
+            self._closing = self._queued(last, is_last=True)
+        await asyncio.shield(self._closing)
+        self._thread.join()  # it has nothing left to do but to return
 
     def _queued(self, work: Callable[[], object], *, is_last: bool) -> asyncio.Future[Any]:
         answer: asyncio.Future[Any] = self._loop.create_future()

@@ -1,0 +1,114 @@
+"""The schema: numbered steps from nothing to now, and rows that cannot be wrong."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import GRACE_MS, Free, Held, LockRecord
+from volcano_locks_server.stores.sqlite import SqliteFile, connection, locks
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import digest, found, held, key, put
+
+
+def test_migrations_are_numbered_from_one_without_a_gap() -> None:
+    assert [number for number, _ in connection.migrations()] == list(range(1, len(connection.migrations()) + 1))
+
+
+async def test_an_empty_file_becomes_one_of_the_newest_version(path: Path, clock: ManualClock) -> None:
+    path.touch()
+    await (await SqliteFile.open(path, clock)).close()
+    opened = apsw.Connection(str(path))
+    assert opened.execute("PRAGMA user_version").get == connection.migrations()[-1][0]
+    assert opened.execute("PRAGMA application_id").get == connection.APPLICATION_ID
+    assert opened.execute("PRAGMA integrity_check").get == "ok"
+    opened.close()
+
+
+async def test_a_file_is_brought_on_step_by_step_and_keeps_what_it_holds(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = await SqliteFile.open(path, clock)
+    await put(file.locks, (key("a"), Free(5, 5)))
+    await file.close()
+    steps = [*connection.migrations(), (2, "CREATE TABLE two (a);"), (3, "ALTER TABLE two ADD COLUMN b;")]
+    monkeypatch.setattr(connection, "migrations", lambda: steps)
+    for _ in range(2):
+        file = await SqliteFile.open(path, clock)
+        assert await found(file.locks, key("a")) == [Free(5, 5)]
+        await file.close()
+    opened = apsw.Connection(str(path))
+    assert opened.execute("PRAGMA user_version").get == 3
+    assert [row[1] for row in opened.execute("PRAGMA table_info(two)")] == ["a", "b"]
+    opened.close()
+
+
+async def test_a_step_that_fails_leaves_the_version_before(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [*connection.migrations(), (2, "CREATE TABLE two (a); SELECT * FROM nowhere;")]
+    monkeypatch.setattr(connection, "migrations", lambda: steps)
+    with pytest.raises(StoreUnavailableError):
+        await SqliteFile.open(path, clock)
+    monkeypatch.undo()
+    file = await SqliteFile.open(path, clock)
+    assert file._connection.execute("SELECT count(*) FROM sqlite_schema WHERE name = 'two'").get == 0
+    await file.close()
+
+
+GOOD = held("a", 1_000)
+WRONG: dict[str, LockRecord] = {
+    "a digest that is too short": Held(b"x", 1, 2, 3, 1, 1, 5),
+    "a token itself in place of its digest": Held(b"6f1c2a34-0000-4000-8000-000000000001", 1, 2, 3, 1, 1, 5),
+    "past its deadline": Held(digest("a"), 1, 4, 3, 1, 1, 5),
+    "renewed before it was acquired": Held(digest("a"), 1, 2, 3, 2, 1, 5),
+    "no TTL": Held(digest("a"), 1, 2, 3, 1, 1, 0),
+    "a fencing token that JavaScript would round": Free(2**53, 1),
+    "a fencing token below zero": Free(-1, 1),
+    "half a retired digest": Free(1, 1, (b"half",)),
+}
+
+
+@pytest.mark.parametrize("record", WRONG.values(), ids=WRONG.keys())
+async def test_a_wrong_record_is_not_written_and_takes_its_batch_with_it(
+    path: Path, clock: ManualClock, record: LockRecord
+) -> None:
+    """case 34, LEASE-14, LEASE-15."""
+    file = await SqliteFile.open(path, clock)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await put(file.locks, (key("good"), GOOD), (key("wrong"), record))
+    assert caught.value.cause_code == "store_error"
+    assert await found(file.locks, key("good"), key("wrong")) == [None, None]
+    await file.close()
+
+
+@pytest.mark.parametrize("column", ["owner_digest", "expires_at_ms", "deadline_ms", "acquired_at_ms", "ttl_seconds"])
+async def test_a_row_is_held_or_free_and_nothing_between(path: Path, clock: ManualClock, column: str) -> None:
+    file = await SqliteFile.open(path, clock)
+    await put(file.locks, (key("held"), GOOD), (key("free"), Free(1, 1)))
+    for change in (
+        f"UPDATE lock SET {column} = NULL WHERE key = 'held'",
+        f"UPDATE lock SET {column} = (SELECT {column} FROM lock WHERE key = 'held') WHERE key = 'free'",
+        "UPDATE lock SET freed_at_ms = 1 WHERE key = 'held'",
+        "UPDATE lock SET freed_at_ms = NULL WHERE key = 'free'",
+        "UPDATE lock SET fencing_token = 'seven'",
+    ):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await file._writer.run(lambda change=change: file._connection.execute(change))
+        assert isinstance(caught.value.__cause__, apsw.ConstraintError)
+    await file.close()
+
+
+async def test_count_and_purge_use_the_index_and_its_grace_is_the_rules(path: Path, clock: ManualClock) -> None:
+    """LEASE-13: neither may ever walk through all records."""
+    assert f"+ {GRACE_MS})" in locks._FREE_FROM
+    file = await SqliteFile.open(path, clock)
+    for sql in (locks.COUNT_HELD, locks.PURGE):
+        plan = await file._writer.run(
+            lambda sql=sql: list(file._connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * sql.count("?")))
+        )
+        assert any("lock_by_free_from" in row[3] for row in plan)
+        assert not any(row[3].startswith("SCAN") for row in plan)
+    await file.close()

@@ -1,0 +1,61 @@
+"""Which URL means which store, and what is said to a URL that means none."""
+
+from pathlib import Path
+
+import pytest
+
+from volcano_locks_server.lease import Free
+from volcano_locks_server.stores import open_store, sqlite_path
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import found, key, put
+
+
+def test_three_slashes_are_relative_and_four_are_absolute() -> None:
+    assert sqlite_path("sqlite:///locks.db") == Path("locks.db")
+    assert sqlite_path("sqlite:///sub/my%20locks.db") == Path("sub/my%20locks.db")
+    assert sqlite_path("sqlite:////var/lib/locks.db") == Path("/var/lib/locks.db")
+    assert sqlite_path("memory://") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "",
+        "locks.db",
+        "sqlite:",
+        "sqlite://",
+        "sqlite:///",
+        "sqlite://locks.db",
+        "sqlite:///dir/",
+        "memory:",
+        "memory://x",
+        "mysql://root:secret@host/db",
+        "SQLITE:///a",
+    ],
+)
+def test_anything_else_is_refused_with_the_shapes_that_are_right(url: str) -> None:
+    with pytest.raises(ValueError, match=r"sqlite:///relative\.db, sqlite:////absolute\.db or memory://") as caught:
+        sqlite_path(url)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "postgres://h/db", "etcd://h:2379"])
+def test_a_store_of_a_later_release_is_named_as_such(url: str) -> None:
+    with pytest.raises(ValueError, match="not in this release") as caught:
+        sqlite_path(url)
+    assert "secret" not in str(caught.value)
+
+
+async def test_a_url_opens_its_store(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for _ in range(2):
+        store = await open_store("sqlite:///relative.db", clock)
+        await put(store.locks, (key("a"), Free(1, 1)))
+        await store.close()
+    assert (tmp_path / "relative.db").exists()
+    memory = await open_store("memory://", clock)
+    assert isinstance(memory.locks, MemoryStore)
+    assert await found(memory.locks, key("a")) == [None]
+    await memory.close()
