@@ -159,7 +159,7 @@ def main() -> int:
         "write to compares it: see FENCED_WRITE in examples/demo/report.py.",
     ):
         print(f"  {line}")
-    print("\n  Read on: README.md (five minutes from nothing to a fenced write), spec/lease.md")
+    print("\n  Read on: README.md (five minutes to a fenced write), docs/guide/leases.md")
     return 0
 
 

@@ -1,11 +1,12 @@
 """Installed from wheels into a clean environment, the programs work: `dev`, `run`, an acquire."""
 
-import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from .running_dev import running_dev
 
 ACQUIRE = """
 from volcano_locks import Client
@@ -39,26 +40,8 @@ def test_the_command_line_without_its_extra_says_what_to_install(
 @pytest.fixture
 def dev_environment(both: Path, bare_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with what `volcano-locks dev` told to export, while it runs."""
-    process = subprocess.Popen(
-        [both / "volcano-locks", "dev", "--port", "0"],
-        env=bare_environment,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        shown = ""
-        while "volcano-locks run" not in shown:
-            line = process.stdout.readline()
-            assert line, f"dev ended early: {process.communicate()}"
-            shown += line
-        yield bare_environment | dict(re.findall(r"(VOLCANO_\w+)=(\S+)", shown))
-    finally:
-        process.terminate()
-        _, told = process.communicate(timeout=20)
-    assert process.returncode == 0, told
+    with running_dev(both / "volcano-locks", bare_environment, tmp_path) as environment:
+        yield environment
 
 
 def test_dev_run_and_an_acquire(both: Path, dev_environment: dict[str, str], tmp_path: Path) -> None:

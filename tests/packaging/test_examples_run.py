@@ -1,0 +1,76 @@
+"""The examples do what they say, alone and beside a holder."""
+
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from volcano_locks import Client
+
+from .running_dev import running_dev
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
+    with running_dev(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
+        yield ready
+
+
+def run(environment: dict[str, str], name: str, *arguments: str | Path) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / name, *arguments],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "lock", "lines"), [("rollup.py", "daily-rollup", 3), ("async_worker.py", "newsletter", 3)]
+)
+def test_one_worker_works_and_another_is_told(environment: dict[str, str], name: str, lock: str, lines: int) -> None:
+    exit_code, said, told = run(environment, name)
+    assert (exit_code, len(said.splitlines()), told) == (0, lines, "")
+    client = Client(environment["VOLCANO_API_URL"], environment["VOLCANO_SERVICE_KEY"])
+    with client, client.locks.with_lock(lock, ttl=30):
+        assert run(environment, name) == (75, "", f"somebody else holds {lock}\n")
+
+
+def test_the_fenced_write_is_made(environment: dict[str, str], tmp_path: Path) -> None:
+    exit_code, said, told = run(environment, "fenced_write.py", tmp_path / "app.db", "42")
+    assert (exit_code, told) == (0, "")
+    assert said.startswith("wrote 42 with fencing token ")
+
+
+@pytest.fixture
+def fenced_write() -> ModuleType:
+    spec = spec_from_file_location("fenced_write", EXAMPLES / "fenced_write.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_lower_fencing_token_writes_nothing(fenced_write: ModuleType) -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute(fenced_write.CREATE)
+        fenced_write.write_total(connection, "daily-rollup", 1, 10)
+        fenced_write.write_total(connection, "daily-rollup", 2, 10)
+        fenced_write.write_total(connection, "daily-rollup", 3, 11)
+        with pytest.raises(fenced_write.StaleWriteError, match="later holder than fencing token 10"):
+            fenced_write.write_total(connection, "daily-rollup", 4, 10)
+        assert connection.execute("SELECT total, fencing_token FROM report").fetchall() == [(3, 11)]

@@ -1,0 +1,127 @@
+"""README.md can be followed to the letter: its commands and programs run, its table of settings is the server's."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from volcano_locks_server.settings import SETTINGS, Settings
+
+from .running_dev import running_dev
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
+SHELL = [text for language, text in BLOCKS if language == "sh"]
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+RUN_ELSEWHERE = {
+    "make demo\n": "test_demo.py",
+    "pip install './sdks/python[cli]' ./server\nvolcano-locks dev\n": "test_installed.py installs the same as wheels",
+}
+SERVE = "volcano-locks serve --store sqlite:///locks.db\n"
+AFTER_SERVE = next(text for text in SHELL if "project create" in text)
+IN_ORDER = [text for text in SHELL if text not in {*RUN_ELSEWHERE, SERVE, AFTER_SERVE}]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What the reader's other terminal has, with the programs of this environment first."""
+    bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
+    bare["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{bare['PATH']}"
+    with running_dev(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
+        yield ready
+
+
+def run(script: str, environment: dict[str, str], directory: Path) -> str:
+    done = subprocess.run(
+        ["bash", "-euc", script],
+        env=environment,
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_blocks_that_are_run_elsewhere_are_still_there() -> None:
+    assert set(RUN_ELSEWHERE) | {SERVE} <= set(SHELL)
+    assert {language for language, _ in BLOCKS} == {"sh", "python", "text"}
+
+
+@pytest.mark.real_time
+def test_the_commands_run(environment: dict[str, str], tmp_path: Path) -> None:
+    said = [run(script, environment, tmp_path) for script in IN_ORDER]
+    assert said[0] == "it works\n"
+    assert "exit code 75" in said[1]
+    assert "never printed" not in said[1]
+    assert len(said) == 2
+
+
+@pytest.mark.real_time
+def test_the_programs_run(environment: dict[str, str], tmp_path: Path) -> None:
+    def play(program: str) -> str:
+        (tmp_path / "program.py").write_text(program)
+        return run("python program.py", environment, tmp_path)
+
+    rollup, fenced, asynchronous = (play(program) for program in PYTHON)
+    assert [line.split()[0] for line in rollup.splitlines()] == ["read", "add", "write"]
+    assert [line.split()[-1] for line in fenced.splitlines()] == ["taken", "taken", "refused"]
+    assert asynchronous.startswith("sent under fencing token ")
+
+
+def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: Path) -> None:
+    """Literally, but for the port, which somebody may use already."""
+    server = subprocess.Popen(
+        SERVE.split(),
+        env={**environment, "VOLCANO_LOCKS_PORT": "0"} | {"VOLCANO_LOCKS_ADMIN_TOKEN": ""},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stderr is not None
+        url = re.search(r"http\S+\d", server.stderr.readline())
+        assert url is not None
+        bare = {name: value for name, value in environment.items() if "VOLCANO" not in name}
+        server.stderr.readline()
+        assert run(AFTER_SERVE, {**bare, "VOLCANO_API_URL": url.group()}, tmp_path).endswith("it works\n")
+        assert (tmp_path / "nightly.key").stat().st_mode & 0o077 == 0
+    finally:
+        server.terminate()
+        server.communicate(timeout=20)
+
+
+def test_the_table_of_settings_is_the_servers() -> None:
+    documented = [
+        tuple(cell.strip() for cell in line.strip("|").split("|"))
+        for line in README.splitlines()
+        if "`VOLCANO_LOCKS_" in line and line.startswith("|")
+    ]
+    assert documented == [
+        (
+            "none" if setting.secret else f"`{setting.flag}`",
+            f"`{setting.variable}`",
+            default(setting.name),
+            setting.what,
+        )
+        for setting in SETTINGS
+    ]
+
+
+def default(name: str) -> str:
+    value = getattr(Settings(), name)
+    if value is None:
+        return "none"
+    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", README):
+        assert (ROOT / target).exists(), target
