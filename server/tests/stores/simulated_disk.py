@@ -45,6 +45,8 @@ class PowerDisk:
         self._unsynced: Final = unsynced
         self.name: Final = name
         self.syncs = 0
+        self.is_full = False
+        self._lies = False
         self.on_event: Callable[[], None] = lambda: None
         self._durable: dict[Path, bytes] = {}
         self._pending: dict[Path, list[Write]] = {}
@@ -65,12 +67,22 @@ class PowerDisk:
                         _put(content, offset, piece)
             (into / path.name).write_bytes(content)
 
+    def lie(self) -> None:
+        """The next sync fails, and what it should have made durable never will be, unless it is written again."""
+        self._lies = True
+
     def wrote(self, path: Path, write: Write) -> None:
         self.on_event()
+        if self.is_full and not isinstance(write, int):
+            raise apsw.FullError("simulated")
         self._pending[path].append(write)
 
     def synced(self, path: Path) -> None:
         self.on_event()
+        if self._lies:
+            self._lies = False
+            self._pending[path] = []
+            raise apsw.IOError("simulated")
         self.syncs += 1
         content = bytearray(self._durable[path])
         for write in self._pending[path]:

@@ -142,6 +142,11 @@ async def test_a_full_disk_is_503_and_works_again_when_there_is_room(
     assert await found(file.locks, *records) == [None] * 50
     assert await found(file.locks, *acknowledged) == list(acknowledged.values())
     if small_disk:
+        await file.close()
+        file = await SqliteFile.open(small_disk / "locks.db", clock)
+        assert await unavailable(put(file.locks, *records.items())) == "disk_full"
+        assert await found(file.locks, *acknowledged) == list(acknowledged.values())
+    if small_disk:
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     else:
         await file._writer.run(lambda: file._connection.execute("PRAGMA max_page_count = 100000").fetchall())

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +13,12 @@ import apsw
 import pytest
 
 from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free
+from volcano_locks_server.lease import Acquire, ForceRelease, Free, Release
+from volcano_locks_server.limits import OwnerToken
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, key, put
+from .deeds import act, found, key, put
 
 
 async def refusal(path: Path, clock: ManualClock) -> tuple[str, str]:
@@ -268,4 +270,19 @@ async def test_a_clock_far_behind_the_file_is_refused_with_both_instants(path: P
     assert "2026-07-20T13:59:54.999+00:00" in message
     assert "2026-07-20T14:00:00.000+00:00" in message
     file = await SqliteFile.open(path, clock)
+    await file.close()
+
+
+async def test_an_owner_token_is_nowhere_in_the_files(path: Path, clock: ManualClock) -> None:
+    """LEASE-15: held, retired or forced out, only its digest is kept."""
+    texts = [str(uuid.uuid4()) for _ in range(3)]
+    digests = [OwnerToken.parse(text).digest for text in texts]
+    file = await SqliteFile.open(path, clock)
+    await act(file.locks, *((key(f"k{number}"), Acquire(one, 30)) for number, one in enumerate(digests)))
+    await act(file.locks, (key("k0"), Release(digests[0])), (key("k1"), ForceRelease()))
+    kept = b"".join(one.read_bytes() for one in path.parent.iterdir())
+    for text, one in zip(texts, digests, strict=True):
+        assert one in kept
+        for shape in (text.encode(), text.replace("-", "").encode(), uuid.UUID(text).bytes):
+            assert shape not in kept
     await file.close()

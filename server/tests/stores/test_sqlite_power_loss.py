@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Free, LockRecord
 from volcano_locks_server.store import RecordKey
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
@@ -109,8 +110,9 @@ async def test_the_newest_instant_survives_with_what_was_judged_by_it(
     await reopened.close()
 
 
+@pytest.mark.parametrize("is_full", [False, True])
 async def test_what_a_killed_server_left_is_made_durable_before_it_is_served(
-    path: Path, tmp_path: Path, clock: ManualClock
+    path: Path, tmp_path: Path, clock: ManualClock, is_full: bool
 ) -> None:
     """case 25: killed between write and sync, the log is in the system's cache only; who reads it may rely on it."""
     file = await SqliteFile.open(path, clock)
@@ -120,9 +122,37 @@ async def test_what_a_killed_server_left_is_made_durable_before_it_is_served(
     for name in (path.name, path.name + "-wal"):
         shutil.copy(path.with_name(name), left / name)
     await file.close()
-    disk = PowerDisk("left", unsynced="-wal")
+    disk = PowerDisk(f"left-{is_full}", unsynced="-wal")
+    disk.is_full = is_full
     restarted = await SqliteFile.open(left / path.name, clock, vfs=disk.name)
     assert await found(restarted.locks, *KEYS) == [Free(1, 1)] * len(KEYS)
     disk.cut(tmp_path / "cut", random.Random(1))
+    disk.is_full = False
     await restarted.close()
     await check(tmp_path / "cut" / path.name, clock, {one: Free(1, 1) for one in KEYS}, {})
+
+
+async def test_a_failed_sync_does_not_take_later_batches_with_it(
+    path: Path, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """case 24, case 25: after a failed sync a system may forget what it should have written and say so once only."""
+    monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 20)
+    chance = random.Random(5)
+    disk = PowerDisk("lying")
+    file = await SqliteFile.open(path, clock, vfs=disk.name)
+    failed = 0
+    for number in range(60):
+        if chance.random() < 0.5:
+            disk.lie()
+        records = {one: Free(number, number) for one in chance.sample(KEYS, 10)}
+        try:
+            await put(file.locks, *records.items())
+        except StoreUnavailableError:
+            failed += 1
+        await put(file.locks, (KEYS[0], Free(number, 1_000)))
+        there = dict(zip(KEYS, await found(file.locks, *KEYS), strict=True))
+        into = tmp_path / f"cut-{number}"
+        disk.cut(into, chance)
+        await check(into / path.name, clock, {one: record for one, record in there.items() if record}, {})
+    assert failed > 10
+    await file.close()

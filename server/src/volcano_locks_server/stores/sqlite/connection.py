@@ -8,6 +8,7 @@ what it tells must be durable before anything is answered by it.
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -40,7 +41,8 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
         version = _version(connection)
         _set_up(connection)
         _migrate(connection, version)
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        with suppress(apsw.FullError):  # it synced the log first, which is what counts; reads go on meanwhile
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         connection.close(True)
         raise
