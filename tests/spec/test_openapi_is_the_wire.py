@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from volcano_locks_server import limits
 from volcano_locks_server.errors import LockError
+from volcano_locks_server.stores.refusals import place_of
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 EVERY_OPERATION = {"405", "413", "431", "500", "503"}
@@ -70,8 +72,29 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "Uuid": limits.parse_request_id,
     "Holder": limits.parse_holder,
     "Name": limits.parse_name,
+    "ProjectCursor": partial(place_of, "projects"),
+    "ServiceKeyCursor": partial(place_of, "service-keys"),
 }
-NEAR_MISSES = ["", " ", "a\n", "a b", "a/b", ".a", "é", "٣", "a" * 128, "a" * 129, "a" * 255, "a" * 256, "sk-a_b", "*"]
+NEAR_MISSES = [
+    "",
+    " ",
+    "a\n",
+    "a b",
+    "a/b",
+    ".a",
+    "é",
+    "٣",
+    "a" * 128,
+    "a" * 129,
+    "a" * 255,
+    "a" * 256,
+    "sk-a_b",
+    "*",
+    "projects.1",
+    "service-keys.1",
+    "projects.",
+    "projects.1.2",
+]
 UUIDS = [
     "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
     "5B0C3F436F3C4B539D3B0C8F2A1F7F10",
@@ -138,7 +161,7 @@ def _bare(schema: dict[str, Any]) -> re.Pattern[str]:
 
 
 def _matches(schema: dict[str, Any], text: str) -> bool:
-    long_enough = schema["minLength"] <= len(text) <= schema["maxLength"]
+    long_enough = schema.get("minLength", 0) <= len(text) <= schema.get("maxLength", len(text))
     return long_enough and _bare(schema).fullmatch(text) is not None
 
 
