@@ -87,11 +87,13 @@ def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: P
     )
     try:
         assert server.stderr is not None
-        url = re.search(r"http\S+\d", server.stderr.readline())
-        assert url is not None
+        said = ""
+        while (url := re.search(r"listening on (\S+),", said)) is None or "the admin token is in" not in said:
+            line = server.stderr.readline()
+            assert line, f"serve ended early: {said}"
+            said += line
         bare = {name: value for name, value in environment.items() if "VOLCANO" not in name}
-        server.stderr.readline()
-        assert run(AFTER_SERVE, {**bare, "VOLCANO_API_URL": url.group()}, tmp_path).endswith("it works\n")
+        assert run(AFTER_SERVE, {**bare, "VOLCANO_API_URL": url.group(1)}, tmp_path).endswith("it works\n")
         assert (tmp_path / "nightly.key").stat().st_mode & 0o077 == 0
     finally:
         server.terminate()
