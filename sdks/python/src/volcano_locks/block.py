@@ -39,11 +39,15 @@ class Block:
         self._clock = clock
         self._acquire = acquire
         self._keeper: asyncio.Task[None] | None = None
+        self._entered = False
         self.hold: Hold | None = None
         self.release_error: VolcanoError | None = None
 
     async def enter(self, on_lost: Callable[[], None]) -> Hold:
         """Acquire, then renew in the background; `on_lost` is called at most once, in this loop."""
+        if self._entered:
+            raise RuntimeError("a with_lock(…) block is good for one `with`: call with_lock again")
+        self._entered = True
         lease = await perform(self._acquire, self._sender, self._clock)
         # From here to the end nothing awaits: there is no moment in which a lease has no keeper.
         self.hold = Hold(lease, self._clock, self._flows.timeout_seconds, random.random())  # noqa: S311 - spread

@@ -143,7 +143,10 @@ class LockBlock:
             raise outcome
 
     def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
-        return self._background.run(lambda: hold.wait_lost(timeout))
+        try:
+            return self._background.run(lambda: hold.wait_lost(timeout))
+        except VolcanoError:  # the client was closed: nothing is renewed, and nobody waits any longer
+            return hold.loss() is not None
 
 
 def _nothing() -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
-from volcano_locks.errors import ServerError, TransportError, UnavailableError, VolcanoError
+from volcano_locks.errors import LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError
 from volcano_locks.messages import (
     Answer,
     Lease,
@@ -114,11 +114,24 @@ def renew(lease: Lease, ttl_seconds: int, request_id: str, pace: Pace, attempts:
 
 
 def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) -> Flow[None]:
-    """Nothing, once the server said that the lock is not held with this token."""
+    """Nothing, once the server said that the lock is not held with this token.
+
+    If an earlier attempt may have been served, "not yours" is what its success looks like after somebody else
+    took the lock: the token holds nothing any more, which is all that was asked (case 19).
+    """
+    uncertain = False
 
     def once() -> Flow[None]:
+        nonlocal uncertain
         request = Request("DELETE", lease_path(key), request_id, pace.left(), token)
-        _expect(request, (yield request), 204)
+        try:
+            _expect(request, (yield request), 204)
+        except LockOwnershipLostError:
+            if not uncertain:
+                raise
+        except VolcanoError as error:
+            uncertain = uncertain or _may_have_been_served(error)
+            raise
 
     yield from _retried(once, pace, attempts)
 

@@ -161,6 +161,7 @@ async def keep(
             hold.lose(error)
         except Exception as error:  # noqa: BLE001 - whatever it was, the lease may still be alive (case 2)
             hold.failed(error)
+            await asyncio.sleep(0)
 
 
 class _Guard:

@@ -5,14 +5,15 @@ which trickles, or a machine that was suspended, cannot stretch it. Redirects ar
 sends none, and the service key goes to the configured address only. Nothing raised here holds a token or the
 service key, also when a proxy echoed them (SDK-8).
 
-A sender belongs to one event loop and one process. Used in another, it begins anew with sockets of its own
-(a child process must never write on its parent's).
+Connections belong to one event loop in one process. Used in another, a sender opens its own there: a child
+process must never write on its parent's sockets.
 """
 
 import asyncio
 import os
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
+from weakref import WeakKeyDictionary
 
 from volcano_locks import __version__
 from volcano_locks.clock import Clock
@@ -104,6 +105,11 @@ def _forget(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
+class _PerProcess(NamedTuple):
+    pid: int
+    client: "httpx2.AsyncClient"
+
+
 class HttpSender:
     """Sends over httpx2, through `transport` when one is given, else over its own connection pool."""
 
@@ -111,8 +117,7 @@ class HttpSender:
         self._config = config
         self._transport = transport
         self._pid = os.getpid()
-        self._home: tuple[int, asyncio.AbstractEventLoop] | None = None
-        self._client: httpx2.AsyncClient | None = None
+        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _PerProcess] = WeakKeyDictionary()
 
     async def send(self, request: Request) -> Answer:
         import httpx2  # noqa: PLC0415 - loading the HTTP stack waits for the first request
@@ -138,17 +143,18 @@ class HttpSender:
 
     async def aclose(self) -> None:
         """Close the connections of this loop and process. The next `send` would open new ones."""
-        client, self._client = self._client, None
-        if client is not None and self._home == (os.getpid(), asyncio.get_running_loop()):
-            await client.aclose()
+        mine = self._clients.pop(asyncio.get_running_loop(), None)
+        if mine is not None and mine.pid == os.getpid():
+            await mine.client.aclose()
 
     def _client_here(self) -> "httpx2.AsyncClient":
-        if self._transport is not None and self._pid != os.getpid():
+        pid, loop = os.getpid(), asyncio.get_running_loop()
+        if self._transport is not None and self._pid != pid:
             raise VolcanoError("this client was given a transport before a fork: make a new client in the child")
-        home = (os.getpid(), asyncio.get_running_loop())
-        if self._client is None or self._home != home:
-            self._home, self._client = home, self._new_client()
-        return self._client
+        mine = self._clients.get(loop)
+        if mine is None or mine.pid != pid:
+            mine = self._clients[loop] = _PerProcess(pid, self._new_client())
+        return mine.client
 
     def _new_client(self) -> "httpx2.AsyncClient":
         import ssl  # noqa: PLC0415 - see send

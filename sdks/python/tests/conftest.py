@@ -1,0 +1,167 @@
+"""Both faces of the client behind one set of awaited verbs, so that each promise is tested on both."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+import httpx2
+import pytest
+
+from volcano_locks import AsyncClient, Client
+from volcano_locks.guard import AsyncLockGuard, LockGuard
+from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
+
+
+class SyncFace:
+    """A threaded client, called from worker threads."""
+
+    name = "sync"
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def __getattr__(self, verb: str) -> Any:
+        method = getattr(self.client.locks, verb)
+
+        async def call(*args: Any, **options: Any) -> Any:
+            return await asyncio.to_thread(method, *args, **options)
+
+        return call
+
+    def hold(self, key: str, ttl: int = 30) -> "SyncHold":
+        return SyncHold(self.client, key, ttl)
+
+    async def wait_lost(self, guard: LockGuard, timeout: float | None = None) -> bool:
+        return await asyncio.to_thread(guard.wait_lost, timeout)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self.client.close)
+
+
+class SyncHold:
+    """`with client.locks.with_lock(…)`, entered and left in worker threads."""
+
+    def __init__(self, client: Client, key: str, ttl: int) -> None:
+        self.block = client.locks.with_lock(key, ttl=ttl)
+
+    async def __aenter__(self) -> LockGuard:
+        return await asyncio.to_thread(self.block.__enter__)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self.block.__exit__, kind, error, trace)
+
+
+class AsyncFace:
+    """An asyncio client."""
+
+    name = "async"
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.client = client
+
+    def __getattr__(self, verb: str) -> Any:
+        return getattr(self.client.locks, verb)
+
+    def hold(self, key: str, ttl: int = 30) -> Any:
+        return self.client.locks.with_lock(key, ttl=ttl)
+
+    async def wait_lost(self, guard: AsyncLockGuard, timeout: float | None = None) -> bool:
+        return await guard.wait_lost(timeout)
+
+    async def close(self) -> None:
+        await self.client.close()
+
+
+Face = SyncFace | AsyncFace
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(start_seconds=1000.0)
+
+
+@pytest.fixture
+def server(clock: ManualClock) -> FakeLocks:
+    return FakeLocks(clock)
+
+
+@pytest.fixture
+def net(server: FakeLocks, clock: ManualClock) -> FlakyTransport:
+    return FlakyTransport(server, clock)
+
+
+@pytest.fixture
+def client(server: FakeLocks, net: FlakyTransport) -> Iterator[Client]:
+    with server.client(transport=net) as client:
+        yield client
+
+
+@pytest.fixture
+async def async_client(server: FakeLocks, net: FlakyTransport) -> AsyncIterator[AsyncClient]:
+    async with server.async_client(transport=net) as client:
+        yield client
+
+
+@pytest.fixture(params=["sync", "async"])
+async def face(request: pytest.FixtureRequest, server: FakeLocks, net: FlakyTransport) -> AsyncIterator[Face]:
+    """The threaded and the asyncio client over the flaky network."""
+    if request.param == "sync":
+        face: Face = SyncFace(server.client(transport=net))
+    else:
+        face = AsyncFace(server.async_client(transport=net))
+    yield face
+    await face.close()
+
+
+@pytest.fixture
+async def rival(server: FakeLocks) -> AsyncIterator[AsyncClient]:
+    """Another holder, on a network without faults."""
+    async with server.async_client() as client:
+        yield client
+
+
+@contextlib.contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URL of a real HTTP server in this process."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(5)
+
+
+@pytest.fixture
+def wire_url(server: FakeLocks) -> Iterator[str]:
+    """The fake's locks behind real sockets."""
+
+    class Door(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = 20
+
+        def serve(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            request = httpx2.Request(self.command, f"http://fake{self.path}", headers=dict(self.headers), content=body)
+            answer = asyncio.run(server.handle_async_request(request))
+            self.send_response(answer.status_code)
+            if answer.status_code != 204:
+                self.send_header("Content-Length", str(len(answer.content)))
+            self.end_headers()
+            self.wfile.write(answer.content)
+
+        do_GET = do_POST = do_PATCH = do_DELETE = serve  # noqa: N815 - the standard library's names
+
+        def log_message(self, *_: object) -> None: ...
+
+    with served(Door) as url:
+        yield url
