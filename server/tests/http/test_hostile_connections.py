@@ -277,7 +277,12 @@ async def test_each_kind_of_silence_ends(running: RunningServer, sent: bytes, li
     if sent == SMALL_GET:
         assert (await wire.answer())[0] == 200
     await settled(running, 1)
-    await asyncio.sleep(0.02)
+    listener = running.server._listener
+    assert isinstance(listener, Listener)
+    (one,) = listener._connections.open
+    async with asyncio.timeout(5):
+        while sent and not one._in_head and one.cycle is None:
+            await asyncio.sleep(0.001)
     assert sweep_later(running, limit - 1) == 1
     assert sweep_later(running, limit + 1) == 0
     assert await asyncio.wait_for(wire.closed(), 5)
@@ -309,13 +314,10 @@ async def test_a_connection_there_is_no_room_for_is_told_so(
     listener = running.server._listener
     assert isinstance(listener, Listener)
     monkeypatch.setattr(listener._connections, "limit", 2)
-    half = (
-        f"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nAuthorization: Bearer {running.service_key}"
-    )
-    half += "\r\nX-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n\r\n{"
+    half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
     busy = [await Wire.open(running) for _ in range(2)]
     for wire in busy:
-        wire.writer.write(half.encode())
+        wire.writer.write(half)
     async with asyncio.timeout(5):
         while any(one.makes_room() for one in listener._connections.open) or listener.connections < 2:
             await asyncio.sleep(0.001)

@@ -8,7 +8,7 @@ import json
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from typing import Any, Final, NoReturn
 from urllib.parse import unquote_to_bytes
@@ -43,6 +43,8 @@ def instant(ms: int) -> str:
     return f"{_second(ms // 1_000)}.{ms % 1_000:03d}Z"
 
 
+INSTANT_MS_MAX: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last that has four digits of year
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
 
@@ -50,10 +52,11 @@ def parse_instant_ms(value: object, field: str) -> int:
     """An RFC 3339 date as milliseconds since 1970, or LockError `invalid_request`."""
     if isinstance(value, str) and _INSTANT.fullmatch(value) is not None:
         try:
-            parsed = datetime.fromisoformat(value.upper())
-            return int(parsed.timestamp() * 1_000)
-        except (ValueError, OverflowError):
-            pass
+            ms = (datetime.fromisoformat(value.upper()) - _EPOCH) // timedelta(milliseconds=1)
+        except ValueError:
+            ms = INSTANT_MS_MAX + 1
+        if ms <= INSTANT_MS_MAX:
+            return ms
     raise LockError(
         "invalid_request",
         f"{field} must be a date with a time and zone such as 2027-01-31T00:00:00Z; got {shown(value)}",

@@ -130,4 +130,8 @@ def new_log(level: str, stream: TextIO | None = None) -> Log:
 
 
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
-    return msgspec.json.encode(event, enc_hook=repr).decode()
+    return msgspec.json.encode(event, enc_hook=_plain).decode()
+
+
+def _plain(value: object) -> str:
+    return str(value) if isinstance(value, str) else repr(value)

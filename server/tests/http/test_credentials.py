@@ -1,0 +1,171 @@
+"""Who may call: kinds of credentials, their ends, and how soon a change is felt."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from volcano_locks_server.http.access import CREDENTIAL_SECONDS_MAX, Access
+from volcano_locks_server.store import Credential
+
+from .conftest import ADMIN_TOKEN, House, new_token, problem
+
+JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.c2ln"
+UNKNOWN = "sk-" + "A" * 43
+
+
+@pytest.mark.parametrize(
+    "authorization",
+    [
+        None, "", "Bearer", "Bearer ", f"Basic {UNKNOWN}", UNKNOWN, f"Bearer {UNKNOWN}", "Bearer sk-short",
+        f"Bearer {UNKNOWN} x", f"Bearer {UNKNOWN}, Bearer {UNKNOWN}", "Bearer nonsense",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("path", ["/locks/a", "/projects"])
+async def test_no_good_credential_is_401(house: House, path: str, authorization: str | None) -> None:
+    """HTTP-14, ADMIN-1: with the way to present one, and without a quota's headers."""
+    headers = {} if authorization is None else {"Authorization": authorization}
+    answer = await house.ask("GET", path, key=None, headers=headers)
+    assert problem(answer) == (401, "invalid_credentials")
+    assert answer.headers["www-authenticate"].startswith("Bearer")
+    assert "x-ratelimit-limit" not in answer.headers
+
+
+async def test_the_case_of_the_scheme_does_not_matter(house: House) -> None:
+    """HTTP-14."""
+    for scheme in ("bearer", "BEARER", "Bearer"):
+        answer = await house.ask(
+            "GET", "/locks/a", key=None, headers={"Authorization": f"{scheme} {house.service_key}"}
+        )
+        assert answer.status_code == 200
+
+
+async def test_a_key_that_comes_twice_is_none(house: House) -> None:
+    """HTTP-14."""
+    headers = [("Authorization", f"Bearer {house.service_key}")] * 2
+    assert problem(await house.client.get("/locks/a", headers=headers)) == (401, "invalid_credentials")
+
+
+@pytest.mark.parametrize("credential", ["ak-0123456789", JWT, ADMIN_TOKEN])
+async def test_a_credential_of_another_kind_is_403(house: House, credential: str) -> None:
+    """HTTP-15."""
+    assert problem(await house.ask("GET", "/locks/a", key=credential)) == (403, "service_key_required")
+
+
+async def test_the_admin_api_takes_the_admin_token_alone(house: House) -> None:
+    """ADMIN-1: a good key of another kind is 403."""
+    for credential in (house.service_key, "ak-0123456789", JWT):
+        assert problem(await house.ask("GET", "/projects", key=credential)) == (403, "admin_token_required")
+
+
+async def test_a_key_without_permission_is_403(house: House) -> None:
+    """HTTP-15. Such a key can only be made elsewhere, as there is no other permission yet."""
+    store = house.server.store
+    (key,) = (await store.registry.service_keys(house.project_id, limit=10, cursor=None)).items
+    access = Access(_OneKey(key, await store.registry.project(house.project_id)), house.clock, ADMIN_TOKEN)
+    caller = await access.caller(f"Bearer {UNKNOWN}".encode())
+    assert not caller.may_manage_locks
+
+
+class _OneKey:
+    """A registry in which every secret opens the same key, which may do nothing."""
+
+    def __init__(self, key: Any, project: Any) -> None:
+        self.key = key
+        self.project = project
+        self.asked = 0
+        self.gate: asyncio.Event | None = None
+
+    async def credential(self, _digest: bytes) -> Credential:
+        self.asked += 1
+        if self.gate is not None:
+            await self.gate.wait()
+        return Credential(type(self.key)(**{**_fields(self.key), "permissions": ()}), self.project, None)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} was not to be asked for")
+
+
+def _fields(key: Any) -> dict[str, Any]:
+    return {name: getattr(key, name) for name in key.__slots__}
+
+
+async def test_a_revoked_key_stops_at_once(house: House) -> None:
+    """ADMIN-9, HTTP-14: on this node at the next request, also while it is remembered."""
+    key = await house.new_key()
+    assert (await house.ask("GET", "/locks/a", key=key["key_value"])).status_code == 200
+    await house.admin("DELETE", f"/projects/{house.project_id}/service-keys/{key['id']}")
+    assert problem(await house.ask("GET", "/locks/a", key=key["key_value"])) == (401, "invalid_credentials")
+
+
+async def test_a_key_revoked_elsewhere_stops_within_five_seconds(house: House) -> None:
+    """ADMIN-9: what another node changes in the same store is seen when what is remembered has aged."""
+    assert (await house.ask("GET", "/locks/a")).status_code == 200
+    (key,) = (await house.server.store.registry.service_keys(house.project_id, limit=10, cursor=None)).items
+    await house.server.store.registry.delete_service_key(house.project_id, key.id)
+    house.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
+    assert CREDENTIAL_SECONDS_MAX <= 5
+    assert problem(await house.ask("GET", "/locks/a")) == (401, "invalid_credentials")
+
+
+async def test_a_lookup_that_began_before_a_change_is_not_remembered(house: House) -> None:
+    """ADMIN-9: a change while the store is being asked is not undone by the answer."""
+    registry = house.server.store.registry
+    (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
+    slow = _OneKey(key, await registry.project(house.project_id))
+    slow.gate = asyncio.Event()
+    access = Access(slow, house.clock, ADMIN_TOKEN)
+    header = f"Bearer {UNKNOWN}".encode()
+    together = [asyncio.create_task(access.caller(header)) for _ in range(3)]
+    while not slow.asked:
+        await asyncio.sleep(0)
+    access.forget()
+    slow.gate.set()
+    await asyncio.gather(*together)
+    assert slow.asked == 1  # those that came together shared one question
+    assert access.caller_now(header) is None
+    await access.caller(header)
+    assert slow.asked == 2
+    assert access.caller_now(header) is not None
+
+
+async def test_a_key_stops_at_its_expiry(house: House) -> None:
+    """ADMIN-7: at that instant, although it is remembered."""
+    ends = datetime.fromtimestamp(house.clock.now_ms() / 1_000 + 2, UTC).isoformat()
+    key = (await house.new_key(expires_at=ends))["key_value"]
+    house.clock.advance(1_999)
+    assert (await house.ask("GET", "/locks/a", key=key)).status_code == 200
+    house.clock.advance(1)
+    assert problem(await house.ask("GET", "/locks/a", key=key)) == (401, "invalid_credentials")
+
+
+async def test_an_old_secret_lives_as_long_as_it_was_given(house: House) -> None:
+    """ADMIN-8: both work in the overlap; without one the old ends at once."""
+    key = await house.new_key()
+    path = f"/projects/{house.project_id}/service-keys/{key['id']}/regenerate"
+    second = (await house.admin("POST", path, json={"keep_old_seconds": 3})).json()
+    for secret in (key["key_value"], second["key_value"]):
+        assert (await house.ask("GET", "/locks/a", key=secret)).status_code == 200
+    house.clock.advance(3_000)
+    assert problem(await house.ask("GET", "/locks/a", key=key["key_value"])) == (401, "invalid_credentials")
+    third = (await house.admin("POST", path)).json()
+    assert problem(await house.ask("GET", "/locks/a", key=second["key_value"])) == (401, "invalid_credentials")
+    assert (await house.ask("GET", "/locks/a", key=third["key_value"])).status_code == 200
+
+
+async def test_unknown_revoked_and_expired_sound_the_same(house: House) -> None:
+    """HTTP-14."""
+    key = await house.new_key()
+    await house.admin("DELETE", f"/projects/{house.project_id}/service-keys/{key['id']}")
+    revoked = await house.ask("GET", "/locks/a", key=key["key_value"])
+    unknown = await house.ask("GET", "/locks/a", key=UNKNOWN)
+    assert revoked.json() == unknown.json()
+
+
+async def test_a_deleted_project_has_no_keys_and_no_locks(house: House) -> None:
+    """ADMIN-9."""
+    await house.acquire("a", new_token())
+    await house.admin("DELETE", f"/projects/{house.project_id}")
+    assert problem(await house.ask("GET", "/locks/a")) == (401, "invalid_credentials")
+    assert await house.server.store.locks.count_held() == 0

@@ -1,0 +1,206 @@
+"""Starting and stopping: what is in flight is answered, what comes later is turned away, nothing is left behind."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from volcano_locks_server.main import ListenError, Server
+from volcano_locks_server.settings import Settings, SettingsError
+from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.stores import OpenStore
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock, RunningServer, running_server, running_server_async
+
+from .conftest import new_token
+
+
+class GatedStore(MemoryStore):
+    """A store whose commits wait for the test."""
+
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.entered = asyncio.Event()
+        self.gate = asyncio.Event()
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        self.entered.set()
+        await self.gate.wait()
+        return await super().update(keys, step)
+
+
+async def gated(running: RunningServer, clock: ManualClock) -> GatedStore:
+    """Put a gate before the commits of a running server."""
+    store = GatedStore(clock)
+    service = running.server._service
+    assert service is not None
+    service._commit._store = store  # type: ignore[misc]
+    return store
+
+
+async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
+    """HTTP-23, OPS-2: while it stops, `/readyz` and new requests hear lock_unavailable; the one in flight its lease."""
+    clock = ManualClock()
+    async with running_server_async(clock=clock) as running:
+        store = await gated(running, clock)
+        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
+        async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
+            await client.get("/healthz")
+            in_flight = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
+            await asyncio.wait_for(store.entered.wait(), 5)
+            stopping = asyncio.create_task(running.server.close())
+            await asyncio.sleep(0)
+            for path in ("/locks/b", "/readyz", "/projects"):
+                turned_away = await client.get(path)
+                assert (turned_away.status_code, turned_away.json()["code"]) == (503, "lock_unavailable")
+                assert turned_away.headers["retry-after"] == "1"
+            assert (await client.get("/healthz")).status_code == 200
+            assert not in_flight.done()
+            store.gate.set()
+            answer = await asyncio.wait_for(in_flight, 5)
+            assert answer.status_code == 201
+            await asyncio.wait_for(stopping, 5)
+            with pytest.raises(httpx2.TransportError):
+                await client.get("/healthz")
+
+
+async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
+    """HTTP-24: its command may still be done; the server goes on and says nothing scary."""
+    clock = ManualClock()
+    async with running_server_async(clock=clock) as running:
+        store = await gated(running, clock)
+        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
+        async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
+            impatient = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
+            await asyncio.wait_for(store.entered.wait(), 5)
+            impatient.cancel()
+            await asyncio.wait([impatient])
+            store.gate.set()
+            assert (await client.get("/locks/a")).json()["held"] is True
+
+
+async def test_a_server_may_be_closed_twice_and_leaves_its_port() -> None:
+    """HTTP-23."""
+    server = Server(Settings(store="memory://", port=0, log_level="error"))
+    await server.start()
+    url = server.url
+    await server.close()
+    await server.close()
+    port = int(url.rsplit(":", 1)[1])
+    async with Server(Settings(store="memory://", port=port, log_level="error")) as again:
+        assert again.url == url
+
+
+async def test_a_port_in_use_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ListenError, match=rf"port {port} .*--port"):
+            await Server(Settings(store="memory://", port=port)).start()
+
+
+async def test_a_store_of_no_kind_is_told() -> None:
+    with pytest.raises(SettingsError, match=r"--store.*memory://"):
+        await Server(Settings(store="mysql://x", port=0)).start()
+
+
+def test_a_server_in_a_thread_serves_tests_that_are_not_asynchronous() -> None:
+    with running_server() as running, httpx2.Client(base_url=running.url) as client:
+        answer = client.get("/locks/a", headers={"Authorization": f"Bearer {running.service_key}"})
+        assert answer.json() == {"held": False}
+        assert running.service_key not in repr(running)
+        assert running.admin_token not in repr(running)
+
+
+async def test_the_same_object_runs_under_any_asgi_server() -> None:
+    """The lifespan opens and closes it; a failure to open is told to the listener that is not ours."""
+    server = Server(Settings(store="memory://", log_level="error"))
+    messages = iter(["lifespan.startup", "lifespan.shutdown"])
+    told: list[str] = []
+
+    async def receive() -> dict[str, str]:
+        if told:
+            transport = httpx2.ASGITransport(app=server)
+            async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
+                told.append(str((await client.get("/readyz")).status_code))
+        return {"type": next(messages)}
+
+    async def send(message: dict[str, str]) -> None:
+        told.append(message["type"])
+
+    await server({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+    assert told == ["lifespan.startup.complete", "200", "lifespan.shutdown.complete"]
+    broken = Server(Settings(store="mysql://", log_level="error"))
+    messages = iter(["lifespan.startup"])
+    told.clear()
+    await broken({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
+    assert told == ["lifespan.startup.failed"]
+
+
+async def test_a_ready_made_key_is_made_once_and_renewed_after() -> None:
+    async with Server(Settings(store="memory://", port=0, log_level="error")) as server:
+        first = await server.issue_service_key("dev", "dev")
+        second = await server.issue_service_key("dev", "dev")
+        assert (first.project_id, first.key_id) == (second.project_id, second.key_id)
+        assert first.secret not in repr(first)
+        async with httpx2.AsyncClient(base_url=server.url) as client:
+            for secret, status in ((first.secret, 401), (second.secret, 200)):
+                answer = await client.get("/locks/a", headers={"Authorization": f"Bearer {secret}"})
+                assert answer.status_code == status
+
+
+class _PurgingStore(MemoryStore):
+    def __init__(self, clock: ManualClock) -> None:
+        super().__init__(clock)
+        self.left = 2_500
+
+    async def purge(self, *, limit: int) -> int:
+        gone = min(limit, self.left)
+        self.left -= gone
+        return gone
+
+
+async def test_what_is_old_is_forgotten_in_bites() -> None:
+    """LEASE-13."""
+    server = Server(Settings(store="memory://", log_level="error"), clock=ManualClock())
+    await server.open()
+    store = _PurgingStore(ManualClock())
+    server._store = OpenStore(store, server.store.registry, server.store.close)
+    await server.purge()
+    assert store.left == 0
+    await server.close()
+
+
+PROGRAM = """
+import asyncio, sys
+from volcano_locks_server.main import Server, run
+from volcano_locks_server.settings import Settings
+async def started(server): print(server.url, flush=True)
+run(Server(Settings(store=sys.argv[1], port=0)), started=started)
+print("ended", flush=True)
+"""
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_gracefully(tmp_path: Path, number: signal.Signals) -> None:
+    """HTTP-23, OPS-6: starts and stops are logged, and a kept admin token is nobody else's to read."""
+    database = tmp_path / "locks.db"
+    command = [sys.executable, "-c", PROGRAM, f"sqlite:///{database}"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().strip()
+        assert httpx2.get(url + "/readyz").status_code == 200
+        process.send_signal(number)
+        out, log = process.communicate(timeout=20)
+    assert (process.returncode, out) == (0, "ended\n")
+    assert [json.loads(line)["event"] for line in log.splitlines()] == ["started", "stopping", "stopped"]
+    token = database.with_name("locks.db.admin-token")
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.read_text().strip() not in log
