@@ -84,7 +84,14 @@ class Stage:
 
     def start_server(self) -> None:
         """Start the service on a free port; `url` says which."""
-        command = [COMMAND, "serve", "--store", f"sqlite:///{self._directory}/locks.db", "--port", "0"]
+        command: list[str | Path] = [
+            COMMAND,
+            "serve",
+            "--store",
+            f"sqlite:///{self._directory}/locks.db",
+            "--port",
+            "0",
+        ]
         process = subprocess.Popen(
             command, env=self._admin_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
         )
@@ -97,7 +104,7 @@ class Stage:
 
     def operate(self, *arguments: str) -> Mapping[str, str]:
         """Run an admin command of `volcano-locks`; what it answers."""
-        command = [COMMAND, *arguments, "--json"]
+        command: list[str | Path] = [COMMAND, *arguments, "--json"]
         done = subprocess.run(command, env=self._admin_environment(), capture_output=True, text=True, check=False)
         if done.returncode:
             raise StepFailedError(f"volcano-locks {' '.join(arguments)}: {done.stderr.strip()}")

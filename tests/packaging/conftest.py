@@ -16,7 +16,16 @@ ROOT = Path(__file__).parents[2]
 
 
 def pip_install(python: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "--python", python, "install", "-qq", "--disable-pip-version-check"]
+    command: list[str | Path] = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        python,
+        "install",
+        "-qq",
+        "--disable-pip-version-check",
+    ]
     subprocess.run([*command, "-c", ROOT / "constraints.txt", *what], check=True, timeout=300)
 
 
@@ -32,7 +41,16 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The two wheels by distribution name, built now."""
     out = tmp_path_factory.mktemp("wheels")
     for source in ("sdks/python", "server"):
-        command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", out, ROOT / source]
+        command: list[str | Path] = [
+            sys.executable,
+            "-m",
+            "build",
+            "--wheel",
+            "--no-isolation",
+            "--outdir",
+            out,
+            ROOT / source,
+        ]
         subprocess.run(command, check=True, capture_output=True, timeout=300)
     return {wheel.name.split("-")[0].replace("_", "-"): wheel for wheel in out.glob("*.whl")}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DEMO = [sys.executable, ROOT / "examples" / "demo"]
+DEMO: list[str | Path] = [sys.executable, ROOT / "examples" / "demo"]
 SECONDS_MAX = 30
 
 

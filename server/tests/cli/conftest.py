@@ -80,8 +80,9 @@ def start() -> Iterator[Callable[..., Running]]:
             [PROGRAM, *arguments],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if announces_on == "stdout" else None,
+            stderr=subprocess.PIPE if announces_on == "stderr" else None,
             text=True,
-            **{announces_on: subprocess.PIPE},
         )
         started.append(process)
         said = process.stderr if announces_on == "stderr" else process.stdout
