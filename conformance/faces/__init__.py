@@ -1,0 +1,45 @@
+"""The faces by name: how each is opened, and what it can do beside the five verbs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ..grammar import Quota, Scenario
+from .face import Face
+from .service import ServiceFace
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """A face by name. `open` takes the project's quota and an empty folder for the store's files.
+
+    `side` is server or clients; `able` names what it can do beside the five verbs: `Scenario.needs`.
+    """
+
+    name: str
+    side: str
+    able: frozenset[str]
+    open: Callable[[Quota, Path], Face]
+
+    def plays(self, scenario: Scenario) -> bool:
+        """Whether the scenario is for this side, and asks for nothing that this face cannot do."""
+        return scenario.faces in ("all", self.side) and scenario.needs <= self.able
+
+
+def in_file(folder: Path) -> str:
+    """The URL of a SQLite store in `folder`."""
+    return f"sqlite:///{folder / 'locks.db'}"
+
+
+SERVICE: Final = frozenset({"store_outage", "search_store", "purge"})
+
+ENTRANCES: Final = (
+    Entrance("service-memory", "server", SERVICE, lambda quota, folder: ServiceFace(quota, "memory://", folder)),
+    Entrance(
+        "service-sqlite",
+        "server",
+        SERVICE | {"restart"},
+        lambda quota, folder: ServiceFace(quota, in_file(folder), folder),
+    ),
+)

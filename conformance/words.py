@@ -1,0 +1,171 @@
+"""The vocabulary of scenarios: every word that may stand in a scenario file, and what may follow it.
+
+One table, `VERBS`, says for each verb which arguments it takes, which it needs and what its result can be asked
+about. A check is a function that takes a value from the file and returns what is wrong with it, or None.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+Check = Callable[[object], str | None]
+
+STEPS_MAX: Final = 200
+REPEAT_MAX: Final = 1_000
+RACE_MAX: Final = 256
+
+RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
+NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
+
+FACES: Final = ("all", "server", "clients")
+OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release")
+OUTAGES: Final = {
+    "drop_before": "the connection breaks before the server has read the request",
+    "drop_after": "the server served the request, its answer is lost",
+    "hang": "the server never answers: the client's own timeout ends the wait",
+    "delay_before": "the request is on its way for delay_ms, then served",
+    "delay_after": "the request is served, its answer is on its way for delay_ms",
+    "duplicate": "the request reaches the server twice, the answer to the second is delivered",
+    "answer_503": "an answer 503 lock_unavailable, the server sees nothing",
+    "answer_500": "an answer 500 internal, the server sees nothing",
+    "answer_429": "an answer 429 lock_rate_limited with Retry-After: 1, the server sees nothing",
+    "store_before": "the server's store cannot answer, nothing is written",
+    "store_after": "the server's store wrote, then could not say so",
+}
+STORE_OUTAGES: Final = frozenset({"store_before", "store_after"})
+
+
+def a_name(value: object) -> str | None:
+    return None if isinstance(value, str) and NAME.fullmatch(value) else "must be a name such as ann or first_lease"
+
+
+def a_text(value: object) -> str | None:
+    return None if isinstance(value, str) and value else "must be a text"
+
+
+def a_bool(value: object) -> str | None:
+    return None if isinstance(value, bool) else "must be true or false"
+
+
+def a_number(low: int, high: int = 10**12) -> Check:
+    def check(value: object) -> str | None:
+        fits = type(value) is int and low <= value <= high
+        return None if fits else f"must be a whole number from {low} to {high}"
+
+    return check
+
+
+def one_of(*words: str) -> Check:
+    return lambda value: None if value in words else f"must be one of {', '.join(words)}"
+
+
+def some_of(*words: str) -> Check:
+    def check(value: object) -> str | None:
+        fits = isinstance(value, list) and value and all(one in words for one in value)
+        return None if fits else f"must be a list of {', '.join(words)}"
+
+    return check
+
+
+def counts(value: object) -> str | None:
+    fits = isinstance(value, dict) and all(isinstance(k, str) and type(v) is int for k, v in value.items())
+    return None if fits else "must map words to whole numbers"
+
+
+def a_relation(*words: str) -> Check:
+    """`word`, or {equals|greater_than|less_than: remembered name}."""
+
+    def check(value: object) -> str | None:
+        if value in words:
+            return None
+        if isinstance(value, dict) and len(value) == 1:
+            ((relation, name),) = value.items()
+            if relation in RELATIONS and a_name(name) is None:
+                return None
+        return f"must be {', '.join((*words, '{'))}{' | '.join(RELATIONS)}: remembered name}}"
+
+    return check
+
+
+RELATIONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
+    "equals": lambda now, before: now == before,
+    "greater_than": lambda now, before: now > before,
+    "less_than": lambda now, before: now < before,
+}
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What may stand behind a verb: `args` (those in `needs` must), and what `expect` may ask of its result.
+
+    `bare` is the check of a verb that takes one plain value instead of a mapping.
+    """
+
+    args: Mapping[str, Check] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    answers: Mapping[str, Check] = field(default_factory=dict)
+    bare: Check | None = None
+    clients_only: bool = False
+
+
+_CALLER: Final = {"actor": a_name, "key": a_text}
+_OWNER: Final = {**_CALLER, "token": a_name}
+_TAKER: Final = {**_OWNER, "ttl_seconds": a_number(0)}
+_QUOTA: Final = {"quota_remaining": a_number(0), "quota_limit": a_number(0), "quota_reset_in_seconds": a_number(0, 60)}
+_FAILURE: Final = {"error": a_text, "retry_after_seconds": a_number(0)}
+_ANSWER: Final = {**_FAILURE, **_QUOTA}
+_LEASE: Final = {
+    "fencing_token": a_relation("now"),
+    "expires_at_ms": a_relation(),
+    "expires_in_ms": a_number(-(10**12)),
+}
+
+VERBS: Final[Mapping[str, Verb]] = {
+    # the five of the service
+    "acquire": Verb(_TAKER, ("actor",), {**_ANSWER, **_LEASE}),
+    "renew": Verb(_TAKER, ("actor",), {**_ANSWER, **_LEASE}),
+    "release": Verb(_OWNER, ("actor",), _ANSWER),
+    "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
+    "force_release": Verb(_CALLER, (), _ANSWER),
+    # a client's block: the body runs between enter and exit
+    "enter": Verb(_TAKER, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
+    "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
+    "exit": Verb(
+        {**_CALLER, "body": one_of("returns", "raises", "cancelled")},
+        ("actor",),
+        {**_FAILURE, "attached": a_text},
+        clients_only=True,
+    ),
+    "sent": Verb(
+        {"actor": a_name},
+        ("actor",),
+        {**{one: a_number(0) for one in OPERATIONS}, "tokens": a_number(0), "request_ids": a_number(0)},
+        clients_only=True,
+    ),
+    # many at once, each with its own token
+    "race": Verb(
+        {"actors": a_number(2, RACE_MAX), "key": a_text, "ttl_seconds": a_number(0)},
+        ("actors",),
+        {"granted": a_number(0), "refused": counts, **_LEASE},
+    ),
+    # time
+    "advance_ms": Verb(bare=a_number(0)),
+    "pause_ms": Verb(bare=a_number(0), clients_only=True),
+    # the world
+    "outage": Verb(
+        {
+            "kind": one_of(*OUTAGES),
+            "count": a_number(1),
+            "of": some_of(*OPERATIONS),
+            "delay_ms": a_number(1),
+        },
+        ("kind",),
+    ),
+    "outage_ends": Verb(),
+    "restart": Verb({"clock_behind_ms": a_number(1)}, (), {"error": a_text}),
+    "purge": Verb({}, (), {"purged": a_number(0)}),
+    "search_store": Verb({"token": a_name}, ("token",), {"found": a_bool, "digest_found": a_bool}),
+    # the scenario's own
+    "repeat": Verb({"times": a_number(1, REPEAT_MAX), "steps": lambda _value: None}, ("times", "steps")),
+}
