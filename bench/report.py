@@ -32,7 +32,7 @@ class Summary(NamedTuple):
 
 @dataclass
 class Report:
-    """One benchmark's outcome. `problems` make it invalid, whatever the numbers say."""
+    """One benchmark's outcome. `problems` make it invalid: then no goal is told as reached."""
 
     name: str
     title: str
@@ -51,7 +51,7 @@ class Report:
     def text(self) -> str:
         """The report in Markdown that is aligned for the terminal too."""
         parts = [f"# {self.title}", table(self.header, self.rows)]
-        if self.goals:
+        if self.goals and not self.problems:
             parts.append("\n".join(_goal_line(goal) for goal in self.goals))
         if self.problems:
             parts.append(
