@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from volcano_locks import AsyncClient, Client
-from volcano_locks.guard import AsyncLockGuard, LockGuard
+from volcano_locks.guard import LockGuard
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
 
 
@@ -35,7 +35,7 @@ class SyncFace:
     def hold(self, key: str, ttl: int = 30) -> "SyncHold":
         return SyncHold(self.client, key, ttl)
 
-    async def wait_lost(self, guard: LockGuard, timeout: float | None = None) -> bool:
+    async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         return await asyncio.to_thread(guard.wait_lost, timeout)
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class AsyncFace:
     def hold(self, key: str, ttl: int = 30) -> Any:
         return self.client.locks.with_lock(key, ttl=ttl)
 
-    async def wait_lost(self, guard: AsyncLockGuard, timeout: float | None = None) -> bool:
+    async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         return await guard.wait_lost(timeout)
 
     async def close(self) -> None:

@@ -159,4 +159,4 @@ def test_every_public_name_is_there_and_no_other() -> None:
     assert set(volcano_locks.__all__) <= set(dir(volcano_locks))
     assert volcano_locks.Lease is Lease
     with pytest.raises(AttributeError, match="no attribute 'Mutex'"):
-        _ = volcano_locks.Mutex  # type: ignore[attr-defined]
+        _ = volcano_locks.Mutex

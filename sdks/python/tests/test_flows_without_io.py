@@ -55,7 +55,7 @@ class Stage:
         return self.seconds
 
     def flows(self, timeout_seconds: float = 10.0) -> LockFlows:
-        return LockFlows(self, timeout_seconds)  # type: ignore[arg-type] - flows only read the time
+        return LockFlows(self.now, timeout_seconds)
 
     def play(self, flow: Flow[Any], *answers: Answer | BaseException | Callable[[], Answer]) -> Any:
         """The flow's result, given one answer (or failure) per request; a Sleep moves the clock."""

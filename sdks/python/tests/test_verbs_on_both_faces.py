@@ -22,6 +22,7 @@ from volcano_locks.testing import (
     DropBeforeSend,
     Duplicate,
     FakeLocks,
+    Fault,
     FlakyTransport,
     Hang,
     ManualClock,
@@ -73,7 +74,7 @@ async def test_a_stored_lease_is_renewed_and_released_elsewhere(face: Face, riva
 
 
 @pytest.mark.parametrize("fault", [DropBeforeSend(), Reset(), DropAfterSend(), Duplicate()])
-async def test_one_fault_on_acquire_costs_nothing(face: Face, net: FlakyTransport, fault: object) -> None:
+async def test_one_fault_on_acquire_costs_nothing(face: Face, net: FlakyTransport, fault: Fault) -> None:
     """SDK-1, SDK-2, cases 13 and 32: the retry has the same ids, and gets the same lease."""
     net.script.append(fault)
     lease = await face.acquire("k", ttl=30)

@@ -63,7 +63,7 @@ class AsyncLocks:
     def __init__(self, config: Config, clock: Clock, sender: HttpSender) -> None:
         self._clock = clock
         self._sender = sender
-        self._flows = LockFlows(clock, config.timeout_seconds)
+        self._flows = LockFlows(clock.now, config.timeout_seconds)
 
     async def acquire(self, key: str, *, ttl: int, token: str | None = None, request_id: str | None = None) -> Lease:
         """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease."""

@@ -54,7 +54,7 @@ class Background:
             self._submit(call, work, outcome)
             return outcome.result()
         except BaseException as error:
-            if not (outcome.done() and outcome.exception() is error):
+            if call.submitted and not (outcome.done() and outcome.exception() is error):
                 self._interrupted(call, outcome, undo)
             raise
         finally:
@@ -91,7 +91,7 @@ class Background:
                 raise VolcanoError(CLOSED)
             loop = self._loop or self._start()
             self._loop = loop
-            self._used = True
+            self._used = call.submitted = True
             loop.call_soon_threadsafe(call.start, loop, work, outcome)
 
     def _interrupted(
@@ -151,6 +151,7 @@ class _Call:
     """One piece of work under way in the loop."""
 
     def __init__(self) -> None:
+        self.submitted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
         self._cancelled = False

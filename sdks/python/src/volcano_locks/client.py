@@ -67,7 +67,7 @@ class Locks:
     def __init__(self, config: Config, clock: Clock, sender: HttpSender) -> None:
         self._clock = clock
         self._sender = sender
-        self._flows = LockFlows(clock, config.timeout_seconds)
+        self._flows = LockFlows(clock.now, config.timeout_seconds)
         self._background = Background("volcano-locks", sender.aclose)
 
     def acquire(self, key: str, *, ttl: int, token: str | None = None, request_id: str | None = None) -> Lease:

@@ -3,19 +3,19 @@
 Bad arguments are refused here, in the caller's own frame, before anything is sent.
 """
 
+from collections.abc import Callable
 from math import inf
 
 from volcano_locks import flows
-from volcano_locks.clock import Clock
 from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace
 from volcano_locks.messages import Lease, LockState, checked_key, checked_ttl, checked_uuid, new_uuid
 
 
 class LockFlows:
-    """Flows for one client's clock and request timeout."""
+    """Flows for one client: `now` reads its clock, `timeout_seconds` is the most one request may take."""
 
-    def __init__(self, clock: Clock, timeout_seconds: float) -> None:
-        self._clock = clock
+    def __init__(self, now: Callable[[], float], timeout_seconds: float) -> None:
+        self._now = now
         self.timeout_seconds = timeout_seconds
 
     def acquire(self, key: str, ttl: int, token: str | None, request_id: str | None) -> Flow[Lease]:
@@ -31,7 +31,7 @@ class LockFlows:
 
     def renew_once(self, lease: Lease, timeout_seconds: float) -> Flow[Lease]:
         """The heartbeat's renewal: it plans its own repetitions."""
-        return flows.renew(lease, lease.ttl_seconds, new_uuid(), Pace(self._clock.now, timeout_seconds), 1)
+        return flows.renew(lease, lease.ttl_seconds, new_uuid(), Pace(self._now, timeout_seconds), 1)
 
     def release(self, lease: Lease, request_id: str | None) -> Flow[None]:
         """By key and token alone, so that any lease object of the acquisition will do."""
@@ -44,7 +44,7 @@ class LockFlows:
 
     def give_back(self, lease: Lease) -> Flow[None]:
         """The release of a lease whose caller was interrupted before taking it."""
-        pace = Pace(self._clock.now, min(self.timeout_seconds, flows.GIVE_UP_SECONDS_MAX))
+        pace = Pace(self._now, min(self.timeout_seconds, flows.GIVE_UP_SECONDS_MAX))
         return flows.release(lease.key, lease.token, new_uuid(), pace, 1)
 
     def get(self, key: str, request_id: str | None) -> Flow[LockState]:
@@ -56,11 +56,11 @@ class LockFlows:
         return flows.force_release(checked_key(key), _request_id(request_id), self._pace())
 
     def _pace(self, *, until: float = inf) -> Pace:
-        return Pace(self._clock.now, self.timeout_seconds, until)
+        return Pace(self._now, self.timeout_seconds, until)
 
     def _end_of(self, lease: Lease) -> float:
         """A renewal is worth waiting for until the lease's deadline; past it only the server can tell."""
-        alive = lease.deadline is not None and lease.deadline > self._clock.now()
+        alive = lease.deadline is not None and lease.deadline > self._now()
         return lease.deadline if alive and lease.deadline is not None else inf
 
 

@@ -1,0 +1,282 @@
+# ruff: noqa: PT012 - a block is entered, used and left in one statement
+"""What only the asyncio client promises: the body is cancelled on loss, with the care of `asyncio.timeout`."""
+
+import asyncio
+import contextlib
+import gc
+
+import pytest
+
+from volcano_locks import AsyncClient, LockOwnershipLostError
+from volcano_locks.testing import DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
+
+
+def current() -> "asyncio.Task[object]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
+
+
+async def lose(clock: ManualClock, net: FlakyTransport) -> None:
+    """Let the lease run out while nothing reaches the server, and the news spread."""
+    net.otherwise = DropBeforeSend()
+    clock.jump(31)
+
+
+async def forever() -> None:
+    await asyncio.get_running_loop().create_future()
+
+
+async def test_the_body_is_cancelled_and_the_loss_raised(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """SDK-3, SDK-4: like `asyncio.timeout`; the task goes on with a clean slate."""
+    with pytest.raises(LockOwnershipLostError):
+        async with async_client.locks.with_lock("k", ttl=30):
+            await lose(clock, net)
+            await forever()
+    assert current().cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_body_that_never_awaits_is_told_when_it_ends(async_client: AsyncClient, clock: ManualClock) -> None:
+    """SDK-4, SDK-5: the loop was starved; nothing is left to cancel the next await."""
+    with pytest.raises(LockOwnershipLostError):
+        async with async_client.locks.with_lock("k", ttl=30) as guard:
+            clock.jump(31)
+            assert guard.lost
+    assert current().cancelling() == 0
+    await asyncio.sleep(0)
+
+
+async def test_a_cancellation_from_outside_wins_over_the_loss(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """Both in the same breath: the task was to be cancelled, and is."""
+
+    async def work() -> None:
+        async with async_client.locks.with_lock("k", ttl=30):
+            await forever()
+
+    task = asyncio.ensure_future(work())
+    await clock.settle_async()
+    while not net.seen or net.seen[-1].method != "POST":
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    await lose(clock, net)
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert task.cancelled()
+
+
+async def test_a_loss_inside_a_timeout_is_a_loss_and_a_timeout_inside_a_block_is_a_timeout(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """Nested cancellations are told apart."""
+    with pytest.raises(LockOwnershipLostError):
+        async with asyncio.timeout(60), async_client.locks.with_lock("k", ttl=30):
+            await lose(clock, net)
+            await forever()
+    net.otherwise = Pass()
+    with pytest.raises(TimeoutError):
+        async with async_client.locks.with_lock("other", ttl=30), asyncio.timeout(0):
+            await forever()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), async_client.locks.with_lock("third", ttl=30):
+            await forever()
+    assert not (await async_client.locks.get("other")).held
+    assert not (await async_client.locks.get("third")).held
+
+
+async def test_of_two_nested_blocks_the_lost_one_is_named(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport, server: FakeLocks
+) -> None:
+    """Case 12: one loss per hold; the outer hold lives on."""
+    async with async_client.locks.with_lock("outer", ttl=30) as outer, server.async_client() as rival:
+        with pytest.raises(LockOwnershipLostError):
+            async with async_client.locks.with_lock("inner", ttl=30):
+                await rival.locks.force_release("inner")
+                await clock.advance_async(12)
+                await forever()
+        assert not outer.lost
+        await clock.advance_async(60)
+        assert not outer.lost
+
+
+async def test_a_task_group_in_the_body_is_cancelled_as_a_whole(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    ended: list[str] = []
+
+    async def work() -> None:
+        try:
+            await forever()
+        finally:
+            ended.append("child")
+
+    with pytest.raises(LockOwnershipLostError):
+        async with async_client.locks.with_lock("k", ttl=30), asyncio.TaskGroup() as group:
+            group.create_task(work())
+            await asyncio.sleep(0)
+            await lose(clock, net)
+    assert ended == ["child"]
+
+
+async def test_a_body_that_swallows_the_cancellation_still_ends_in_the_loss(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    with pytest.raises(LockOwnershipLostError):
+        async with async_client.locks.with_lock("k", ttl=30):
+            await lose(clock, net)
+            with contextlib.suppress(asyncio.CancelledError):
+                await forever()
+    assert current().cancelling() == 0
+
+
+async def test_a_body_that_turns_the_cancellation_into_its_own_error_keeps_it(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """Case 21: its error wins; the loss is attached."""
+    with pytest.raises(ValueError, match="half done") as failed:
+        async with async_client.locks.with_lock("k", ttl=30):
+            await lose(clock, net)
+            try:
+                await forever()
+            except asyncio.CancelledError:
+                raise ValueError("half done") from None
+    assert any(note.startswith("LockOwnershipLostError") for note in failed.value.__notes__)
+    assert current().cancelling() == 0
+
+
+async def test_a_task_cancelled_in_its_body_releases(async_client: AsyncClient) -> None:
+    """SDK-5, case 17."""
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with async_client.locks.with_lock("k", ttl=30):
+            entered.set()
+            await forever()
+
+    task = asyncio.ensure_future(work())
+    await entered.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (await async_client.locks.get("k")).held
+
+
+async def test_a_task_cancelled_inside_its_release_still_releases(
+    async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
+) -> None:
+    """Case 16: the release is shielded, however often it is cancelled, and the cancellation comes after it."""
+    left = asyncio.Event()
+    gate = asyncio.Event()
+    through = net.handle_async_request
+
+    async def slow(request):  # type: ignore[no-untyped-def]
+        if request.method == "DELETE":
+            left.set()
+            await gate.wait()
+        return await through(request)
+
+    net.handle_async_request = slow  # type: ignore[method-assign]
+
+    async def work() -> None:
+        async with async_client.locks.with_lock("k", ttl=30):
+            pass
+
+    task = asyncio.ensure_future(work())
+    await left.wait()
+    for _ in range(3):
+        task.cancel()
+        await asyncio.sleep(0)
+    assert not task.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (await async_client.locks.get("k")).held
+
+
+async def test_a_shielded_release_is_bounded(
+    async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
+) -> None:
+    """Case 16: a server that never answers holds a cancelled task for seconds, not for ever."""
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with async_client.locks.with_lock("k", ttl=30):
+            entered.set()
+            await forever()
+
+    task = asyncio.ensure_future(work())
+    await entered.wait()
+    net.otherwise = Hang()
+    task.cancel()
+    started = clock.now()
+    while not task.done():
+        await asyncio.sleep(0.001)
+        if net.seen[-1].method == "DELETE" and clock.next_due() < float("inf"):
+            clock.jump(clock.next_due() - clock.now())
+        assert clock.now() - started <= 5
+    assert task.cancelled()
+
+
+async def test_a_cancelled_acquire_is_given_back(
+    async_client: AsyncClient, net: FlakyTransport, server: FakeLocks
+) -> None:
+    """SDK-2, case 13: granted, the answer under way, the caller gone."""
+    net.script.append(Hang())
+    task = asyncio.ensure_future(async_client.locks.acquire("k", ttl=30))
+    while not net.seen:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    async with server.async_client() as rival:
+        assert (await rival.locks.get("k")).held
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert not (await rival.locks.get("k")).held
+
+
+async def test_a_forgotten_block_is_not_renewed_for_ever(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    await async_client.locks.with_lock("k", ttl=30).__aenter__()
+    gc.collect()
+    await clock.advance_async(100)
+    assert [seen.method for seen in net.seen] == ["POST"]
+
+
+def test_a_client_serves_one_event_loop_after_another(wire_url: str) -> None:
+    """Connections are a loop's own; the client is not."""
+    client = AsyncClient(wire_url, "sk-x")
+
+    async def once() -> bool:
+        lease = await client.locks.acquire("k", ttl=30)
+        await client.locks.release(lease)
+        await client.close()
+        return (await client.locks.get("k")).held
+
+    async def again() -> None:
+        assert not await once()
+        await client.close()
+
+    asyncio.run(again())
+    asyncio.run(again())
+
+
+async def test_nothing_is_left_running_when_blocks_are_left(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """SDK-6: no task of ours survives its block."""
+    before = asyncio.all_tasks()
+    async with async_client.locks.with_lock("k", ttl=30):
+        await clock.advance_async(100)
+    with pytest.raises(LockOwnershipLostError):
+        async with async_client.locks.with_lock("k", ttl=30):
+            await lose(clock, net)
+            await forever()
+    await asyncio.sleep(0)
+    assert asyncio.all_tasks() == before

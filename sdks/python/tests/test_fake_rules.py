@@ -1,0 +1,101 @@
+"""The fake obeys the lease rules to the instant (SDK-10), so that a test against it means something."""
+
+import pytest
+
+from volcano_locks import AsyncClient, LockHeldError, LockOwnershipLostError
+from volcano_locks.testing import FakeAsyncClient, FakeClient, FakeLocks, ManualClock
+
+TOKEN = "11111111-2222-4333-8444-555555555555"
+
+
+@pytest.fixture
+async def mine(server: FakeLocks) -> AsyncClient:
+    return server.async_client()
+
+
+instants = pytest.mark.parametrize(
+    ("after", "alive", "held"),
+    [(28.999, True, True), (29.0, False, True), (30.999, False, True), (31.0, False, False)],
+)
+
+
+@instants
+async def test_renewing_ends_with_the_margin(
+    mine: AsyncClient, clock: ManualClock, after: float, alive: bool, held: bool
+) -> None:
+    lease = await mine.locks.acquire("k", ttl=30)
+    clock.jump(after)
+    assert (await mine.locks.get("k")).held is held
+    if alive:
+        await mine.locks.renew(lease)
+        return
+    with pytest.raises(LockOwnershipLostError):
+        await mine.locks.renew(lease)
+
+
+@instants
+async def test_the_same_token_gets_its_lease_back_only_before_the_margin(
+    mine: AsyncClient, clock: ManualClock, after: float, alive: bool, held: bool
+) -> None:
+    lease = await mine.locks.acquire("k", ttl=30, token=TOKEN)
+    clock.jump(after)
+    if held and not alive:
+        with pytest.raises(LockOwnershipLostError):
+            await mine.locks.acquire("k", ttl=30, token=TOKEN)
+        return
+    again = await mine.locks.acquire("k", ttl=30, token=TOKEN)
+    assert (again.fencing_token == lease.fencing_token) is alive
+
+
+@instants
+async def test_another_takes_over_only_after_the_grace(
+    server: FakeLocks, rival: AsyncClient, after: float, alive: bool, held: bool
+) -> None:
+    lease = await server.async_client().locks.acquire("k", ttl=30)
+    server.clock.jump(after)
+    if held:
+        with pytest.raises(LockHeldError):
+            await rival.locks.acquire("k", ttl=30)
+        return
+    assert (await rival.locks.acquire("k", ttl=30)).fencing_token > lease.fencing_token
+
+
+async def test_releases_and_retired_tokens(mine: AsyncClient, rival: AsyncClient) -> None:
+    first = await mine.locks.acquire("k", ttl=30, token=TOKEN)
+    await mine.locks.release(first)
+    await mine.locks.release(first)
+    with pytest.raises(LockOwnershipLostError):
+        await mine.locks.acquire("k", ttl=30, token=TOKEN)
+    await rival.locks.acquire("k", ttl=30)
+    with pytest.raises(LockOwnershipLostError):
+        await mine.locks.release(first)
+    assert (await rival.locks.get("k")).held
+    await mine.locks.force_release("k")
+    await mine.locks.force_release("unheard-of")
+    assert not (await rival.locks.get("k")).held
+
+
+async def test_a_given_up_acquire_that_comes_late_stays_out(mine: AsyncClient) -> None:
+    """Case 15, as seen by the client: its release came first and retired the token."""
+    await mine.locks.release(await mine.locks.acquire("k", ttl=30, token=TOKEN))
+    with pytest.raises(LockOwnershipLostError):
+        await mine.locks.acquire("k", ttl=30, token=TOKEN)
+
+
+async def test_a_shorter_ttl_shortens_and_90_days_are_the_end(mine: AsyncClient, clock: ManualClock) -> None:
+    lease = await mine.locks.acquire("k", ttl=7_776_000)
+    clock.jump(1000)
+    renewed = await mine.locks.renew(lease)
+    assert renewed.expires_at == lease.expires_at
+    assert (await mine.locks.renew(lease, ttl=5)).expires_at < lease.expires_at
+
+
+async def test_fake_clients_may_share_their_locks() -> None:
+    server = FakeLocks()
+    with FakeClient(server=server) as threaded:
+        async with FakeAsyncClient(server=server) as other:
+            threaded.locks.acquire("k", ttl=30)
+            with pytest.raises(LockHeldError):
+                await other.locks.acquire("k", ttl=30)
+            assert other.clock is threaded.clock is server.clock
+    assert FakeClient().server is not FakeClient().server

@@ -1,0 +1,185 @@
+"""What only real connections can do: close while idle, trickle, stay silent, say nothing of HTTP."""
+
+import asyncio
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from volcano_locks import AsyncClient, Client, ServerError, TransportError
+from volcano_locks.testing import ManualClock
+
+from .conftest import AsyncFace, Face, SyncFace
+
+GRANT = b'{"expires_at": "2026-07-20T14:00:10.123Z", "fencing_token": 7}'
+GRANTED = b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%s" % (len(GRANT), GRANT)
+
+
+class Line:
+    """One accepted connection, and the request heads that came over it."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+
+    def request(self) -> str:
+        """The head of the next request; empty at the end of the connection."""
+        head = b""
+        while b"\r\n\r\n" not in head:
+            with contextlib.suppress(ConnectionError):
+                if piece := self.sock.recv(1):
+                    head += piece
+                    continue
+            return ""
+        length = next(
+            (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")), 0
+        )
+        while length:
+            length -= len(self.sock.recv(length))
+        return head.decode()
+
+    def answer(self, raw: bytes) -> None:
+        self.sock.sendall(raw)
+
+    def reset(self) -> None:
+        """Close so that the peer sees ECONNRESET, as a server that gave the connection up does."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+
+
+@contextlib.contextmanager
+def listening(serve: Callable[[Line, int], None]) -> Iterator[str]:
+    """`serve(line, n)` acts the server on the n-th connection, in a thread of its own."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    over = threading.Event()
+
+    def accept() -> None:
+        for number in range(100):
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=act, args=(sock, number), daemon=True).start()
+
+    def act(sock: socket.socket, number: int) -> None:
+        with sock, contextlib.suppress(OSError):
+            serve(Line(sock), number)
+            over.wait(20)
+
+    threading.Thread(target=accept, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        over.set()
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+
+
+@contextlib.asynccontextmanager
+async def face_at(url: str, kind: str, clock: ManualClock):  # type: ignore[no-untyped-def]
+    face: Face = (
+        SyncFace(Client(url, "sk-x", clock=clock))
+        if kind == "sync"
+        else AsyncFace(AsyncClient(url, "sk-x", clock=clock))
+    )
+    try:
+        yield face
+    finally:
+        await face.close()
+
+
+both = pytest.mark.parametrize("kind", ["sync", "async"])
+
+
+def header(head: str, name: str) -> str:
+    return next(line.split(": ", 1)[1] for line in head.split("\r\n") if line.lower().startswith(name.lower()))
+
+
+@both
+async def test_a_connection_that_dies_under_a_post_costs_one_retry_with_the_same_ids(
+    kind: str, clock: ManualClock
+) -> None:
+    """Case 32, SDK-1, SDK-2: the idle connection is reset just as the second acquire goes out on it."""
+    heads: list[str] = []
+
+    def serve(line: Line, number: int) -> None:
+        if number == 0:
+            line.request()
+            line.answer(GRANTED)
+            heads.append(line.request())
+            line.reset()
+        else:
+            heads.append(line.request())
+            line.answer(GRANTED)
+
+    with listening(serve) as url:
+        async with face_at(url, kind, clock) as face:
+            await face.acquire("a", ttl=30)
+            await face.acquire("b", ttl=30)
+    assert len(heads) == 2
+    for name in ("X-Volcano-Lock-Token", "X-Volcano-Request-Id"):
+        assert header(heads[0], name) == header(heads[1], name)
+
+
+@both
+async def test_a_server_that_trickles_is_cut_off_at_the_requests_time(kind: str, clock: ManualClock) -> None:
+    """SDK-4, case 6: the limit is on the whole request; a byte now and then does not stretch it."""
+    trickling = threading.Event()
+
+    def serve(line: Line, number: int) -> None:
+        line.request()
+        line.answer(b"HTTP/1.1 201 Created\r\nContent-Length: 1000\r\n\r\n{")
+        trickling.set()
+
+    with listening(serve) as url:
+        async with face_at(url, kind, clock) as face:
+            acquiring = asyncio.ensure_future(face.acquire("k", ttl=5))
+            while not acquiring.done():
+                if trickling.is_set() and clock.next_due() < float("inf"):
+                    clock.jump(clock.next_due() - clock.now())
+                await asyncio.sleep(0.001)
+            with pytest.raises(TransportError, match="no answer within 5 seconds"):
+                acquiring.result()
+    assert clock.now() - 1000 <= 5 + 5 + 2
+
+
+@both
+@pytest.mark.parametrize("raw", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 201\r\nContent-Length: 9\r\n\r\n{"])
+async def test_what_is_no_http_is_a_transport_error(kind: str, raw: bytes, clock: ManualClock) -> None:
+    def serve(line: Line, number: int) -> None:
+        line.request()
+        line.answer(raw)
+        line.sock.shutdown(socket.SHUT_RDWR)
+
+    with listening(serve) as url:
+        async with face_at(url, kind, clock) as face:
+            with pytest.raises((TransportError, ServerError)):
+                await face.get("k")
+
+
+@both
+async def test_nobody_listening_is_told_at_once_and_without_secrets(kind: str, clock: ManualClock) -> None:
+    """SDK-8, SDK-9: a `TransportError` which says that nothing was sent."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    token = "11111111-2222-4333-8444-555555555555"
+    async with face_at(f"http://127.0.0.1:{port}", kind, clock) as face:
+        with pytest.raises(TransportError, match="POST /locks/k/lease: ConnectError") as failed:
+            await face.acquire("k", ttl=30, token=token)
+    assert failed.value.request_sent is False
+    assert failed.value.request_id is not None
+    assert "sk-x" not in str(failed.value)
+    assert token not in str(failed.value)
+    assert (failed.value.status, failed.value.code) == (None, None)
+
+
+@both
+async def test_a_holder_keeps_its_lock_over_real_connections(kind: str, clock: ManualClock, wire_url: str) -> None:
+    """SDK-3: the whole way, sockets included."""
+    async with face_at(wire_url, kind, clock) as face:
+        async with face.hold("k", ttl=30) as guard:
+            await clock.advance_async(60)
+            assert not guard.lost
+        assert not (await face.get("k")).held

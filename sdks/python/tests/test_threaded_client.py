@@ -1,0 +1,282 @@
+# ruff: noqa: PT012, SIM117 - a block is entered, used and left in one statement
+"""What only the threaded client promises: one quiet thread, interrupts, forks, the end of the process."""
+
+import asyncio
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+
+import httpx2
+import pytest
+
+from volcano_locks import Client, LockOwnershipLostError, VolcanoError
+from volcano_locks.guard import LockGuard
+from volcano_locks.testing import DropBeforeSend, FakeClient, FakeLocks, FlakyTransport, Hang, ManualClock
+
+OURS = "volcano-locks"
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == OURS]
+
+
+def eventually(true: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < give_up, "it never came to be"
+        time.sleep(0.001)
+
+
+def test_one_thread_renews_every_lock_of_a_client(client: Client, clock: ManualClock) -> None:
+    """SDK-6: started by the first request, a daemon, ended by `close`."""
+    assert not threads()
+    blocks = [client.locks.with_lock(f"k{n}", ttl=30) for n in range(30)]
+    guards = [block.__enter__() for block in blocks]
+    assert [thread.daemon for thread in threads()] == [True]
+    clock.advance(200)
+    assert not any(guard.lost for guard in guards)
+    for block in blocks:
+        block.__exit__(None, None, None)
+    client.close()
+    assert not threads()
+    with pytest.raises(VolcanoError, match="this client is closed"):
+        client.locks.get("k0")
+
+
+def test_an_idle_client_ends_its_thread_and_starts_another(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDK-6: nothing stays behind a client nobody uses; a held lock is use."""
+    monkeypatch.setattr("volcano_locks.background.IDLE_SECONDS_MAX", 0.01)
+    with server.client() as client:
+        with client.locks.with_lock("k", ttl=30):
+            eventually(lambda: len(threads()) == 1)
+            time.sleep(0.05)
+            assert len(threads()) == 1
+        eventually(lambda: not threads())
+        assert not client.locks.get("k").held
+        eventually(lambda: not threads())
+
+
+def test_a_client_may_be_shared_by_threads(client: Client) -> None:
+    won: list[int] = []
+
+    def compete() -> None:
+        for _ in range(20):
+            try:
+                with client.locks.with_lock("k", ttl=30) as guard:
+                    won.append(guard.fencing_token)
+            except VolcanoError:
+                continue
+
+    workers = [threading.Thread(target=compete) for _ in range(8)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert won
+    assert won == sorted(set(won)), "two holders, or a fencing token twice"
+    assert len(threads()) == 1
+
+
+def test_a_loss_wakes_a_thread_that_waits_for_it(client: Client, clock: ManualClock, net: FlakyTransport) -> None:
+    """Case 6: told at the deadline while the renewal still hangs."""
+    told: list[bool] = []
+    with pytest.raises(LockOwnershipLostError):
+        with client.locks.with_lock("k", ttl=5) as guard:
+            net.otherwise = Hang()
+            waiter = threading.Thread(target=lambda: told.append(guard.wait_lost()))
+            waiter.start()
+            clock.jump(4.9)
+            assert not told
+            clock.jump(0.1)
+            waiter.join(10)
+            assert told == [True]
+            net.otherwise = DropBeforeSend()
+
+
+def test_closing_a_client_under_an_open_block_ends_its_renewal(
+    server: FakeLocks, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The block says that it could not release; no thread waits for ever."""
+    client = server.client()
+    with client.locks.with_lock("k", ttl=30) as guard:
+        client.close()
+        clock.jump(29)
+        assert guard.wait_lost() is False
+    assert isinstance(guard.release_error, VolcanoError)
+    assert "lock k was not released" in caplog.text
+
+
+def test_a_block_that_is_forgotten_is_not_renewed_for_ever(
+    client: Client, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """An interrupt between entering and the body leaves no keeper behind."""
+    client.locks.with_lock("k", ttl=30).__enter__()
+    gc.collect()
+    clock.advance(100)
+    assert [seen.method for seen in net.seen] == ["POST"]
+    assert not client.locks.get("k").held
+
+
+class Interrupting(httpx2.AsyncBaseTransport):
+    """Sends the main thread a Ctrl-C once it has served a POST, and then answers at once or not at all."""
+
+    def __init__(self, inner: FakeLocks, *, answers: bool) -> None:
+        self.inner = inner
+        self.answers = answers
+        self.methods: list[str] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        self.methods.append(request.method)
+        answer = await self.inner.handle_async_request(request)
+        if request.method == "POST":
+            main = threading.main_thread().ident
+            assert main is not None
+            signal.pthread_kill(main, signal.SIGINT)
+            if not self.answers:
+                await asyncio.sleep(60)
+        return answer
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_ctrl_c_during_an_acquire_gives_the_lock_back(server: FakeLocks, answers: bool) -> None:
+    """SDK-2, cases 13 and 17: whether the answer was there already or not."""
+    transport = Interrupting(server, answers=answers)
+    with server.client(transport=transport) as client:
+        with pytest.raises(KeyboardInterrupt):
+            client.locks.acquire("k", ttl=30)
+        assert transport.methods == ["POST", "DELETE"]
+        assert not client.locks.get("k").held
+
+
+def test_ctrl_c_on_entering_a_block_leaves_nothing_held(server: FakeLocks) -> None:
+    """SDK-2, case 17."""
+    with server.client(transport=Interrupting(server, answers=False)) as client:
+        with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30):
+            pytest.fail("entered")
+        assert not client.locks.get("k").held
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked child."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            told = work()
+        except BaseException as error:
+            told = f"{type(error).__name__}: {error}"
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told_by_child:
+        told = told_by_child.read()
+    os.waitpid(child, 0)
+    return told
+
+
+def test_a_forked_child_has_lost_the_lock_and_never_releases_it(wire_url: str, clock: ManualClock) -> None:
+    """SDK-6, case 36: over real sockets, with the parent's renewal thread running."""
+    with Client(wire_url, "sk-x", clock=clock) as client, client.locks.with_lock("k", ttl=30) as guard:
+
+        def child() -> str:
+            told = [str(guard.lost), str(guard.wait_lost())]
+            try:
+                guard.raise_if_lost()
+            except LockOwnershipLostError as lost:
+                told.append(str(lost))
+            return " | ".join(told)
+
+        told = in_a_fork(child)
+        assert told == (
+            "True | True | the lease of 'k' is lost: it belongs to the process that acquired it, not to its fork"
+        )
+        assert not guard.lost
+        assert client.locks.get("k").held
+        clock.advance(100)
+        assert not guard.lost
+
+
+def test_a_child_that_leaves_the_block_leaves_the_parents_lock_alone(wire_url: str, clock: ManualClock) -> None:
+    """SDK-6, case 36: `__exit__` in the child sends nothing and reports the loss; also on its way out by error."""
+    with Client(wire_url, "sk-x", clock=clock) as client:
+        block = client.locks.with_lock("k", ttl=30)
+        guard = block.__enter__()
+
+        def leave() -> str:
+            block.__exit__(None, None, None)
+            return "left"
+
+        assert in_a_fork(leave).startswith("LockOwnershipLostError")
+        error = ValueError("child")
+
+        def leave_by_error() -> str:
+            block.__exit__(ValueError, error, None)
+            return "no other error"
+
+        assert in_a_fork(leave_by_error) == "no other error"
+        assert client.locks.get("k").held
+        assert client.locks.renew(guard.lease).fencing_token == guard.fencing_token
+        block.__exit__(None, None, None)
+        assert not client.locks.get("k").held
+
+
+def test_a_child_uses_the_client_over_sockets_of_its_own(wire_url: str, clock: ManualClock) -> None:
+    """SDK-6, case 36: the client follows; the parent's connections go on working."""
+    with Client(wire_url, "sk-x", clock=clock) as client:
+        lease = client.locks.acquire("k", ttl=30)
+
+        def child() -> str:
+            with client.locks.with_lock("of-the-child", ttl=30) as guard:
+                return f"{client.locks.get('k').held} {guard.lost}"
+
+        assert in_a_fork(child) == "True False"
+        client.locks.release(lease)
+
+
+def test_a_child_cannot_share_a_transport_it_was_not_given(client: Client) -> None:
+    """Case 36: a transport made before the fork has the parent's sockets."""
+    client.locks.get("k")
+    assert "make a new client in the child" in in_a_fork(lambda: str(client.locks.get("k")))
+
+
+@pytest.mark.real_time
+def test_a_held_lock_does_not_keep_the_process_alive() -> None:
+    """SDK-6: a block left open, a renewal that hangs, a thread that waits: the interpreter still ends at once."""
+    program = """
+import threading
+from volcano_locks.clock import SystemClock
+from volcano_locks.testing import FakeLocks, FlakyTransport, Hang, Pass
+fake = FakeLocks()
+net = FlakyTransport(fake, SystemClock(), [Pass()], otherwise=Hang())
+client = fake.client(transport=net, clock=SystemClock())
+block = client.locks.with_lock("k", ttl=5)
+guard = block.__enter__()
+threading.Thread(target=guard.wait_lost, daemon=True).start()
+threading.Event().wait(2)
+print(len(net.seen), "requests")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert ended.stdout == "2 requests\n"
+    assert ended.stderr == ""
+
+
+def test_the_fake_acts_the_example_of_its_own_documentation() -> None:
+    """SDK-10."""
+    clock = ManualClock()
+    guards: list[LockGuard] = []
+    with pytest.raises(LockOwnershipLostError):
+        with FakeClient(clock) as client, client.locks.with_lock("nightly", ttl=30) as guard:
+            guards.append(guard)
+            clock.advance(300)
+            assert not guard.lost
+            clock.jump(31)
+            assert guard.lost
+    assert guards[0].lost
