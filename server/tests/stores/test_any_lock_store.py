@@ -18,6 +18,7 @@ async def test_a_record_comes_back_as_it_was_written(store: OpenStore, clock: Ma
         key("held"): held("a", clock.now_ms(), holder="host-1/4711"),
         key("nameless"): held("b", clock.now_ms()),
         key("free"): Free(7, clock.now_ms()),
+        key("zero"): Free(0, 0),
         key("retired"): Free(2**53 - 1, clock.now_ms(), tuple(digest(str(number)) for number in range(16))),
     }
     await put(store.locks, *records.items())

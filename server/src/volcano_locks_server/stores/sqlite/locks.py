@@ -24,7 +24,7 @@ from .connection import transaction
 from .rows import read_records, write_records
 from .writer import Writer
 
-PURGE_ROWS_MAX: Final = 1_000  # of one transaction, so that lock traffic waits a few milliseconds at most
+PURGE_ROWS_MAX: Final = 250  # of one transaction, so that lock traffic waits a few milliseconds at most
 PROVEN_SECONDS: Final = 1.0
 
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from .claim import Claim
 from .connection import transaction
 from .writer import Writer
 
-DELETE_ROWS_MAX: Final = 1_000
+DELETE_ROWS_MAX: Final = 250
 
 _PROJECT: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
 _KEY: Final = (
