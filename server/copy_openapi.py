@@ -1,4 +1,4 @@
-"""Write spec/openapi.yaml into the package as JSON, where the server answers it from (OPS-4). Run after changing the spec."""
+"""Write spec/openapi.yaml into the package as JSON, which the server answers (OPS-4). Run after changing the spec."""
 
 import json
 from pathlib import Path

@@ -4,10 +4,17 @@ At `info`: a lease that lapsed (told when it is taken over, and when its owner r
 a refusal (within the budget of `Log.often`) and a store that cannot answer. At `debug`: everything else.
 """
 
-from ..lease import LAPSED, Granted, Outcome, Refused, Released
+from ..lease import LAPSED, Granted, Outcome, Refused, Released, State
 from ..service import Denied
 from ..telemetry import Log
 from .wire import instant
+
+
+def worth_telling(operation: str, outcome: Outcome | Denied) -> bool:
+    """Whether `tell` has something to say at level `info`; asked first, so that the daily work builds nothing."""
+    if isinstance(outcome, Granted):
+        return outcome.lapsed is not None
+    return not isinstance(outcome, State) and (operation == "force_release" or not isinstance(outcome, Released))
 
 
 def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str]) -> None:

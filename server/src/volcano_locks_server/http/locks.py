@@ -16,7 +16,7 @@ from ..quota import Admission, Verdict
 from ..service import Denied, LockService
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
-from .events import tell
+from .events import tell, worth_telling
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
@@ -147,7 +147,7 @@ class LockRoutes:
                 raise
             return denied
         outcome = await self._service.perform_admitted(caller.project_id, key, command, admission)
-        if self._log.debug or type(outcome) is not Granted or outcome.how == "taken_over":
+        if self._log.debug or worth_telling(operation.name, outcome):
             about = {"project_id": caller.project_id, "key": key, "request_id": request.id.decode()}
             tell(self._log, operation.name, outcome, about)
         return outcome

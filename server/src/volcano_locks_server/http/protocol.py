@@ -10,17 +10,22 @@ before it. What takes too long is closed without a word. This file knows uvicorn
 release is pinned and tests/http hold it to all of the above.
 """
 
-from typing import Any, Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from ..errors import Code
 from .connections import Connections
 from .problems import STATUS_BY_CODE, UNAVAILABLE_MESSAGE, problem_body, problem_headers
 from .wire import new_request_id
+
+if TYPE_CHECKING:
+    from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
 
 HEADERS_MAX: Final = 100
 HEAD_BYTES_MAX: Final = 32_768
@@ -137,8 +142,35 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         headers.append((name, value))
 
     def on_headers_complete(self) -> None:
+        """As uvicorn does it, without what it does for applications that are not ours, and with `_Cycle`."""
         self._in_head = False
-        super().on_headers_complete()
+        version = self.parser.get_http_version()
+        url = httptools.parse_url(self.url)
+        scope = self.scope
+        scope["method"] = self.parser.get_method().decode("ascii")
+        scope["http_version"] = version
+        scope["raw_path"] = url.path
+        scope["path"] = unquote(url.path.decode("ascii"))
+        scope["query_string"] = url.query or b""
+        before = self.cycle
+        self.cycle = _Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=self.server_state.default_headers,
+            message_event=asyncio.Event(),
+            expect_100_continue=self.expect_100_continue,
+            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if before is None or before.response_complete:
+            self._start_asgi_task(self.cycle, self.app)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
@@ -208,6 +240,45 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._discarded_bytes += count
         if self._discarded_bytes > DISCARDED_BYTES_MAX:
             self.transport.close()
+
+
+class _Cycle(RequestResponseCycle):
+    """One request and its answer, which this application always gives whole: head and body in one write.
+
+    Unlike uvicorn's, it does not look for line breaks in headers: none of ours holds anything a caller chose.
+    """
+
+    _head: "HTTPResponseStartEvent | None" = None
+
+    async def send(self, message: "ASGISendEvent") -> None:
+        if self.flow.write_paused and not self.disconnected:
+            await self.flow.drain()
+        if self.disconnected:
+            return
+        if message["type"] == "http.response.start":
+            self.response_started = True
+            self.waiting_for_100_continue = False
+            self._head = message
+        elif message["type"] == "http.response.body" and not self.response_complete and self._head is not None:
+            self.transport.write(self._bytes(self._head, message.get("body", b"")))
+            self.response_complete = True
+            self.message_event.set()
+            if not self.keep_alive:
+                self.transport.close()
+            self.on_response()
+        else:
+            raise RuntimeError(f"not expected now: {message['type']}")
+
+    def _bytes(self, head: "HTTPResponseStartEvent", body: bytes) -> bytes:
+        parts = [STATUS_LINE[head["status"]]]
+        for name, value in self.default_headers:
+            parts += (name, b": ", value, b"\r\n")
+        for name, value in head.get("headers", ()):
+            parts += (name, b": ", value, b"\r\n")
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self.scope["method"] != "HEAD":
+            parts.append(body)
+        return b"".join(parts)
 
 
 def _answer(code: Code, message: str, retry_after_seconds: int | None) -> bytes:
