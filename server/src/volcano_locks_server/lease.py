@@ -234,8 +234,7 @@ def release(record: LockRecord | None, command: Release, now_ms: int) -> Decisio
             return Decision(Free(record.fencing_token, now_ms, (command.owner_digest,)), Released(record))
         if blocks_others(record, now_ms):
             return Decision(record, NOT_OWNER)
-        freed_at_ms = record.expires_at_ms + GRACE_MS
-        return Decision(Free(record.fencing_token, freed_at_ms, (command.owner_digest,)), Released(None))
+        return Decision(Free(record.fencing_token, now_ms, (command.owner_digest,)), Released(None))
     if record is None:
         return Decision(Free(0, now_ms, (command.owner_digest,)), Released(None))
     if _is_retired(record, command.owner_digest):

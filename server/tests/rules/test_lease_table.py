@@ -29,7 +29,8 @@ from volcano_locks_server.lease import (
 NOW = 1_800_000_000_000
 ME = b"m" * 32
 OTHER = b"o" * 32
-NINETY_DAYS = 7_776_000_000
+DAY = 86_400_000
+NINETY_DAYS = 90 * DAY
 
 
 def held_until(distance_ms: int, owner: bytes = ME) -> Held:
@@ -197,12 +198,14 @@ def test_release_by_the_owner_frees_and_retires(distance: int) -> None:
     assert outcome(freed.record, Acquire(OTHER, 30)) == "acquired"
 
 
-@pytest.mark.parametrize("record", [None, Free(77, NOW - 5), held_until(-1_000, OTHER)])
+@pytest.mark.parametrize("record", [None, Free(77, NOW - 5), held_until(-1_000, OTHER), held_until(-90_000_000, OTHER)])
 def test_a_release_that_overtakes_its_acquire_keeps_it_out(record: LockRecord | None) -> None:
     """LEASE-11, case 15: a given-up acquire that arrives after its release stays without effect."""
     freed = decide(record, Release(ME), NOW).record
     assert outcome(freed, Acquire(ME, 30)) == "lock_ownership_lost"
     assert outcome(freed, Acquire(OTHER, 30)) == "acquired"
+    assert freed is not None
+    assert not lease.purgeable(freed, NOW + DAY - 1)
 
 
 def test_a_stranger_s_release_does_not_retire_a_lapsed_owner() -> None:
@@ -241,9 +244,6 @@ def test_a_late_renewal_after_release_creates_nothing() -> None:
     assert kept is freed
     assert isinstance(answer, Refused)
     assert answer.code == "lock_ownership_lost"
-
-
-DAY = 86_400_000
 
 
 @pytest.mark.parametrize(
