@@ -88,6 +88,7 @@ def _set_up(connection: apsw.Connection) -> None:
         "foreign_keys = ON",
         "trusted_schema = OFF",
         "cell_size_check = ON",
+        "temp_store = MEMORY",  # else a many-row upsert keeps its statement journal in a temporary file
         f"cache_size = -{CACHE_KIB}",
         f"wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}",
         f"journal_size_limit = {WAL_BYTES_KEPT_MAX}",
