@@ -36,7 +36,7 @@ from .telemetry import Log, Metrics, new_log
 DRAIN_SECONDS_MAX: Final = 15.0
 PURGE_EVERY_SECONDS: Final = 60.0
 PURGE_MAX: Final = 1_000
-PURGES_MAX: Final = 100
+PURGES_MAX: Final = 1_000
 LAST_USED_EVERY_SECONDS: Final = 10.0
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -103,6 +104,28 @@ async def test_a_port_in_use_is_told() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"port {port} .*--port"):
             await Server(Settings(store="memory://", port=port)).start()
+
+
+@pytest.mark.real_time
+async def test_it_speaks_tls_with_the_files_it_is_given(tmp_path: Path) -> None:
+    """A certificate and its key open any address; files that are none are told by their flags."""
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    settings = Settings(
+        store="memory://", host="0.0.0.0", port=0, tls_certificate=certificate, tls_key=key, log_level="error"
+    )
+    trusting = ssl.create_default_context(cafile=str(certificate))
+    async with Server(settings) as server, httpx2.AsyncClient(verify=trusting) as client:
+        assert server.url.startswith("https://0.0.0.0:")
+        url = server.url.replace("0.0.0.0", "127.0.0.1")
+        assert (await client.get(url + "/healthz")).status_code == 200
+        with pytest.raises(httpx2.TransportError):
+            await client.get(url.replace("https", "http") + "/healthz")
+    key.write_text("no key")
+    with pytest.raises(SettingsError, match="--tls-certificate"):
+        await Server(settings).start()
 
 
 async def test_a_store_of_no_kind_is_told() -> None:

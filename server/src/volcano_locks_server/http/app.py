@@ -20,6 +20,7 @@ from ..store import LockStore, Registry
 from ..telemetry import Log, Metrics
 from .access import Access
 from .admin import Admin
+from .events import tell_failure
 from .locks import PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
 from .ops import Operations
 from .problems import (
@@ -124,14 +125,13 @@ class App:
                 await _response("internal", INTERNAL_MESSAGE, None)(scope, receive, send_with_id)
 
     def _failure(self, error: LockError, request_id: bytes) -> Response:
+        message = error.message
         if isinstance(error, StoreUnavailableError):
             self._metrics.store_error(error.cause_code)
-            if self._log.often():
-                self._log.trouble("store_unavailable", cause=error.cause_code, request_id=request_id.decode())
-            return _response(error.code, UNAVAILABLE_MESSAGE, error.retry_after_seconds)
+            message = UNAVAILABLE_MESSAGE
         if self._log.often():
-            self._log.event("refused", code=error.code, request_id=request_id.decode())
-        response = _response(error.code, error.message, error.retry_after_seconds)
+            tell_failure(self._log, error, request_id.decode(), None)
+        response = _response(error.code, message, error.retry_after_seconds)
         if isinstance(error, MethodNotAllowedError):
             response.headers["allow"] = error.allowed
         return response

@@ -4,6 +4,7 @@ At `info`: a lease that lapsed (told when it is taken over, and when its owner r
 a refusal (within the budget of `Log.often`) and a store that cannot answer. At `debug`: everything else.
 """
 
+from ..errors import LockError, StoreUnavailableError
 from ..lease import LAPSED, Granted, Outcome, Refused, Released, State
 from ..service import Denied
 from ..telemetry import Log
@@ -53,3 +54,11 @@ def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, s
                 log.bug("store_failed", outcome.cause, **about)
         else:
             log.event("refused", **about, code=outcome.code)
+
+
+def tell_failure(log: Log, error: LockError, request_id: str, project_id: str | None) -> None:
+    """Log a request that was refused before it came to a lease. Ask `Log.often` first."""
+    if isinstance(error, StoreUnavailableError):
+        log.trouble("store_unavailable", cause=error.cause_code, request_id=request_id, project_id=project_id)
+    else:
+        log.event("refused", code=error.code, request_id=request_id, project_id=project_id)

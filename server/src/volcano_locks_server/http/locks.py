@@ -16,7 +16,7 @@ from ..quota import Admission, Verdict
 from ..service import Denied, LockService
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
-from .events import tell, worth_telling
+from .events import tell, tell_failure, worth_telling
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
@@ -174,14 +174,14 @@ class LockRoutes:
         return _problem(denied.code, denied.message, denied.retry_after_seconds)
 
     def _failed(self, error: LockError, request: _Request) -> Answer:
+        """The answer to a request that holds no command, or whose bearer could not be looked up."""
+        message = error.message
         if isinstance(error, StoreUnavailableError):
             self._metrics.store_error(error.cause_code)
-            if self._log.often():
-                self._log.trouble("store_unavailable", cause=error.cause_code, request_id=request.id.decode())
-            return _problem(error.code, UNAVAILABLE_MESSAGE, error.retry_after_seconds)
+            message = UNAVAILABLE_MESSAGE
         if self._log.often():
-            self._log.event("refused", code=error.code, request_id=request.id.decode())
-        answer = _problem(error.code, error.message, error.retry_after_seconds)
+            tell_failure(self._log, error, request.id.decode(), _project_of(request))
+        answer = _problem(error.code, message, error.retry_after_seconds)
         if isinstance(error, MethodNotAllowedError):
             answer.headers.append((b"allow", error.allowed.encode()))
         return answer
@@ -238,6 +238,10 @@ async def _command(operation: Operation, request: _Request, caller: Caller) -> t
         return key, Release(owner.digest)
     ttl = ttl_seconds(await read_body(request.receive))
     return key, Acquire(owner.digest, ttl, label) if operation is _ACQUIRE else Renew(owner.digest, ttl, label)
+
+
+def _project_of(request: _Request) -> str | None:
+    return None if request.caller is None else request.caller.project_id
 
 
 def _state(state: State) -> Answer:

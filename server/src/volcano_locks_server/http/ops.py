@@ -1,8 +1,12 @@
-"""For operators and their tools: health, readiness, metrics and the wire's description. No credential, no secret."""
+"""For operators and their tools: health, readiness, metrics and the wire's description. No credential, no secret.
+
+As anybody may ask, the store is asked one question of a kind at a time: who asks meanwhile shares its answer.
+"""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -11,6 +15,8 @@ from ..errors import LockError, StoreUnavailableError
 from ..store import LockStore
 from ..telemetry import Metrics
 from .problems import DRAINING_MESSAGE
+
+T = TypeVar("T")
 
 READY_SECONDS_MAX: Final = 5.0
 HELD_SECONDS_MAX: Final = 2.0
@@ -22,7 +28,8 @@ class Operations:
 
     def __init__(self, store: LockStore, metrics: Metrics) -> None:
         self.draining = False
-        self._store: Final = store
+        self._ready: Final = _Shared(store.ready)
+        self._held: Final = _Shared(store.count_held)
         self._metrics: Final = metrics
         self._openapi: Final = files(__package__).joinpath("openapi.json").read_bytes()
 
@@ -36,7 +43,7 @@ class Operations:
             raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
         try:
             async with asyncio.timeout(READY_SECONDS_MAX):
-                await self._store.ready()
+                await self._ready.answer()
         except StoreUnavailableError as error:
             message = f"the store cannot answer: {error.cause_code}"
         except TimeoutError:
@@ -50,7 +57,7 @@ class Operations:
         held: int | None = None
         try:
             async with asyncio.timeout(HELD_SECONDS_MAX):
-                held = await self._store.count_held()
+                held = await self._held.answer()
         except (StoreUnavailableError, TimeoutError):
             held = None
         return Response(self._metrics.text(held), headers={"content-type": METRICS_TYPE})
@@ -58,6 +65,27 @@ class Operations:
     async def openapi(self, _request: Request) -> Response:
         """The wire for machines, as in spec/openapi.yaml."""
         return _json(self._openapi)
+
+
+class _Shared(Generic[T]):
+    """A question to the store that is not asked again while it is being answered."""
+
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+        self._ask: Final = ask
+        self._asking: asyncio.Task[T] | None = None
+
+    async def answer(self) -> T:
+        """The store's answer or error. Who gives up waiting leaves the question to the others."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask(), name="store-question")
+            self._asking.add_done_callback(_heard)
+        return await asyncio.shield(self._asking)
+
+
+def _heard(asking: "asyncio.Task[Any]") -> None:
+    """An error that nobody waits for any more is no surprise."""
+    if not asking.cancelled():
+        asking.exception()
 
 
 def _json(body: bytes) -> Response:
