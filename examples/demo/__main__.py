@@ -21,7 +21,7 @@ from volcano_locks import Client
 LOCK = "daily-rollup"
 GRACE_SECONDS = 1
 TAKEOVER_SECONDS = 15
-LATE_SECONDS = 2.5
+LATE_SECONDS = 4.0
 
 
 def check(holds: bool, promise: str) -> None:

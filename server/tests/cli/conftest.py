@@ -80,8 +80,8 @@ def start() -> Iterator[Callable[..., Running]]:
             [PROGRAM, *arguments],
             env=os.environ | environment,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if announces_on == "stdout" else None,
-            stderr=subprocess.PIPE if announces_on == "stderr" else None,
+            stdout=None if announces_on == "stderr" else subprocess.PIPE,
+            stderr={"stderr": subprocess.PIPE, "stdout": None, "both": subprocess.STDOUT}[announces_on],
             text=True,
         )
         started.append(process)

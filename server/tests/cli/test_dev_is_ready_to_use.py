@@ -49,11 +49,11 @@ def test_it_takes_the_next_port_when_its_own_is_taken(start: Callable[..., Runni
     except OSError:  # somebody else has it already, which serves as well
         taken = socket.create_server(("127.0.0.1", 0))
     with taken:
-        server = start("dev")
-        first = server.read_until(r"port (\d+) is taken, trying the next one")
-        server.process.terminate()
-        assert first == str(PORT_DEFAULT)
-        assert server.process.wait(WAIT_SECONDS) == 0
+        server = start("dev", announces_on="both")
+        exports = exports_in(shown_by(server))
+        assert f"port {PORT_DEFAULT} is taken, trying the next one" in server.text
+        assert not exports["VOLCANO_API_URL"].endswith(f":{PORT_DEFAULT}")
+        assert server.stop(signal.SIGTERM) == 0
 
 
 def test_it_listens_on_this_machine_alone_and_takes_nothing_from_the_environment(start: Callable[..., Running]) -> None:
