@@ -11,6 +11,7 @@ whose usage errors end with 2.
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -60,6 +61,13 @@ class App(click.Group):
             )
         return None
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command named."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            raise _deaf_reader() from None
+
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
@@ -80,10 +88,17 @@ class App(click.Group):
         except exits.Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
         except BrokenPipeError:
-            # The reader of our data has gone; a second try to flush at exit must not complain either.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(exits.INPUT_OUTPUT)
+            sys.exit(_deaf_reader().exit_code)
+        except Exception:  # noqa: BLE001 (a bug: show it whole, under its own code)
+            traceback.print_exc()
+            sys.exit(exits.INTERNAL)
         sys.exit(result if isinstance(result, int) else 0)
+
+
+def _deaf_reader() -> exits.Stop:
+    """The reader of our data has gone; the flush at exit must not complain of it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return exits.Stop(None, exits.INPUT_OUTPUT)
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
@@ -98,10 +113,10 @@ def _load(entry_point: "EntryPoint") -> click.Command:
         command = entry_point.load()
     except (ImportError, AttributeError) as error:
         raise exits.Stop(
-            f"`{entry_point.name}` cannot be loaded: {error}; is its distribution whole?", exits.USAGE
+            f"`{entry_point.name}` cannot be loaded: {error}; is its distribution whole?", exits.INTERNAL
         ) from error
     if not isinstance(command, click.Command):
-        raise exits.Stop(f"`{entry_point.name}` ({entry_point.value}) is no click command", exits.USAGE)
+        raise exits.Stop(f"`{entry_point.name}` ({entry_point.value}) is no click command", exits.INTERNAL)
     return command
 
 

@@ -6,6 +6,7 @@ so a script can tell "the job failed" from "the job did not run".
 
 from typing import Final
 
+NOT_DONE: Final = 1
 USAGE: Final = 64
 UNAVAILABLE: Final = 69
 INTERNAL: Final = 70

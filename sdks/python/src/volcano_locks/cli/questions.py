@@ -6,8 +6,6 @@ import click
 
 from . import exits
 
-DECLINED = 1
-
 
 def ask(question: str, yes: bool) -> None:
     """Go on after a yes, or when `yes` was given; Stop otherwise, and at once when nobody can answer."""
@@ -16,4 +14,4 @@ def ask(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise exits.Stop("this asks first, and nobody is here to answer; pass --yes to go on", exits.USAGE)
     if not click.confirm(question, err=True):
-        raise exits.Stop("nothing was changed", DECLINED)
+        raise exits.Stop("nothing was changed", exits.NOT_DONE)

@@ -26,6 +26,7 @@ from .output import message
 from .terminal import Terminal
 from .warden import KILL_AFTER_SECONDS
 
+DYING_SECONDS: Final = 0.2
 LEFTOVER_SECONDS: Final = 5.0
 LAST_WAIT_SECONDS: Final = 5.0
 
@@ -125,9 +126,10 @@ class Supervisor:
         if reached_for_it and self._terminal.lend(self._group.group_id):
             self._group.send(signal.SIGCONT)
             return
-        # The shell that started us sees only us: it must see us stop, or the terminal is nobody's. Nobody renews
-        # meanwhile, so the lease may lapse; `_go_on` looks before it lets the command go on.
+        # The shell sees only our group: it must see all of it stop (a script that waits for us included), or the
+        # terminal is nobody's. Nobody renews meanwhile; `_go_on` looks before it lets the command go on.
         self._terminal.take_back()
+        os.killpg(os.getpgrp(), signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
     def _go_on(self) -> None:
@@ -137,8 +139,7 @@ class Supervisor:
             self._group.send(signal.SIGCONT)
 
     def _clear_leftovers(self) -> bool:
-        self._reap()
-        if not self._group.alive():
+        if self._gone_within(DYING_SECONDS):
             return True
         if self._kill_at is None:
             message("the command left processes behind; stopping them before the lock is released")

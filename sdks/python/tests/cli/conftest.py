@@ -1,0 +1,129 @@
+"""A server that really runs, and the command line run against it: as a process, or in this one."""
+
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from click.testing import CliRunner, Result
+
+from volcano_locks import Client
+from volcano_locks.cli.app import app
+from volcano_locks_server.testing import RunningServer, running_server
+
+WAIT_SECONDS = 20.0
+PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
+
+
+class Start(Protocol):
+    """Starts the command line as a process."""
+
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]: ...
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RunningServer]:
+    """One server for all tests; each uses lock keys of its own."""
+    with running_server() as running:
+        yield running
+
+
+@pytest.fixture
+def environment(server: RunningServer) -> dict[str, str]:
+    """What a worker's shell would have set."""
+    return {
+        **os.environ,
+        "VOLCANO_API_URL": server.url,
+        "VOLCANO_SERVICE_KEY": server.service_key,
+        "VOLCANO_LOCKS_ADMIN_TOKEN": server.admin_token,
+    }
+
+
+@pytest.fixture
+def key(request: pytest.FixtureRequest) -> str:
+    """A lock of this test's own."""
+    return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:100]
+
+
+@pytest.fixture
+def client(server: RunningServer) -> Iterator[Client]:
+    """The client, to see from outside what the command line did."""
+    with Client(server.url, server.service_key) as found:
+        yield found
+
+
+@pytest.fixture
+def invoke(environment: dict[str, str]) -> Callable[..., Result]:
+    """Run a command in this process."""
+
+    def run(*arguments: str, stdin: str | None = None, **env: str | None) -> Result:
+        return CliRunner(env={**environment, **env}).invoke(app, arguments, input=stdin)
+
+    return run
+
+
+@pytest.fixture
+def start(environment: dict[str, str]) -> Iterator[Start]:
+    """Start a command as a process of its own; whatever still runs at the end is ended."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*PROGRAM, *arguments],
+            env=environment if env is None else dict(env),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], object]], None]:
+    """Wait for something another process does; fail when it does not come."""
+
+    def wait(happened: Callable[[], object]) -> None:
+        end = time.monotonic() + WAIT_SECONDS
+        while not happened():
+            assert time.monotonic() < end, "it never happened"
+            time.sleep(0.01)
+
+    return wait
+
+
+@pytest.fixture
+def pid_in(until: Callable[[Callable[[], object]], None]) -> Callable[[Path], int]:
+    """The process id that a command wrote into a file, once it has."""
+
+    def read(file: Path) -> int:
+        until(lambda: file.exists() and file.read_text().endswith("\n"))
+        return int(file.read_text())
+
+    return read
+
+
+@pytest.fixture
+def running() -> Callable[[int], bool]:
+    """Whether a process still does anything: it exists and is no zombie."""
+
+    def look(process_id: int) -> bool:
+        try:
+            stat = Path(f"/proc/{process_id}/stat").read_text()
+        except OSError:
+            return False
+        return stat.rpartition(")")[2].split()[0] != "Z"
+
+    return look

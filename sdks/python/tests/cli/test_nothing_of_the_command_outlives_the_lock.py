@@ -1,0 +1,165 @@
+"""Case 38: signals, loss, and the wrapper's own death reach the whole process group of the command.
+
+These are about processes and the kernel, so they run in real time; each waits for what happens, not for how long.
+"""
+
+import signal
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from volcano_locks import Client
+from volcano_locks.cli.warden import KILL_AFTER_SECONDS
+from volcano_locks_server.testing import running_server
+
+from .conftest import Start
+
+pytestmark = pytest.mark.real_time
+
+# A command with a grandchild, both deaf to SIGTERM; each writes down who it is.
+STUBBORN = """
+trap '' TERM
+sh -c 'trap "" TERM; echo $$ > {0}/grandchild; while :; do sleep 0.1; done' &
+echo $$ > {0}/child
+while :; do date +%s.%N > {0}/now; mv {0}/now {0}/last; sleep 0.05; done
+"""
+
+Until = Callable[[Callable[[], object]], None]
+PidIn = Callable[[Path], int]
+Running = Callable[[int], bool]
+
+
+class Family:
+    """The command and its grandchild, once both are there."""
+
+    def __init__(self, folder: Path, pid_in: PidIn, running: Running) -> None:
+        self.script = STUBBORN.format(folder)
+        self._files = (folder / "child", folder / "grandchild")
+        self._pid_in = pid_in
+        self._running = running
+        self._ids: list[int] = []
+
+    def meet(self) -> None:
+        self._ids = [self._pid_in(file) for file in self._files]
+        assert self.at_work() == 2
+
+    def at_work(self) -> int:
+        return sum(self._running(process_id) for process_id in self._ids)
+
+
+@pytest.fixture
+def family(tmp_path: Path, pid_in: PidIn, running: Running) -> Family:
+    """A command and a grandchild that both ignore SIGTERM."""
+    return Family(tmp_path, pid_in, running)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT])
+def test_signals_are_passed_on_to_the_group(
+    start: Start, key: str, tmp_path: Path, until: Until, number: signal.Signals
+) -> None:
+    """CLI-7: the command decides what a signal means; its grandchild hears of it too."""
+    name = number.name.removeprefix("SIG")
+    inner = f'trap "echo grandchild; exit 0" {name}; touch {tmp_path}/up; while :; do sleep 0.02; done'
+    # A shell ignores INT and QUIT for what it starts in the background, so the grandchild is in the foreground.
+    script = f"trap 'echo child; exit 9' {name}; sh -c '{inner}'; exit 1"
+    process = start("run", key, "--", "sh", "-c", script)
+    until((tmp_path / "up").exists)
+    process.send_signal(number)
+    out, _ = process.communicate()
+    assert process.returncode == 9
+    assert sorted(out.split()) == ["child", "grandchild"]
+
+
+def test_what_the_command_left_behind_is_stopped_before_the_release(
+    start: Start, client: Client, tmp_path: Path, pid_in: PidIn, running: Running
+) -> None:
+    """Case 38: a grandchild that still runs is still working under the lock."""
+    script = (
+        f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done; exit 3"
+    )
+    process = start("run", "left-behind", "--", "sh", "-c", script)
+    _, err = process.communicate()
+    assert process.returncode == 3
+    assert "left processes behind" in err
+    assert not running(pid_in(tmp_path / "pid"))
+    assert not client.locks.get("left-behind").held
+
+
+def test_wrapper_killed_outright_takes_the_whole_group_along(
+    start: Start, key: str, family: Family, until: Until
+) -> None:
+    """Case 38: SIGKILL of the wrapper, a child and a grandchild that ignore SIGTERM."""
+    process = start("run", key, "--", "sh", "-c", family.script)
+    family.meet()
+    process.kill()
+    until(lambda: family.at_work() == 0)
+
+
+def test_loss_told_by_the_server_ends_the_group_with_76(start: Start, key: str, client: Client, family: Family) -> None:
+    """CLI-9, case 38: forced out; the command ignores SIGTERM and is killed."""
+    process = start("run", key, "--ttl", "5s", "--", "sh", "-c", family.script)
+    family.meet()
+    client.locks.force_release(key)
+    _, err = process.communicate()
+    assert process.returncode == 76
+    assert "ownership of the lock was lost" in err
+    assert family.at_work() == 0
+
+
+def test_command_that_ends_well_after_a_loss_is_still_76(
+    start: Start, key: str, client: Client, tmp_path: Path, pid_in: PidIn
+) -> None:
+    """CLI-9, case 39: a loss is never exit code 0."""
+    script = f"trap 'exit 0' TERM; echo $$ > {tmp_path}/pid; while :; do sleep 0.02; done"
+    process = start("run", key, "--ttl", "5s", "--", "sh", "-c", script)
+    pid_in(tmp_path / "pid")
+    client.locks.force_release(key)
+    process.communicate()
+    assert process.returncode == 76
+
+
+def test_loss_found_only_at_the_release_is_76(
+    start: Start, key: str, client: Client, tmp_path: Path, until: Until
+) -> None:
+    """Case 39: somebody else took the lock while the command ran, between two renewals."""
+    process = start("run", key, "--ttl", "90d", "--", "sh", "-c", f"touch {tmp_path}/up; read line")
+    until((tmp_path / "up").exists)
+    client.locks.force_release(key)
+    client.locks.acquire(key, ttl=30)
+    _, err = process.communicate("\n")
+    assert process.returncode == 76
+    assert err
+
+
+def test_silent_server_ends_the_group_before_the_grace_does(
+    start: Start, key: str, environment: dict[str, str], tmp_path: Path, family: Family
+) -> None:
+    """CLI-9: the server vanishes, the lease runs out, and the last sign of work is older than expiry + 1 s."""
+    with running_server() as server:
+        env = environment | {"VOLCANO_API_URL": server.url, "VOLCANO_SERVICE_KEY": server.service_key}
+        script = f"echo $VOLCANO_LOCK_EXPIRES_AT > {tmp_path}/expires\n" + family.script
+        process = start("run", key, "--ttl", "5s", "--", "sh", "-c", script, env=env)
+        family.meet()
+    process.communicate()
+    assert process.returncode == 76
+    assert family.at_work() == 0
+    expires_at = datetime.fromisoformat((tmp_path / "expires").read_text().strip()).timestamp()
+    last = float((tmp_path / "last").read_text())
+    assert last < expires_at + 1.0
+    assert KILL_AFTER_SECONDS < 1.0
+
+
+def test_release_that_fails_keeps_the_commands_code(
+    start: Start, key: str, environment: dict[str, str], tmp_path: Path, until: Until
+) -> None:
+    """CLI-8, case 39: told on stderr; the work was done under the lock."""
+    with running_server() as server:
+        env = environment | {"VOLCANO_API_URL": server.url, "VOLCANO_SERVICE_KEY": server.service_key}
+        process = start("run", key, "--", "sh", "-c", f"touch {tmp_path}/up; read line; exit 4", env=env)
+        until((tmp_path / "up").exists)
+    _, err = process.communicate("\n")
+    assert process.returncode == 4
+    assert "was not released" in err
+    assert "is free again by itself" in err

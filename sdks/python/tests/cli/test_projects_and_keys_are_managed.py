@@ -1,0 +1,128 @@
+"""CLI-12: projects and service keys, against a server that really has them."""
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from click.testing import Result
+
+from volcano_locks import Client
+from volcano_locks_server.testing import RunningServer
+
+from .conftest import PROGRAM
+
+Invoke = Callable[..., Result]
+
+
+@pytest.fixture
+def project(invoke: Invoke, key: str) -> Iterator[str]:
+    """A project of this test's own, by name."""
+    assert invoke("project", "create", key).exit_code == 0
+    yield key
+    invoke("project", "delete", key, "--yes")
+
+
+def test_project_is_created_shown_changed_and_deleted(invoke: Invoke, project: str) -> None:
+    shown = json.loads(invoke("project", "show", project, "--json").stdout)
+    assert shown["name"] == project
+    assert shown["id"] in invoke("project", "list").stdout
+    changed = invoke("project", "set", shown["id"], "--requests-per-minute", "0", "--name", f"{project}-2")
+    assert "no limit" in changed.stdout
+    assert invoke("project", "show", project).exit_code == 64
+    assert invoke("project", "delete", f"{project}-2").exit_code == 64
+    assert invoke("project", "delete", f"{project}-2", "--yes").exit_code == 0
+    names = [item["name"] for item in json.loads(invoke("project", "list", "--json").stdout)["items"]]
+    assert f"{project}-2" not in names
+
+
+def test_secret_alone_is_on_stdout_and_works_until_revoked(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """CLI-12, CLI-2: shown once, with a warning beside it."""
+    created = invoke("key", "create", project, "w1", "--permission", "locks.manage", "--expires-in", "90d")
+    secret = created.stdout.strip()
+    assert secret.startswith("sk-")
+    assert secret not in created.stderr
+    assert "only time" in created.stderr
+    with Client(server.url, secret) as client:
+        assert not client.locks.get("k").held
+    listed = invoke("key", "list", project).stdout
+    assert secret not in listed
+    assert secret[:6] in listed
+    assert "locks.manage" in listed
+    assert invoke("key", "revoke", project, "w1").exit_code == 64
+    assert invoke("key", "revoke", project, "w1", "--yes").exit_code == 0
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=secret).exit_code == 77
+
+
+def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:
+    old = invoke("key", "create", project, "w1").stdout.strip()
+    assert invoke("key", "rotate", project, "w1").exit_code == 64
+    new = json.loads(invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json").stdout)["key_value"]
+    assert new != old
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 0
+    newest = invoke("key", "rotate", project, "w1", "--yes").stdout.strip()
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=new).exit_code == 77
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=newest).exit_code == 0
+
+
+def test_lists_longer_than_a_page_are_whole(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """More service keys than one answer holds."""
+    from volcano_locks.cli.admin import admin_of, keys_path
+    from volcano_locks.cli.connection import Connection
+
+    with admin_of(Connection(server.url, server.admin_token, "the test")) as admin:
+        path = keys_path(admin.project(project)["id"])
+        for number in range(101):
+            admin.ask("POST", path, {"name": f"key-{number}"})
+    assert len(json.loads(invoke("key", "list", project, "--json").stdout)["items"]) == 101
+    lines = invoke("key", "list", project).stdout.splitlines()
+    assert len(lines) == 102
+    begins = lines[0].index("BEGINS")
+    assert all(line[begins:].startswith("sk-") for line in lines[1:])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("project", "show", "nobody"), 64),
+        (("project", "create", "not a name"), 64),
+        (("project", "create", "test"), 64),
+        (("project", "set", "test"), 64),
+        (("key", "list", "nobody"), 64),
+        (("key", "revoke", "test", "nobody", "--yes"), 64),
+        (("key", "create", "test", "k", "--permission", "all"), 64),
+    ],
+)
+def test_mistakes_are_64(invoke: Invoke, arguments: tuple[str, ...], code: int) -> None:
+    """CLI-4."""
+    result = invoke(*arguments)
+    assert (result.exit_code, result.stdout) == (code, "")
+    assert result.stderr
+
+
+def test_admin_credentials_are_77(invoke: Invoke, server: RunningServer) -> None:
+    """CLI-4, CLI-2."""
+    assert invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=None).exit_code == 77
+    assert invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN="wrong").exit_code == 77
+    with_key = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=server.service_key)
+    assert with_key.exit_code == 77
+    assert server.service_key not in with_key.output
+    assert invoke("project", "list", VOLCANO_API_URL="http://127.0.0.1:9").exit_code == 69
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_reader_that_goes_away_is_no_traceback(environment: dict[str, str], unbuffered: str) -> None:
+    """CLI-1, CLI-4: `volcano-locks … | head -0`."""
+    process = subprocess.Popen(
+        [*PROGRAM, "project", "list"],
+        env=environment | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 74
