@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from volcano_locks_server.http.locks import LockRoutes
 from volcano_locks_server.main import Server
 from volcano_locks_server.settings import Settings
 from volcano_locks_server.testing import ManualClock
@@ -81,6 +82,16 @@ class House:
         assert made.status_code == 201, made.text
         key: dict[str, Any] = made.json()
         return key
+
+
+class OnlyLocks:
+    """The lock routes and nothing else, as an ASGI application: for routes over parts the test chose."""
+
+    def __init__(self, routes: LockRoutes) -> None:
+        self.routes = routes
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.routes.serve(scope, scope["raw_path"], receive, send)
 
 
 def problem(answer: httpx2.Response) -> tuple[int, str]:

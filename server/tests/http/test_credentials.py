@@ -4,12 +4,15 @@ import asyncio
 from datetime import UTC, datetime
 from typing import Any
 
+import httpx2
 import pytest
 
 from volcano_locks_server.http.access import CREDENTIAL_SECONDS_MAX, Access
+from volcano_locks_server.http.locks import LockRoutes
+from volcano_locks_server.service import LockService
 from volcano_locks_server.store import Credential
 
-from .conftest import ADMIN_TOKEN, House, new_token, problem
+from .conftest import ADMIN_TOKEN, House, OnlyLocks, new_token, problem
 
 JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.c2ln"
 UNKNOWN = "sk-" + "A" * 43
@@ -60,12 +63,17 @@ async def test_the_admin_api_takes_the_admin_token_alone(house: House) -> None:
 
 
 async def test_a_key_without_permission_is_403(house: House) -> None:
-    """HTTP-15. Such a key can only be made elsewhere, as there is no other permission yet."""
-    store = house.server.store
-    (key,) = (await store.registry.service_keys(house.project_id, limit=10, cursor=None)).items
-    access = Access(_OneKey(key, await store.registry.project(house.project_id)), house.clock, ADMIN_TOKEN)
-    caller = await access.caller(f"Bearer {UNKNOWN}".encode())
-    assert not caller.may_manage_locks
+    """HTTP-15, QUOTA-2: and it counts. Such a key cannot be made here: there is no other permission yet."""
+    server, registry = house.server, house.server.store.registry
+    (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
+    access = Access(_OneKey(key, await registry.project(house.project_id)), house.clock, ADMIN_TOKEN)
+    service = LockService(server.store.locks, house.clock)
+    app = OnlyLocks(LockRoutes(service, access, server.log, server.metrics))
+    async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
+        for lock in ("a", ".bad"):
+            answer = await client.get(f"/locks/{lock}", headers={"Authorization": f"Bearer {UNKNOWN}"})
+            assert problem(answer) == (403, "missing_permission")
+    assert answer.headers["x-ratelimit-remaining"] == "598"
 
 
 class _OneKey:

@@ -83,6 +83,8 @@ async def test_ten_thousand_headers_are_refused(running: RunningServer) -> None:
     """HTTP-22: the count of header fields is bounded."""
     head = b"GET /healthz HTTP/1.1\r\n" + b"".join(b"x-%d: 1\r\n" % n for n in range(10_000)) + b"\r\n"
     assert await said(running, head) == (431, "headers_too_large", True)
+    few = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * (protocol.HEADERS_MAX + 1) + b"\r\n"
+    assert await said(running, few) == (431, "headers_too_large", True)
     assert await still_serves(running)
 
 
@@ -220,6 +222,18 @@ async def test_a_client_that_hangs_up_in_its_body_leaves_no_trace(running: Runni
     wire.hang_up()
     assert await still_serves(running)
     assert "bug" not in (await text(running, "/metrics"))
+
+
+async def test_a_spent_quota_waits_for_no_body(running: RunningServer) -> None:
+    """HTTP-13: the quota is looked at before the input."""
+    registry = running.server.store.registry
+    await registry.change_project(running.project_id, name=None, requests_per_minute=1)
+    wire = await Wire.open(running)
+    half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
+    wire.writer.write(half.replace(b"POST", b"DELETE") + b"x" * 19 + half)
+    assert (await wire.answer())[0] == 204
+    status, body = await asyncio.wait_for(wire.answer(), 5)
+    assert (status, json.loads(body)["code"]) == (429, "lock_rate_limited")
 
 
 async def test_a_refused_body_that_was_held_back_ends_the_connection(running: RunningServer) -> None:

@@ -117,7 +117,19 @@ async def test_what_is_no_key_is_refused(house: House, key: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["/locks", "/locks/a/b", "/locks/a/lease/", "/locks/a/", "/Locks/a", "/nowhere", "/%6Cocks/a"]
+    "path",
+    [
+        "/locks",
+        "/locks/a/b",
+        "/locks/a/lease/",
+        "/locks/a/",
+        "/Locks/a",
+        "/nowhere",
+        "/%6Cocks/a",
+        "/%68ealthz",
+        "/healthz/",
+        "//healthz",
+    ],
 )
 async def test_an_unknown_address_is_404(house: House, path: str) -> None:
     """HTTP-6: addresses are matched exactly, as they were sent."""

@@ -20,7 +20,7 @@ from volcano_locks_server.store import Step
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.telemetry import LineWriter
 
-from .conftest import ADMIN_TOKEN, House, new_token, problem
+from .conftest import ADMIN_TOKEN, House, OnlyLocks, new_token, problem
 
 SPEC = Path(__file__).parents[3] / "spec"
 PACKAGED = Path(__file__).parents[2] / "src/volcano_locks_server/http/openapi.json"
@@ -122,7 +122,7 @@ async def test_a_bug_on_the_lock_routes_is_500(house: House) -> None:
     service = LockService(store.locks, BrokenClock())
     access = Access(store.registry, house.clock, ADMIN_TOKEN)
     routes = LockRoutes(service, access, server.log, server.metrics)
-    app = _Only(routes)
+    app = OnlyLocks(routes)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
         answer = await client.get("/locks/a", headers={"Authorization": f"Bearer {house.service_key}"})
     assert problem(answer) == (500, "internal")
@@ -130,16 +130,6 @@ async def test_a_bug_on_the_lock_routes_is_500(house: House) -> None:
     server.log.writer.close()
     (bug,) = [json.loads(line) for line in house.log.getvalue().splitlines() if '"internal"' in line]
     assert bug["request_id"] == answer.headers["x-volcano-request-id"]
-
-
-class _Only:
-    """The lock routes and nothing else, as an ASGI application."""
-
-    def __init__(self, routes: LockRoutes) -> None:
-        self.routes = routes
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.routes.serve(scope, scope["raw_path"], receive, send)
 
 
 async def test_the_description_of_the_wire_is_the_specs(house: House) -> None:

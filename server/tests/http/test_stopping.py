@@ -87,6 +87,16 @@ async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
             assert (await client.get("/locks/a")).json()["held"] is True
 
 
+async def test_the_last_use_of_keys_is_written_down_at_the_end() -> None:
+    """ADMIN-2."""
+    clock = ManualClock()
+    async with running_server_async(clock=clock) as running, httpx2.AsyncClient(base_url=running.url) as client:
+        registry = running.server.store.registry
+        await client.get("/locks/a", headers={"Authorization": f"Bearer {running.service_key}"})
+    (key,) = (await registry.service_keys(running.project_id, limit=10, cursor=None)).items
+    assert key.last_used_at_ms == clock.now_ms()
+
+
 async def test_a_server_may_be_closed_twice_and_leaves_its_port() -> None:
     """HTTP-23."""
     server = Server(Settings(store="memory://", port=0, log_level="error"))
