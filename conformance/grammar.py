@@ -81,6 +81,7 @@ class Scenario:
         steps = list(self.every_step())
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}
+        found |= {"body_stops" for step in steps if "stopped" in step.expect}
         for step in steps:
             if step.verb == "outage":
                 found.add("store_outage" if step.args["kind"] in STORE_OUTAGES else "client")
@@ -97,7 +98,7 @@ def load(folder: Path = SCENARIOS) -> list[Scenario]:
 def parse(text: str, stem: str) -> list[Scenario]:
     """The scenarios of one file whose name without `.yaml` is `stem`. Raises GrammarError."""
     try:
-        loaded = yaml.load(text, _Loader)  # noqa: S506 - a SafeLoader that also refuses double keys
+        loaded = yaml.load(text, _Loader)
     except (yaml.YAMLError, GrammarError) as error:
         raise GrammarError(f"{stem}.yaml: {error}") from error
     top = _mapping(loaded, f"{stem}.yaml", FILE_WORDS, needed=("guarantee", "scenarios"))

@@ -51,25 +51,28 @@ class _Play:
     # --- doing ---
 
     def _perform(self, step: Step) -> Answer:
-        args = dict(step.args)
-        match step.verb:
-            case "advance_ms":
-                self._face.advance(int(str(args["value"])))
-                return {}
+        if step.verb == "advance_ms":
+            self._face.advance(int(str(step.args["value"])))
+            return {}
+        return self._face.do(step.verb, self._asked(step.verb, dict(step.args)))
+
+    def _asked(self, verb: str, args: dict[str, object]) -> dict[str, object]:
+        """What the face is asked: names filled in, owner tokens in place of their names."""
+        match verb:
             case "acquire" | "enter":
-                return self._face.do(step.verb, self._taking(args))
+                asked = self._taking(args)
             case "renew" | "release":
-                return self._face.do(step.verb, self._owning(args))
+                asked = self._owning(args)
+            case "get" | "force_release" | "guard" | "exit":
+                asked = {"actor": "someone", **args, "key": self._key(args)}
             case "race":
                 tokens = [self._token(f"racer_{self._new_number()}") for _ in range(int(str(args["actors"])))]
                 asked = {"key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
-                return self._face.do("race", asked)
             case "search_store":
-                return self._face.do("search_store", {"text": self._token(str(args["token"]))})
-            case "get" | "force_release" | "guard" | "exit":
-                return self._face.do(step.verb, {"actor": "someone", **args, "key": self._key(args)})
+                asked = {"text": self._token(str(args["token"]))}
             case _:
-                return self._face.do(step.verb, args)
+                asked = args
+        return asked
 
     def _taking(self, args: dict[str, object]) -> dict[str, object]:
         """An acquisition: under a name of its own, unless `token` names one (`same`: the actor's latest)."""

@@ -21,15 +21,18 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 FACES: Final = ("all", "server", "clients")
 OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release")
 OUTAGES: Final = {
-    "drop_before": "the connection breaks before the server has read the request",
-    "drop_after": "the server served the request, its answer is lost",
-    "hang": "the server never answers: the client's own timeout ends the wait",
-    "delay_before": "the request is on its way for delay_ms, then served",
-    "delay_after": "the request is served, its answer is on its way for delay_ms",
-    "duplicate": "the request reaches the server twice, the answer to the second is delivered",
-    "answer_503": "an answer 503 lock_unavailable, the server sees nothing",
-    "answer_500": "an answer 500 internal, the server sees nothing",
-    "answer_429": "an answer 429 lock_rate_limited with Retry-After: 1, the server sees nothing",
+    "drop_before": "no connection: the request certainly was not served",
+    "reset": "the connection breaks as the request goes out: not served, but the client cannot know",
+    "drop_after": "served, and the connection breaks before the answer",
+    "hang_before": "not served, and no answer ever comes: the client's own timeout ends the wait",
+    "hang_after": "served, and no answer ever comes",
+    "delay_before": "served after delay_ms on the way",
+    "delay_after": "served, and the answer is delay_ms on the way",
+    "duplicate": "served twice; the second answer is the one that comes back",
+    "answer_503": "not served: an answer 503 lock_unavailable with Retry-After: 1",
+    "answer_500": "not served: an answer 500 internal",
+    "answer_429": "not served: an answer 429 lock_rate_limited with Retry-After: 1",
+    "answer_page": "not served: an answer 502 with a proxy's page that is no JSON",
     "store_before": "the server's store cannot answer, nothing is written",
     "store_after": "the server's store wrote, then could not say so",
 }
@@ -156,6 +159,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "outage": Verb(
         {
             "kind": one_of(*OUTAGES),
+            "actor": a_name,
             "count": a_number(1),
             "of": some_of(*OPERATIONS),
             "delay_ms": a_number(1),

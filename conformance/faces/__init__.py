@@ -7,6 +7,11 @@ from typing import Final
 
 from ..grammar import Quota, Scenario
 from .face import Face
+from .house import House
+from .http import HttpFace
+from .python import FakeBackend, RealBackend
+from .python_async import PythonAsyncFace
+from .python_sync import PythonSyncFace
 from .service import ServiceFace
 
 
@@ -32,14 +37,39 @@ def in_file(folder: Path) -> str:
     return f"sqlite:///{folder / 'locks.db'}"
 
 
+IN_MEMORY: Final = "memory://"
 SERVICE: Final = frozenset({"store_outage", "search_store", "purge"})
+CLIENT: Final = frozenset({"client", "purge"})
+RESTART: Final = frozenset({"restart"})
 
 ENTRANCES: Final = (
-    Entrance("service-memory", "server", SERVICE, lambda quota, folder: ServiceFace(quota, "memory://", folder)),
+    Entrance("service-memory", "server", SERVICE, lambda quota, folder: ServiceFace(quota, IN_MEMORY, folder)),
     Entrance(
-        "service-sqlite",
-        "server",
-        SERVICE | {"restart"},
-        lambda quota, folder: ServiceFace(quota, in_file(folder), folder),
+        "service-sqlite", "server", SERVICE | RESTART, lambda quota, folder: ServiceFace(quota, in_file(folder), folder)
     ),
+    Entrance(
+        "http-app-memory",
+        "server",
+        SERVICE,
+        lambda quota, folder: HttpFace(House(quota, IN_MEMORY, folder, listening=False)),
+    ),
+    Entrance(
+        "http-sqlite",
+        "server",
+        frozenset({"search_store", "purge", "restart"}),
+        lambda quota, folder: HttpFace(House(quota, in_file(folder), folder)),
+    ),
+    Entrance(
+        "python-sqlite",
+        "clients",
+        CLIENT | RESTART,
+        lambda quota, folder: PythonSyncFace(RealBackend(House(quota, in_file(folder), folder))),
+    ),
+    Entrance(
+        "python-async-memory",
+        "clients",
+        CLIENT | {"body_stops"},
+        lambda quota, folder: PythonAsyncFace(RealBackend(House(quota, IN_MEMORY, folder))),
+    ),
+    Entrance("python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())),
 )

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
@@ -17,31 +16,40 @@ from volcano_locks_server.testing import ManualClock
 
 from ..grammar import Quota
 from .face import Answer
+from .failures import failure, race_told
 from .faulty_store import ENDLESS, FaultyStore
+from .search import kept_by, search
 
 PROJECT_ID: Final = "00000000-0000-4000-8000-000000000001"
 PURGE_LIMIT: Final = 1_000
 
 
 class ServiceFace:
-    """A service over the store of `store_url`; `broken` may put another store in between, to see it found out."""
+    """A service over the store of `store_url`; `between` may put another store in front of it."""
 
-    makes_tokens: Final = False
+    makes_tokens = False
 
     def __init__(
-        self, quota: Quota, store_url: str, folder: Path, broken: Callable[[LockStore], LockStore] | None = None
+        self,
+        quota: Quota,
+        store_url: str,
+        folder: Path,
+        between: Callable[[LockStore], LockStore] = lambda store: store,
     ) -> None:
         self._quota: Final = quota
         self._store_url: Final = store_url
         self._folder: Final = folder
-        self._broken: Final = broken
+        self._between: Final = between
         self._clock = ManualClock()
         self._runner: Final = asyncio.Runner()
         self._store: OpenStore | None = None
         self._runner.run(self._start())
 
     def do(self, verb: str, args: Mapping[str, object]) -> Answer:
-        return self._runner.run(self._do(verb, args))
+        try:
+            return self._runner.run(self._do(verb, args))
+        except LockError as error:
+            return failure(error.code, error.retry_after_seconds)
 
     def advance(self, ms: int) -> None:
         self._clock.advance(ms)
@@ -55,8 +63,7 @@ class ServiceFace:
 
     async def _start(self) -> None:
         self._store = await open_store(self._store_url, self._clock)
-        locks = self._store.locks if self._broken is None else self._broken(self._store.locks)
-        self._faults = FaultyStore(locks)
+        self._faults = FaultyStore(self._between(self._store.locks))
         self._service = LockService(self._faults, self._clock, owner_reserve=self._quota.owner_reserve)
 
     async def _stop(self) -> None:
@@ -66,61 +73,41 @@ class ServiceFace:
             self._store = None
 
     async def _do(self, verb: str, args: Mapping[str, object]) -> Answer:
-        try:
-            match verb:
-                case "race":
-                    return await self._race(args)
-                case "restart":
-                    return await self._restart(args)
-                case "outage":
-                    self._faults.fail(str(args["kind"]), int(str(args.get("count", ENDLESS))))
-                    return {}
-                case "outage_ends":
-                    self._faults.fail("", 0)
-                    return {}
-                case "purge":
-                    return {"purged": await self._faults.purge(limit=PURGE_LIMIT)}
-                case "search_store":
-                    return await self._search(str(args["text"]))
-                case _:
-                    return await self._perform(args, _command(verb, args))
-        except LockError as error:
-            return _failure(error.code, error.retry_after_seconds)
+        match verb:
+            case "race":
+                racers = ({**args, "token": token} for token in tokens_of(args))
+                return race_told(await asyncio.gather(*(self._perform("acquire", racer) for racer in racers)))
+            case "outage" | "outage_ends":
+                self._faults.fail(str(args.get("kind", "")), count_of(args) if verb == "outage" else 0)
+            case "restart":
+                await self._stop()
+                self._clock = ManualClock(self._clock.now_ms() - int(str(args.get("clock_behind_ms", 0))))
+                await self._start()
+            case "purge":
+                return {"purged": await self._faults.purge(limit=PURGE_LIMIT)}
+            case "search_store":
+                assert self._store is not None
+                return search(str(args["text"]), kept_by(self._store, self._folder))
+            case _:
+                return await self._perform(verb, args)
+        return {}
 
-    async def _perform(self, args: Mapping[str, object], command: Command) -> Answer:
-        key = LockKey.parse(str(args["key"]))
-        if self._store is None:
-            return _failure("lock_unavailable", None)
+    async def _perform(self, verb: str, args: Mapping[str, object]) -> Answer:
+        key, command = LockKey.parse(str(args["key"])), _command(verb, args)
         reply = await self._service.perform(PROJECT_ID, self._quota.requests_per_minute, key, command)
         return {**_told(reply), **_quota_told(reply.admission)}
 
-    async def _race(self, args: Mapping[str, object]) -> Answer:
-        tokens = args["tokens"]
-        assert isinstance(tokens, list)
-        entries = [{"key": args["key"], "ttl_seconds": args["ttl_seconds"], "token": token} for token in tokens]
-        return race_told(await asyncio.gather(*(self._perform(one, _command("acquire", one)) for one in entries)))
 
-    async def _restart(self, args: Mapping[str, object]) -> Answer:
-        await self._stop()
-        self._clock = ManualClock(self._clock.now_ms() - int(str(args.get("clock_behind_ms", 0))))
-        await self._start()
-        return {}
-
-    async def _search(self, text: str) -> Answer:
-        """Whether a token, or its digest, stands anywhere in what the store keeps: its files, or its objects."""
-        assert self._store is not None
-        kept = [repr(getattr(self._store.locks, "records", "")).encode()]
-        kept += [path.read_bytes() for path in self._folder.rglob("*") if path.is_file()]
-        raw = bytes.fromhex(text.replace("-", ""))
-        return {
-            "found": any(_stands_in(one, text.encode()) or _stands_in(one, raw) for one in kept),
-            "digest_found": any(_stands_in(one, sha256(text.encode()).digest()) for one in kept),
-        }
+def tokens_of(args: Mapping[str, object]) -> list[str]:
+    """The racers' owner tokens."""
+    tokens = args["tokens"]
+    assert isinstance(tokens, list)
+    return tokens
 
 
-def _stands_in(kept: bytes, sought: bytes) -> bool:
-    """As it is, in hex, or as Python shows it."""
-    return any(form in kept for form in (sought, sought.hex().encode(), repr(sought)[2:-1].encode()))
+def count_of(args: Mapping[str, object]) -> int:
+    """How often an outage strikes: ENDLESS where it is not told."""
+    return int(str(args.get("count", ENDLESS)))
 
 
 def _command(verb: str, args: Mapping[str, object]) -> Command:
@@ -147,9 +134,9 @@ def _digest(args: Mapping[str, object]) -> bytes:
 def _told(reply: Reply) -> Answer:
     match reply.outcome:
         case Denied() as denied:
-            return _failure(denied.code, denied.retry_after_seconds)
+            return failure(denied.code, denied.retry_after_seconds)
         case Refused() as refused:
-            return _failure(refused.code, None)
+            return failure(refused.code)
         case Granted() as granted:
             return {"expires_at_ms": granted.expires_at_ms, "fencing_token": granted.fencing_token}
         case State(lease=None):
@@ -169,22 +156,3 @@ def _quota_told(admission: Admission) -> Answer:
         "quota_remaining": admission.remaining,
         "quota_reset_at_seconds": admission.reset_at_seconds,
     }
-
-
-def _failure(code: str, retry_after_seconds: int | None) -> Answer:
-    return (
-        {"error": code} if retry_after_seconds is None else {"error": code, "retry_after_seconds": retry_after_seconds}
-    )
-
-
-def race_told(answers: list[Answer]) -> Answer:
-    """How a race ended: how many were granted, how many refused with which code, and what a winner was told."""
-    granted = [one for one in answers if "error" not in one]
-    codes = [str(one["error"]) for one in answers if "error" in one]
-    told: dict[str, object] = {
-        "granted": len(granted),
-        "refused": {code: codes.count(code) for code in sorted(set(codes))},
-    }
-    if granted:
-        told |= {word: granted[0][word] for word in ("fencing_token", "expires_at_ms")}
-    return told

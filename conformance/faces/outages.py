@@ -1,0 +1,134 @@
+"""A network that fails as a scenario says, between a client and its server.
+
+Time on the way. A request of the background (a renewal) that hangs or is delayed waits on the clock, which the
+scenario moves. A request that somebody blocks for (`blocking`) moves the clock itself, because nobody else would.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import inf
+from typing import Final, NamedTuple
+
+import httpx2
+
+from volcano_locks.testing import ManualClock
+
+from .faulty_store import ENDLESS
+
+OPERATIONS: Final = {
+    ("POST", True): "acquire",
+    ("PATCH", True): "renew",
+    ("DELETE", True): "release",
+    ("GET", False): "get",
+    ("DELETE", False): "force_release",
+}
+
+
+def _problem(code: str) -> bytes:
+    return b'{"error": "this answer was scripted", "code": "%s"}' % code.encode()
+
+
+ANSWERS: Final[Mapping[str, tuple[int, bytes, Mapping[str, str]]]] = {
+    "answer_503": (503, _problem("lock_unavailable"), {"Retry-After": "1"}),
+    "answer_500": (500, _problem("internal"), {}),
+    "answer_429": (429, _problem("lock_rate_limited"), {"Retry-After": "1"}),
+    "answer_page": (502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"}),
+}
+
+
+@dataclass
+class Outage:
+    """Trouble of one kind for the next `left` requests that are among `of`, of `actor` or of everyone."""
+
+    kind: str
+    left: int
+    of: tuple[str, ...]
+    actor: str | None
+    delay_ms: int
+
+    @classmethod
+    def told(cls, args: Mapping[str, object]) -> "Outage":
+        """From the arguments of the verb `outage`."""
+        of = args.get("of", list(OPERATIONS.values()))
+        assert isinstance(of, list)
+        actor = args.get("actor")
+        count, delay_ms = (int(str(args.get(word, default))) for word, default in (("count", ENDLESS), ("delay_ms", 0)))
+        return cls(str(args["kind"]), count, tuple(of), None if actor is None else str(actor), delay_ms)
+
+
+class Sent(NamedTuple):
+    """One request as it left the client."""
+
+    operation: str
+    token: str | None
+    request_id: str | None
+
+
+class OutageTransport(httpx2.AsyncBaseTransport):
+    """`actor`'s way to `inner`, under the `outages` that all actors share. `sent` is kept until it is taken."""
+
+    def __init__(self, actor: str, inner: httpx2.AsyncBaseTransport, clock: ManualClock, outages: list[Outage]) -> None:
+        self._actor: Final = actor
+        self._inner: Final = inner
+        self._clock: Final = clock
+        self._outages: Final = outages
+        self.blocking = False
+        self.sent: Final[list[Sent]] = []
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        operation = OPERATIONS[request.method, request.url.path.endswith("/lease")]
+        headers = request.headers
+        self.sent.append(Sent(operation, headers.get("X-Volcano-Lock-Token"), headers.get("X-Volcano-Request-Id")))
+        outage = self._striking(operation)
+        kind = "" if outage is None else outage.kind
+        if kind in ANSWERS:
+            status, body, extra = ANSWERS[kind]
+            return httpx2.Response(status, content=body, headers=dict(extra))
+        if kind == "drop_before":
+            raise httpx2.ConnectError("scripted: no connection", request=request)
+        if kind == "reset":
+            raise httpx2.ReadError("scripted: connection reset", request=request)
+        if kind == "hang_before":
+            await self._never(request)
+        if kind == "delay_before":
+            await self._later(outage)
+        response = await self._served(request)
+        if kind == "duplicate":
+            response = await self._served(request)
+        if kind == "drop_after":
+            raise httpx2.ReadError("scripted: connection reset", request=request)
+        if kind == "hang_after":
+            await self._never(request)
+        if kind == "delay_after":
+            await self._later(outage)
+        return response
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+    def _striking(self, operation: str) -> Outage | None:
+        for outage in self._outages:
+            if outage.left > 0 and operation in outage.of and outage.actor in (None, self._actor):
+                outage.left -= 1
+                return outage
+        return None
+
+    async def _served(self, request: httpx2.Request) -> httpx2.Response:
+        response = await self._inner.handle_async_request(request)
+        await response.aread()
+        return response
+
+    async def _never(self, request: httpx2.Request) -> None:
+        if self.blocking:
+            self._clock.jump(request.extensions["timeout"]["read"])
+        await self._clock.wait(inf)
+
+    async def _later(self, outage: Outage | None) -> None:
+        assert outage is not None
+        seconds = outage.delay_ms / 1_000
+        if self.blocking:
+            self._clock.jump(seconds)
+            await asyncio.sleep(0)
+        else:
+            await self._clock.wait(self._clock.now() + seconds)

@@ -1,0 +1,120 @@
+"""The face of the Python client for asyncio. Each block runs in a task of its own, whose body waits to be ended."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from volcano_locks import AsyncClient, AsyncLockGuard, VolcanoError
+
+from .face import Answer
+from .failures import failure, race_told
+from .loop import LoopThread
+from .python import Backend, BodyError, PythonFace, guard_told, lease_told
+from .service import tokens_of
+
+T = TypeVar("T")
+
+
+class _Block:
+    """A block in its task. Made and used in the loop."""
+
+    def __init__(self, client: AsyncClient, args: Mapping[str, object]) -> None:
+        self._ending: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()
+        self._entered: Final[asyncio.Future[AsyncLockGuard]] = asyncio.get_running_loop().create_future()
+        self._task: Final = asyncio.create_task(self._run(client, args))
+        self.stopped = False
+
+    async def enter(self) -> AsyncLockGuard:
+        either: list[asyncio.Future[Any]] = [self._entered, self._task]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not self._entered.done():
+            await self._task
+        return self._entered.result()
+
+    async def leave(self, how: str) -> None:
+        """End the body, if the loss has not, and raise what the block raises."""
+        if how == "cancelled":
+            self._task.cancel()
+        elif not self._ending.done():
+            self._ending.set_result(how)
+        await asyncio.wait([self._task])
+        if self._task.cancelled():
+            raise VolcanoError("the block was cancelled from outside", code="cancelled")
+        self._task.result()
+
+    async def _run(self, client: AsyncClient, args: Mapping[str, object]) -> None:
+        token = args["token"]
+        async with client.locks.with_lock(
+            str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=None if token is None else str(token)
+        ) as guard:
+            self._entered.set_result(guard)
+            try:
+                how = await self._ending
+            except asyncio.CancelledError:
+                self.stopped = True
+                raise
+            if how == "raises":
+                raise BodyError("the body's own error")
+
+
+class PythonAsyncFace(PythonFace):
+    """One `AsyncClient` per actor, all in one event loop beside the scenario's thread."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._loop: Final = LoopThread("clients")
+        self._clients: Final[dict[str, AsyncClient]] = {}
+        self._blocks: Final[dict[tuple[str, str], tuple[_Block, AsyncLockGuard]]] = {}
+
+    def close(self) -> None:
+        for client in self._clients.values():
+            self._loop.run(client.close())
+        self._loop.close()
+        self._backend.close()
+
+    def _client(self, actor: str) -> AsyncClient:
+        if actor not in self._clients:
+            self._clients[actor] = AsyncClient(
+                self._backend.url, self._backend.service_key, clock=self._clock, transport=self._transport(actor)
+            )
+        return self._clients[actor]
+
+    def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
+        return self._in_loop(lambda: getattr(self._client(actor).locks, name)(*args, **options))
+
+    def _race(self, args: Mapping[str, object]) -> Answer:
+        locks = self._client("racers").locks
+
+        async def acquire(token: str) -> Answer:
+            try:
+                return lease_told(await locks.acquire(str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=token))
+            except VolcanoError as error:
+                return failure(str(error.code))
+
+        return race_told(list(self._in_loop(lambda: asyncio.gather(*(acquire(one) for one in tokens_of(args))))))
+
+    def _enter(self, args: Mapping[str, object]) -> AsyncLockGuard:
+        async def enter() -> tuple[_Block, AsyncLockGuard]:
+            block = _Block(self._client(str(args["actor"])), args)
+            return block, await block.enter()
+
+        self._blocks[_place(args)] = self._in_loop(enter)
+        return self._blocks[_place(args)][1]
+
+    def _guard(self, args: Mapping[str, object]) -> Answer:
+        block, guard = self._blocks[_place(args)]
+        return {**guard_told(guard), "stopped": block.stopped}
+
+    def _exit(self, args: Mapping[str, object]) -> None:
+        block, _guard = self._blocks[_place(args)]
+        self._in_loop(lambda: block.leave(str(args.get("body", "returns"))))
+
+    def _in_loop(self, work: Callable[[], Awaitable[T]]) -> T:
+        async def run() -> T:
+            return await work()
+
+        return self._loop.run(run())
+
+
+def _place(args: Mapping[str, Any]) -> tuple[str, str]:
+    return str(args["actor"]), str(args["key"])
