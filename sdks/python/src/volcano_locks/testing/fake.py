@@ -28,6 +28,7 @@ FAKE_SERVICE_KEY = "sk-fake"
 class _Lock:
     fencing_token: int = 0
     owner: str | None = field(default=None, repr=False)
+    lapsed_owner: str | None = field(default=None, repr=False)
     expires_at: float = 0.0
     deadline: float = 0.0
     retired: set[str] = field(default_factory=set, repr=False)
@@ -67,12 +68,12 @@ class FakeLocks(httpx2.AsyncBaseTransport):
                 case "GET", False:
                     return self._read(lock)
                 case "DELETE", False:
-                    return self._free(lock, lock.owner)
+                    return self._free(lock, lock.owner or lock.lapsed_owner)
         return _refused(404, "not_found")
 
     def _lapse(self, lock: _Lock) -> None:
         if lock.owner is not None and self.clock.now() >= lock.expires_at + GRACE_SECONDS:
-            lock.owner = None
+            lock.lapsed_owner, lock.owner = lock.owner, None
 
     def _acquire(self, lock: _Lock, token: str, ttl: int) -> httpx2.Response:
         if lock.owner == token:
@@ -81,7 +82,7 @@ class FakeLocks(httpx2.AsyncBaseTransport):
             return _refused(409, LOCK_HELD)
         if token in lock.retired:
             return _refused(409, LOCK_OWNERSHIP_LOST)
-        lock.owner, lock.retired = token, set()
+        lock.owner, lock.lapsed_owner, lock.retired = token, None, set()
         lock.deadline = self.clock.now() + TTL_SECONDS_MAX
         lock.fencing_token = max(lock.fencing_token + 1, int(self.clock.utc_now().timestamp() * 1000))
         return self._granted(lock, ttl, 201)
