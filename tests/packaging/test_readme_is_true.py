@@ -82,14 +82,15 @@ def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: P
         SERVE.split(),
         env={**environment, "VOLCANO_LOCKS_PORT": "0"} | {"VOLCANO_LOCKS_ADMIN_TOKEN": ""},
         cwd=tmp_path,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     )
     try:
-        assert server.stderr is not None
+        assert server.stdout is not None
         said = ""
         while (url := re.search(r"listening on (\S+),", said)) is None or "the admin token is in" not in said:
-            line = server.stderr.readline()
+            line = server.stdout.readline()
             assert line, f"serve ended early: {said}"
             said += line
         bare = {name: value for name, value in environment.items() if "VOLCANO" not in name}

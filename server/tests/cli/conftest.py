@@ -75,7 +75,7 @@ def start() -> Iterator[Callable[..., Running]]:
     """Starts `volcano-locks ARGUMENTS` as a process that is gone after the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str, announces_on: str = "stderr", **environment: str) -> Running:
+    def run(*arguments: str, announces_on: str = "both", **environment: str) -> Running:
         process = subprocess.Popen(
             [PROGRAM, *arguments],
             env=os.environ | environment,

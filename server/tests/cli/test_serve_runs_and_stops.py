@@ -33,6 +33,15 @@ def test_it_says_where_it_listens_and_where_the_admin_token_is(start: Callable[.
     assert token not in server.text
 
 
+def test_stderr_is_lines_of_json_and_nothing_else(start: Callable[..., Running]) -> None:
+    """OPS-6."""
+    server = start("serve", "--store", "memory://", "--port", "0", announces_on="stderr")
+    server.read_until(r'("event":"started")')
+    assert server.stop(signal.SIGTERM) == 0
+    server.read_until(r'("event":"stopped")')
+    assert [json.loads(line)["event"] for line in server.text.splitlines()] == ["started", "stopping", "stopped"]
+
+
 def test_the_admin_token_outlives_a_restart(start: Callable[..., Running]) -> None:
     tokens = set()
     for _ in range(2):
@@ -116,16 +125,6 @@ def test_behind_a_proxy_it_listens_everywhere_without_tls(start: Callable[..., R
     server = start("serve", "--store", "memory://", "--host", "0.0.0.0", "--port", "0", "--behind-proxy")
     port = server.read_until(LISTENING).rpartition(":")[2]
     assert status_of(f"http://127.0.0.1:{port}/healthz") == 200
-
-
-def test_every_line_after_the_announcement_is_json(start: Callable[..., Running]) -> None:
-    """OPS-6, and nothing of it goes to stdout (CLI-1)."""
-    server = start("serve", "--store", "sqlite:///locks.db", "--port", "0")
-    server.read_until(r"(the admin token is)")
-    assert server.stop(signal.SIGTERM) == 0
-    server.read_until(r'("event":"stopped")')
-    logged = [line for line in server.text.splitlines() if not line.startswith("volcano-locks: ")]
-    assert [json.loads(line)["event"] for line in logged] == ["started", "stopping", "stopped"]
 
 
 def test_the_help_names_every_setting_and_fits_a_terminal(

@@ -5,8 +5,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.output import message
-
 from ..admin_token import token_path
 from ..settings import SETTINGS, Setting, Settings
 from ..stores import sqlite_path
@@ -62,9 +60,10 @@ def serve(**flags: object) -> None:
       volcano-locks serve --host 0.0.0.0 \\
           --tls-certificate /etc/tls/cert.pem --tls-key /etc/tls/key.pem
 
-    Logs are lines of JSON on stderr. SIGTERM or SIGINT stops the server once
-    what is in flight has been answered; a second one ends it at once, and loses
-    nothing that was acknowledged.
+    Where it listens is said on stdout; the log is lines of JSON on stderr.
+    SIGTERM or SIGINT stops the server once what is in flight has been
+    answered; a second one ends it at once, and loses nothing that was
+    acknowledged.
 
     \b
     Exit codes:
@@ -77,8 +76,9 @@ def serve(**flags: object) -> None:
 
 
 async def _announce(server: "Server") -> None:
-    message(f"listening on {server.url}, data in {server.settings.store}")
-    message(_admin_token_place(server.settings))
+    """For the person who started it, on stdout: stderr is the log, and nothing but JSON."""
+    click.echo(f"listening on {server.url}, data in {server.settings.store}")
+    click.echo(_admin_token_place(server.settings))
 
 
 def _admin_token_place(settings: Settings) -> str:
