@@ -146,6 +146,15 @@ async def test_a_refusal_waits_for_the_answers_before_it(running: RunningServer)
     assert await wire.closed()
 
 
+async def test_a_broken_body_in_the_queue_is_refused_in_its_turn(running: RunningServer) -> None:
+    """HTTP-24: the request before it is answered, itself is 400, and the connection ends."""
+    broken = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nNOCHUNK\r\n"
+    wire = await Wire.open(running)
+    wire.writer.write(SMALL_GET + broken + SMALL_GET)
+    assert [(await asyncio.wait_for(wire.answer(), 5))[0] for _ in range(2)] == [200, 400]
+    assert await wire.closed()
+
+
 async def test_pipelined_requests_are_answered_in_order(running: RunningServer) -> None:
     """HTTP-24: many requests in one packet, each answered, the connection kept."""
     wire = await Wire.open(running)

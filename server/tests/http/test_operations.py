@@ -1,5 +1,6 @@
 """Health, readiness, metrics, the wire's description, and what happens when the store or the program fails."""
 
+import asyncio
 import json
 import re
 import threading
@@ -30,12 +31,15 @@ class FailingStore(MemoryStore):
     """A store that fails as it is told to."""
 
     failure: Exception | None = None
+    asked = 0
 
     async def update(self, keys: Any, step: Step) -> Any:
         self._fail()
         return await super().update(keys, step)
 
     async def ready(self) -> None:
+        self.asked += 1
+        await asyncio.sleep(0)
         self._fail()
 
     async def count_held(self) -> int:
@@ -93,6 +97,13 @@ async def test_a_store_that_cannot_answer_is_503(house: House, failing: FailingS
     failing.failure = None
     assert (await house.renew("a", token)).status_code == 200
     assert (await house.ask("GET", "/readyz")).status_code == 200
+
+
+async def test_many_probes_are_one_question(house: House, failing: FailingStore) -> None:
+    """HTTP-24, OPS-5: anybody may ask, so asking together costs the store no more than asking once."""
+    answers = await asyncio.gather(*(house.ask("GET", "/readyz", key=None) for _ in range(20)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert failing.asked < 20
 
 
 async def test_a_bug_is_500_and_its_trace_stays_inside(house: House, failing: FailingStore) -> None:
