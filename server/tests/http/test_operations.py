@@ -189,6 +189,8 @@ async def test_logs_tell_what_is_worth_telling(house: House) -> None:
     await house.acquire("a", new_token())
     await house.ask("DELETE", "/locks/a")
     await house.release("a", second)
+    await house.set_quota(1)
+    await house.release("a", second)
     house.server.log.writer.close()
     lines = [json.loads(line) for line in house.log.getvalue().splitlines()]
     by_event = {line["event"]: line for line in lines}
@@ -197,6 +199,8 @@ async def test_logs_tell_what_is_worth_telling(house: House) -> None:
     assert (lapsed["level"], lapsed["key"], lapsed["lapsed_holder"]) == ("info", "a", "worker-1")
     assert lapsed["lapsed_fencing_token"] == granted.json()["fencing_token"]
     assert (by_event["force_released"]["level"], by_event["refused"]["level"]) == ("info", "info")
+    assert {line["code"] for line in lines if line["event"] == "refused"} == {"lock_held", "lock_rate_limited"}
+    assert by_event["project_changed"]["requests_per_minute"] == 1
     assert (by_event["granted"]["level"], by_event["released"]["level"]) == ("debug", "debug")
     assert granted.headers["x-volcano-request-id"] in {line["request_id"] for line in lines}
     assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+Z", line["at"]) for line in lines)

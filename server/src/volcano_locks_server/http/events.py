@@ -18,8 +18,8 @@ def worth_telling(operation: str, outcome: Outcome | Denied) -> bool:
     return not isinstance(outcome, State) and (operation == "force_release" or not isinstance(outcome, Released))
 
 
-def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str]) -> None:
-    """Log what is worth it of one outcome; `about` says whose request it was and which lock's."""
+def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str | None]) -> None:
+    """Log what is worth it of one outcome; `about` says whose request it was and which lock's, as far as known."""
     about["operation"] = operation
     if isinstance(outcome, Granted):
         if outcome.lapsed is not None:

@@ -85,7 +85,7 @@ class Answer(NamedTuple):
 class _Request:
     """One request on its way: what came, and what was found out so far."""
 
-    __slots__ = ("admission", "caller", "fault", "found", "id", "operation", "raw_key", "receive")
+    __slots__ = ("admission", "caller", "fault", "found", "id", "key", "operation", "raw_key", "receive")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.found: Final = wanted_headers(scope)
@@ -93,6 +93,7 @@ class _Request:
         self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
         self.operation: Operation | None = None
         self.raw_key = b""
+        self.key: str | None = None
         self.caller: Caller | None = None
         self.admission: Admission | None = None
 
@@ -113,7 +114,11 @@ class LockRoutes:
         request = _Request(scope, receive)
         try:
             request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
-            answer = self._answer(operation, await self._outcome(operation, request))
+            outcome = await self._outcome(operation, request)
+            if self._log.debug or worth_telling(operation.name, outcome):
+                about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
+                tell(self._log, operation.name, outcome, about)
+            answer = self._answer(operation, outcome)
         except ClientGoneError:
             return
         except LockError as error:
@@ -146,11 +151,8 @@ class LockRoutes:
             if denied is None or isinstance(error, ClientGoneError):
                 raise
             return denied
-        outcome = await self._service.perform_admitted(caller.project_id, key, command, admission)
-        if self._log.debug or worth_telling(operation.name, outcome):
-            about = {"project_id": caller.project_id, "key": key, "request_id": request.id.decode()}
-            tell(self._log, operation.name, outcome, about)
-        return outcome
+        request.key = key
+        return await self._service.perform_admitted(caller.project_id, key, command, admission)
 
     def _answer(self, operation: Operation, outcome: Outcome | Denied) -> Answer:
         if isinstance(outcome, Granted):
