@@ -183,6 +183,7 @@ class Server:
         try:
             await self.open()
         except (SettingsError, LockError) as error:
+            await self.close()
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return
         await send({"type": "lifespan.startup.complete"})
