@@ -144,7 +144,7 @@ async def test_a_bug_on_the_lock_routes_is_500(house: House) -> None:
 
 
 async def test_the_description_of_the_wire_is_the_specs(house: House) -> None:
-    """OPS-4: the packaged copy is spec/openapi.yaml. To renew it: python server/copy_openapi.py."""
+    """OPS-4: the packaged copy is spec/openapi.yaml. To renew it: python spec/publish.py."""
     spec = yaml.safe_load((SPEC / "openapi.yaml").read_text(encoding="utf-8"))
     assert json.loads(PACKAGED.read_text(encoding="utf-8")) == spec
     answer = await house.ask("GET", "/openapi.json", key=None)
