@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import threading
-from collections.abc import AsyncIterator, Iterator
+import warnings
+from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -36,7 +38,8 @@ class SyncFace:
         return SyncHold(self.client, key, ttl)
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
-        return await asyncio.to_thread(guard.wait_lost, timeout)
+        lost: bool = await asyncio.to_thread(guard.wait_lost, timeout)
+        return lost
 
     async def close(self) -> None:
         await asyncio.to_thread(self.client.close)
@@ -72,7 +75,8 @@ class AsyncFace:
         return self.client.locks.with_lock(key, ttl=ttl)
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
-        return await guard.wait_lost(timeout)
+        lost: bool = await guard.wait_lost(timeout)
+        return lost
 
     async def close(self) -> None:
         await self.client.close()
@@ -165,3 +169,23 @@ def wire_url(server: FakeLocks) -> Iterator[str]:
 
     with served(Door) as url:
         yield url
+
+
+def in_a_fork(work: Callable[[], str]) -> str:
+    """What `work` returns in a forked child."""
+    reader, writer = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        try:
+            told = work()
+        except BaseException as error:
+            told = f"{type(error).__name__}: {error}"
+        os.write(writer, told.encode())
+        os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader) as told_by_child:
+        told = told_by_child.read()
+    os.waitpid(child, 0)
+    return told

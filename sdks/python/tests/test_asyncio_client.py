@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from volcano_locks import AsyncClient, LockOwnershipLostError
-from volcano_locks.testing import DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
+from volcano_locks.testing import Delay, DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
 
 
 def current() -> "asyncio.Task[object]":
@@ -52,20 +52,25 @@ async def test_a_body_that_never_awaits_is_told_when_it_ends(async_client: Async
 async def test_a_cancellation_from_outside_wins_over_the_loss(
     async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
 ) -> None:
-    """Both in the same breath: the task was to be cancelled, and is."""
+    """Both in the same breath, before the task runs on: it was to be cancelled, and is."""
+    loop = asyncio.get_running_loop()
+    entered = asyncio.Event()
 
     async def work() -> None:
         async with async_client.locks.with_lock("k", ttl=30):
+            entered.set()
             await forever()
 
+    def cancel_with_the_guard() -> None:
+        if task.cancelling():
+            task.cancel()
+        else:
+            loop.call_soon(cancel_with_the_guard)
+
     task = asyncio.ensure_future(work())
-    await clock.settle_async()
-    while not net.seen or net.seen[-1].method != "POST":
-        await asyncio.sleep(0)
-    await asyncio.sleep(0.01)
+    await entered.wait()
+    cancel_with_the_guard()
     await lose(clock, net)
-    await asyncio.sleep(0)
-    task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert task.cancelled()
@@ -238,6 +243,25 @@ async def test_a_cancelled_acquire_is_given_back(
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not (await rival.locks.get("k")).held
+
+
+async def test_a_give_back_is_not_cut_short_by_a_second_cancellation(
+    async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
+) -> None:
+    """SDK-2, case 16."""
+    net.script.extend([Hang(), Delay(1)])
+    task = asyncio.ensure_future(async_client.locks.acquire("k", ttl=30))
+    for requests in (1, 2):
+        while len(net.seen) < requests:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
+        task.cancel()
+    await asyncio.sleep(0.001)
+    assert not task.done()
+    clock.jump(1)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (await async_client.locks.get("k")).held
 
 
 async def test_a_forgotten_block_is_not_renewed_for_ever(

@@ -16,6 +16,7 @@ from volcano_locks.testing import (
     DropAfterSend,
     DropBeforeSend,
     Duplicate,
+    FakeLocks,
     Fault,
     FlakyTransport,
     Hang,
@@ -242,9 +243,17 @@ async def test_every_way_out_of_the_block_releases(face: Face) -> None:
 
 
 async def test_the_release_is_sent_after_the_last_renewal_has_ended(
-    face: Face, clock: ManualClock, net: FlakyTransport
+    face: Face, clock: ManualClock, net: FlakyTransport, server: FakeLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDK-5, case 8: a renewal under way is cut off; its late answer re-arms nothing."""
+    served: list[str] = []
+    serve = server.handle_async_request
+
+    async def note_and_serve(request: httpx2.Request) -> httpx2.Response:
+        served.append(request.method)
+        return await serve(request)
+
+    monkeypatch.setattr(server, "handle_async_request", note_and_serve)
     async with face.hold("k", ttl=30) as guard:
         net.script.append(Delay(5))
         clock.jump(11)
@@ -252,10 +261,11 @@ async def test_the_release_is_sent_after_the_last_renewal_has_ended(
             await asyncio.sleep(0.001)
         before = guard.lease
     assert [seen.method for seen in net.seen] == ["POST", "PATCH", "DELETE"]
+    assert served == ["POST", "DELETE"]
     await clock.advance_async(60)
     assert guard.lease == before
     assert not (await face.get("k")).held
-    assert sum(seen.method == "PATCH" for seen in net.seen) == 1
+    assert served == ["POST", "DELETE", "GET"]
 
 
 async def test_a_late_renewal_after_the_release_does_not_hold_the_lock_again(face: Face, net: FlakyTransport) -> None:

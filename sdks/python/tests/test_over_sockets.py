@@ -12,7 +12,7 @@ import pytest
 from volcano_locks import AsyncClient, Client, ServerError, TransportError
 from volcano_locks.testing import ManualClock
 
-from .conftest import AsyncFace, Face, SyncFace
+from .conftest import AsyncFace, Face, SyncFace, in_a_fork
 
 GRANT = b'{"expires_at": "2026-07-20T14:00:10.123Z", "fencing_token": 7}'
 GRANTED = b"HTTP/1.1 201 Created\r\nContent-Length: %d\r\n\r\n%s" % (len(GRANT), GRANT)
@@ -183,3 +183,22 @@ async def test_a_holder_keeps_its_lock_over_real_connections(kind: str, clock: M
             await clock.advance_async(60)
             assert not guard.lost
         assert not (await face.get("k")).held
+
+
+def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
+    """Case 36: two processes on one connection would read each other's answers."""
+
+    def serve(line: Line, number: int) -> None:
+        while line.request():
+            body = b'{"held": true, "expires_at": "2026-07-20T14:00:10Z", "fencing_token": %d}' % (number + 1)
+            line.answer(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    with listening(serve) as url, contextlib.closing(asyncio.new_event_loop()) as loop:
+        client = AsyncClient(url, "sk-x")
+
+        def connection() -> int | None:
+            return loop.run_until_complete(client.locks.get("k")).fencing_token
+
+        assert (connection(), connection()) == (1, 1)
+        assert in_a_fork(lambda: str(connection())) == "2"
+        loop.run_until_complete(client.close())

@@ -155,7 +155,6 @@ async def test_a_spent_quota_is_told_and_not_retried(face: Face, net: FlakyTrans
         Answers(200, b"<html>Log in</html>", {"content-type": "text/html"}),
         Answers(201, b"<html>Log in</html>", {"content-type": "text/html"}),
         Answers(301, b"", {"location": "http://elsewhere.invalid/"}),
-        Answers(201, b"x" * 100_000),
         Answers(201, b'{"expires_at": "2026-01-01T00:00:00Z", "fencing_token": 9007199254740993}'),
     ],
 )
@@ -167,6 +166,13 @@ async def test_something_in_between_is_never_taken_for_the_service(
     with pytest.raises((ServerError, TransportError)):
         await face.acquire("k", ttl=30)
     assert net.seen[-1].method == "DELETE"
+
+
+async def test_an_answer_has_a_longest_length(face: Face, net: FlakyTransport) -> None:
+    """Nobody fills this process's memory."""
+    net.otherwise = Answers(200, b'{"held": false}' + b" " * 65_536)
+    with pytest.raises(TransportError, match="answer longer than 65536 bytes"):
+        await face.get("k")
 
 
 async def test_secrets_echoed_by_something_in_between_are_hidden(face: Face, net: FlakyTransport) -> None:
