@@ -10,6 +10,7 @@ nothing but a server. A `Server` is an ASGI application too, for those who bring
 import asyncio
 import contextlib
 import errno
+import gc
 import logging
 import signal
 import ssl
@@ -38,6 +39,7 @@ PURGE_EVERY_SECONDS: Final = 60.0
 PURGE_MAX: Final = 1_000
 PURGES_MAX: Final = 1_000
 LAST_USED_EVERY_SECONDS: Final = 10.0
+COLLECT_AFTER_OBJECTS: Final = (20_000, 20, 50)
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -234,8 +236,18 @@ def run(server: Server, *, started: Callable[[Server], Awaitable[None]] = _say_n
     `started` is awaited once it listens. A second signal ends the process at once. Raises what `Server.start` raises.
     """
     allow_many_files()
+    _rest_garbage_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(run_forever(server, started))
+
+
+def _rest_garbage_collector() -> None:
+    """Serving a request leaves no cycles behind, but makes many objects: at its usual pace the collector would walk
+    all that lives a hundred times a second, and its pauses are the longest that a request meets.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT_AFTER_OBJECTS)
 
 
 async def run_forever(server: Server, started: Callable[[Server], Awaitable[None]]) -> None:
