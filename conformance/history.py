@@ -1,174 +1,227 @@
-"""Whether a history of calls is one that the lease rules allow.
+"""Judging what many clients were told, when nobody could watch the server: the checker of histories.
 
-Clients write down each call: what they asked, when, what they were told, and when they heard it, all by one steady
-clock of the machine they share. `faults` then looks for what no correct service can have told them:
+Each client writes down what it asked, what it was told, and when it sent and when it had the answer, by one clock
+that all clients share (a machine's boot time). Of the server nothing is believed. Between sending and
+answer a command may have taken effect at any moment; without an answer it may take effect at any moment after its
+sending, or never. Only what no order of such moments can explain is a violation:
 
-    token_repeated    two acquisitions of a lock have one fencing token (LEASE-3)
-    token_order       a later acquisition has a lower fencing token (LEASE-3)
-    early_takeover    a lease began while another lived, its grace included: two holders (LEASE-6, LEASE-7)
-    lease_lost        an acknowledged lease was denied or forgotten while it lived (LEASE-4, LEASE-8, LEASE-14)
+- token_repeated  one fencing token of a lock was given to two acquisitions
+- order_broken    a grant that was asked for after another was answered has the lower token
+- two_holders     two clients were sure at the same time: from the answer until `sent + ttl` or their release
+- lease_lost      an acknowledged lease was denied, or given to another, before it can have ended
 
-The theory. A call was judged at one instant between `asked_ms` and `answered_ms`; which one, nobody knows. So only
-what is certain counts. What was asked at t with a TTL lives at least until t + TTL. What was answered at t was
-judged by then. What was never answered, or answered without saying what became of it (503), may have been done at
-any instant since it was asked, or not at all: an extension may have shortened the lease, a release may have ended it.
-
-Not promised: that every broken history is found. What can be explained by some choice of instants is let pass, and
-whether a lock that is free can be had (that the service does anything at all) is for the test to count.
+What it cannot see: a fault that no client was told anything of. Force releases end everyone's certainty on that lock.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from math import inf
+from pathlib import Path
+from typing import Final, Literal
 
-MARGIN_MS: Final = 1_000
-GRACE_MS: Final = 1_000
+GRACE_SECONDS: Final = 1.0
+MARGIN_SECONDS: Final = 1.0
+TOLERANCE_SECONDS: Final = 0.002
 
-Verb = Literal["acquire", "renew", "release", "force_release", "get"]
-Told = Literal["granted", "freed", "held", "free", "lock_held", "lock_ownership_lost", "nothing"]
-FaultKind = Literal["token_repeated", "token_order", "early_takeover", "lease_lost"]
+Operation = Literal["acquire", "renew", "release", "force_release", "get"]
+Outcome = Literal["granted", "lost", "held", "free", "done", "refused", "unknown"]
+Kind = Literal["token_repeated", "order_broken", "two_holders", "lease_lost"]
 
 
-@dataclass(slots=True)
-class Call:
-    """One call. `owner` names the owner token behind it, one name for each token; empty for get and force_release.
+@dataclass(frozen=True)
+class Event:
+    """One request of one client, in seconds of the clock they share.
 
-    `told` is "nothing" and `answered_ms` None until an answer says what became of it.
+    `owner` names the acquisition: its owner token, or a name for it. `outcome`: acquire and renew are `granted`,
+    `lost` (lock_ownership_lost) or `held` (lock_held); release and force release `done` or `refused`; get `held` or
+    `free`; any is `unknown` where no answer came, or one that says nothing (503). Then `answered_at` is None.
     """
 
-    verb: Verb
+    client: str
+    operation: Operation
     key: str
     owner: str
-    ttl_seconds: int
-    asked_ms: float
-    answered_ms: float | None = None
-    told: Told = "nothing"
+    sent_at: float
+    answered_at: float | None
+    outcome: Outcome
+    ttl_seconds: float = 0.0
     fencing_token: int | None = None
 
 
-class History:
-    """What clients write down. `now_ms` is their common clock; any thread may write."""
+@dataclass(frozen=True)
+class Violation:
+    """What cannot have happened, with the events that say it did."""
 
-    def __init__(self, now_ms: Callable[[], float]) -> None:
-        self._now_ms: Final = now_ms
-        self.calls: Final[list[Call]] = []
-
-    def ask(self, verb: Verb, key: str, owner: str = "", ttl_seconds: int = 0) -> Call:
-        """A call is about to be sent."""
-        call = Call(verb, key, owner, ttl_seconds, self._now_ms())
-        self.calls.append(call)
-        return call
-
-    def tell(self, call: Call, told: Told, fencing_token: int | None = None) -> None:
-        """The answer to it came. For an answer that leaves open what became of the call, do not call this."""
-        call.answered_ms, call.told, call.fencing_token = self._now_ms(), told, fencing_token
-
-
-class Fault(NamedTuple):
-    """What cannot be: its kind, the lock, and the calls that show it, in words."""
-
-    kind: FaultKind
+    kind: Kind
     key: str
-    what: str
+    message: str
+    events: tuple[Event, ...]
 
 
-def faults(calls: Iterable[Call], *, slack_ms: float = 1.0) -> list[Fault]:
-    """All that is found in the calls, in any order. `slack_ms` is allowed to the service's clock and its rounding."""
-    by_key: dict[str, list[Call]] = defaultdict(list)
-    for call in calls:
-        by_key[call.key].append(call)
-    return [fault for key, of_key in by_key.items() for fault in _faults_of_lock(key, of_key, slack_ms)]
+@dataclass(frozen=True)
+class _Grant:
+    """An acknowledged grant with what follows from it.
+
+    `sure_until` is when its client stops being sure, `lasts_until` the earliest instant at which the lock may
+    rightly be another's.
+    """
+
+    event: Event
+    token: int
+    answered_at: float
+    sure_until: float
+    lasts_until: float
 
 
-def _faults_of_lock(key: str, calls: list[Call], slack_ms: float) -> Iterator[Fault]:
-    tenures = _tenures(calls, slack_ms)
-    for earlier, later in pairwise(tenures):
-        if earlier.fencing_token == later.fencing_token:
-            yield Fault("token_repeated", key, f"{earlier} and {later} have the same fencing token")
-        if later.told_ms < earlier.ends_after_ms(earlier.extensions, later.told_ms) + GRACE_MS:
-            yield Fault("early_takeover", key, f"{later} was granted by {later.told_ms:.1f}, while {earlier} lived")
-    soonest = float("inf")
-    for tenure in reversed(tenures):
-        if soonest < tenure.asked_ms:
-            yield Fault("token_order", key, f"{tenure} was asked for after a higher fencing token was granted")
-        soonest = min(soonest, tenure.told_ms)
-    for tenure in tenures:
-        yield from (Fault(kind, key, f"{tenure}, then {call}") for kind, call in tenure.denials(calls))
+def check(events: Iterable[Event], *, tolerance_seconds: float = TOLERANCE_SECONDS) -> list[Violation]:
+    """Every violation found, per lock. `tolerance_seconds` is how far server's and clients' clocks may disagree."""
+    by_key: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        by_key[event.key].append(event)
+    return [violation for key in sorted(by_key) for violation in _check_lock(by_key[key], tolerance_seconds)]
 
 
-def _tenures(calls: list[Call], slack_ms: float) -> list["_Tenure"]:
-    """The acquisitions that somebody was told of, by fencing token."""
-    granted: dict[tuple[int, str], list[Call]] = defaultdict(list)
-    for call in calls:
-        if call.told == "granted" and call.fencing_token is not None:
-            granted[call.fencing_token, call.owner].append(call)
-    return [_Tenure(owner, token, granted[token, owner], calls, slack_ms) for token, owner in sorted(granted)]
+def write(events: Iterable[Event], path: Path) -> None:
+    """One event a line, as JSON."""
+    path.write_text("".join(json.dumps(asdict(event)) + "\n" for event in events), "utf-8")
 
 
-class _Tenure:
-    """One acquisition: an owner with a fencing token, its acknowledged extensions, and what may have ended it."""
+def read(*paths: Path) -> list[Event]:
+    """The events of several clients' files. A last line that was cut off by the end of its process is left out."""
+    events = []
+    for path in paths:
+        lines = path.read_text("utf-8").split("\n")
+        events += [Event(**json.loads(line)) for line in lines[:-1]]
+    return events
 
-    def __init__(self, owner: str, token: int, extensions: list[Call], calls: list[Call], slack_ms: float) -> None:
-        self.owner: Final = owner
-        self.fencing_token: Final = token
-        self.extensions: Final = extensions
-        self.told_ms: Final = min(_answered(call) for call in extensions)
-        asked = [call for call in calls if call.owner == owner and call.verb in ("acquire", "renew")]
-        self.asked_ms: Final = min(call.asked_ms for call in asked)
-        self._slack_ms: Final = slack_ms
-        self._unanswered: Final = [call for call in asked if call.answered_ms is None]
-        self._ends: Final = [
-            call
-            for call in calls
-            if (call.verb == "force_release" or (call.verb == "release" and call.owner == owner))
-            and call.told in ("freed", "nothing")
-            and (call.answered_ms is None or call.answered_ms >= self.asked_ms)
-        ]
 
-    def __str__(self) -> str:
-        return f"{self.owner} (fencing token {self.fencing_token})"
+# --- one lock ---------------------------------------------------------------------------------------------
 
-    def ends_after_ms(self, extensions: list[Call], by_ms: float) -> float:
-        """The instant until which the lease lived for certain, as far as `by_ms` and these extensions tell.
 
-        Of several, that counts which was judged last; where the last is not known, the one that ends first.
-        """
-        if any(end.asked_ms <= by_ms for end in self._ends):
-            return float("-inf")
-        newest_ms = max(call.asked_ms for call in extensions)
-        perhaps_last = [call for call in extensions if _answered(call) >= newest_ms]
-        perhaps_last += [call for call in self._unanswered if call.asked_ms <= by_ms]
-        ends = (max(call.asked_ms, newest_ms) + call.ttl_seconds * 1_000 for call in perhaps_last)
-        return min(ends) - self._slack_ms
+def _check_lock(events: Sequence[Event], tolerance: float) -> Iterator[Violation]:
+    grants = _grants(events, tolerance)
+    yield from _repeated_tokens(grants)
+    yield from _broken_order(grants)
+    yield from _two_holders(grants)
+    yield from _given_away(grants)
+    yield from _denied(events, grants, tolerance)
 
-    def denials(self, calls: list[Call]) -> Iterator[tuple[FaultKind, Call]]:
-        """The calls that were told this acquisition was over, or another's, while it lived."""
-        for call in calls:
-            if call.answered_ms is None:
+
+def _grants(events: Sequence[Event], tolerance: float) -> list[_Grant]:
+    """The acknowledged grants, in the order of their answers."""
+    by_owner: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        by_owner[event.owner].append(event)
+    forced = [event for event in events if event.operation == "force_release"]
+    grants = []
+    for owned in by_owner.values():
+        ends = forced + [event for event in owned if event.operation == "release" and event.outcome != "refused"]
+        for event in owned:
+            if event.outcome == "granted" and event.fencing_token is not None and event.answered_at is not None:
+                local_deadline = _local_deadline(event, owned)
+                freed = (max(event.sent_at, end.sent_at) for end in ends if _may_follow(end, event))
+                freed_at = min(freed, default=inf)
+                lasts_until = min(local_deadline + GRACE_SECONDS - tolerance, freed_at)
+                sure_until = min(local_deadline, freed_at)
+                grants.append(_Grant(event, event.fencing_token, event.answered_at, sure_until, lasts_until))
+    return sorted(grants, key=lambda grant: grant.answered_at)
+
+
+def _local_deadline(grant: Event, owned: Sequence[Event]) -> float:
+    """`sent + ttl`; a later renewal, whatever became of it, may have brought the expiry nearer."""
+    extensions = (event for event in owned if _may_have_extended(event, grant))
+    return min(event.sent_at + event.ttl_seconds for event in (grant, *extensions))
+
+
+def _may_have_extended(event: Event, grant: Event) -> bool:
+    extends = event.operation in ("acquire", "renew") and event.outcome in ("granted", "unknown")
+    return event is not grant and extends and _may_follow(event, grant)
+
+
+def _may_follow(event: Event, grant: Event) -> bool:
+    """Whether `event` may have taken effect after `grant` did."""
+    return event.answered_at is None or event.answered_at >= grant.sent_at
+
+
+def _repeated_tokens(grants: Sequence[_Grant]) -> Iterator[Violation]:
+    first_of_token: dict[int, _Grant] = {}
+    for grant in grants:
+        first = first_of_token.setdefault(grant.token, grant)
+        if first.event.owner != grant.event.owner:
+            yield _violation("token_repeated", f"fencing token {grant.token} was given to two owners", first, grant)
+
+
+def _broken_order(grants: Sequence[_Grant]) -> Iterator[Violation]:
+    """Each grant against the highest token that was answered before it was asked for."""
+    highest: _Grant | None = None
+    answered = iter(grants)
+    waiting = next(answered, None)
+    for grant in sorted(grants, key=lambda grant: grant.event.sent_at):
+        while waiting is not None and waiting.answered_at < grant.event.sent_at:
+            highest = waiting if highest is None or waiting.token > highest.token else highest
+            waiting = next(answered, None)
+        if highest is not None and grant.token < highest.token:
+            yield _violation("order_broken", f"token {grant.token} was given after {highest.token}", highest, grant)
+
+
+def _two_holders(grants: Sequence[_Grant]) -> Iterator[Violation]:
+    """Sure intervals of different owners must not overlap."""
+    last_by_owner: dict[str, _Grant] = {}
+    for grant in grants:
+        if grant.answered_at >= grant.sure_until:
+            continue
+        last_by_owner = {owner: other for owner, other in last_by_owner.items() if other.sure_until > grant.answered_at}
+        for owner, other in last_by_owner.items():
+            if owner != grant.event.owner:
+                yield _violation("two_holders", "two owners were sure to hold the lock at once", other, grant)
+        mine = last_by_owner.get(grant.event.owner)
+        if mine is None or mine.sure_until < grant.sure_until:
+            last_by_owner[grant.event.owner] = grant
+
+
+def _given_away(grants: Sequence[_Grant]) -> Iterator[Violation]:
+    """No higher token may have been answered before the lease can have ended."""
+    earliest: _Grant | None = None  # the first answered of those with higher tokens
+    same_token: list[_Grant] = []
+    for grant in sorted(grants, key=lambda grant: grant.token, reverse=True):
+        if same_token and same_token[0].token > grant.token:
+            earliest = min(same_token if earliest is None else [earliest, *same_token], key=lambda one: one.answered_at)
+            same_token = []
+        same_token.append(grant)
+        if earliest is not None and earliest.answered_at < grant.lasts_until:
+            yield _violation("lease_lost", "the lock was granted anew before this lease ended", grant, earliest)
+
+
+def _denied(events: Sequence[Event], grants: Sequence[_Grant], tolerance: float) -> Iterator[Violation]:
+    """Nobody may be told that a lease is over which cannot be: neither its owner nor a reader."""
+    for event in events:
+        if event.answered_at is None or (event.operation, event.outcome) not in DENIALS:
+            continue
+        for grant in grants:
+            if grant.answered_at >= event.sent_at:
+                break
+            if event.operation == "get":
+                end = grant.lasts_until
+            elif grant.event.owner == event.owner:
+                end = grant.sure_until - MARGIN_SECONDS - tolerance
+            else:
                 continue
-            known = [one for one in self.extensions if _answered(one) < call.asked_ms]
-            if not known:
-                continue
-            if call.told == "held" and call.fencing_token is not None and call.fencing_token < self.fencing_token:
-                yield "lease_lost", call
-                continue
-            sure_ms = self._sure_ms(call)
-            if sure_ms is not None and call.answered_ms < self.ends_after_ms(known, call.answered_ms) + sure_ms:
-                yield "early_takeover" if call.told == "held" else "lease_lost", call
-
-    def _sure_ms(self, call: Call) -> float | None:
-        """Until how long after the expiry this answer denies the lease; None if it does not."""
-        if call.told == "free" or (call.told == "held" and call.fencing_token != self.fencing_token):
-            return GRACE_MS
-        if call.owner == self.owner and call.told == "lock_ownership_lost":
-            return GRACE_MS if call.verb == "release" else -MARGIN_MS
-        if call.owner == self.owner and call.told == "lock_held":
-            return GRACE_MS
-        return None
+            if event.answered_at < end:
+                message = f"{event.operation} was answered {event.outcome} while the lease lived"
+                yield Violation("lease_lost", event.key, message, (grant.event, event))
+                break
 
 
-def _answered(call: Call) -> float:
-    assert call.answered_ms is not None
-    return call.answered_ms
+DENIALS: Final = {
+    ("acquire", "lost"),
+    ("acquire", "held"),
+    ("renew", "lost"),
+    ("release", "refused"),
+    ("get", "free"),
+}
+
+
+def _violation(kind: Kind, message: str, *grants: _Grant) -> Violation:
+    return Violation(kind, grants[0].event.key, message, tuple(grant.event for grant in grants))
