@@ -1,0 +1,150 @@
+/**
+ * One `withLock` block: acquire and start renewing; stop renewing, then release.
+ *
+ * The body never runs without the lock (case 18). On leaving, by whatever way, the renewals have ended before the
+ * release goes out, and an answer that is still under way can re-arm nothing (SDK-5). What the block resolves with:
+ *
+ * - the body threw: its error; a loss or a failed release is attached to it as `suppressed`;
+ * - the body threw nothing but the loss (or the `AbortError` it caused), or it succeeded and the lease had been lost
+ *   at some time: the `LockOwnershipLostError`;
+ * - it succeeded and owned the lock throughout, but the release was not confirmed: its result. The work was
+ *   protected, and to report it as failed would invite doing it twice; the lock frees itself at its expiry, and
+ *   `guard.releaseError` says why.
+ */
+
+import type { Clock } from "./clock.ts";
+import { LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
+import type { Flows, Granted } from "./flows.ts";
+import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
+import type { Lease } from "./lease.ts";
+import { newUuid } from "./messages.ts";
+
+export const RELEASE_SECONDS_MAX = 5;
+export const RELEASE_LOST_SECONDS_MAX = 1;
+
+/** What `withLock` resolves with. */
+export type WithLockResult<T> =
+  | { readonly acquired: true; readonly data: T; readonly error: null }
+  | { readonly acquired: true; readonly data: null; readonly error: Error }
+  | { readonly acquired: false; readonly data: null; readonly error: null }
+  | { readonly acquired: false; readonly data: null; readonly error: VolcanoError };
+
+/** What a block works with. */
+export interface Means {
+  readonly flows: Flows;
+  readonly clock: Clock;
+  readonly timeoutSeconds: number;
+  readonly signal: AbortSignal | undefined;
+  acquire(): Promise<Renewed>;
+  /** The lease that `granted` prolongs `lease` to. */
+  prolonged(lease: Lease, granted: Granted): Lease;
+}
+
+type Outcome<T> = { readonly data: T } | { readonly thrown: unknown };
+
+/** Never rejects. */
+export async function runBlock<T>(
+  means: Means,
+  body: (guard: LockGuard) => T | PromiseLike<T>,
+): Promise<WithLockResult<T>> {
+  let hold: Hold;
+  try {
+    const { lease, granted } = await means.acquire();
+    // From here to the body nothing awaits: there is no moment in which a lease has no keeper.
+    hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random());
+  } catch (error) {
+    if (error instanceof LockHeldError) return { acquired: false, data: null, error: null };
+    return { acquired: false, data: null, error: error as VolcanoError };
+  }
+  const kept = keep(hold, means.clock, (lease, seconds, signal) => renewOnce(means, lease, seconds, signal));
+  let releaseError: VolcanoError | null = null;
+  const outcome = await inBody(body, new LockGuard(hold, () => releaseError), hold, means.signal);
+  hold.leave();
+  await kept;
+  const left = await release(means, hold);
+  releaseError = left.releaseError;
+  return resultOf(outcome, left.loss, releaseError);
+}
+
+async function inBody<T>(
+  body: (guard: LockGuard) => T | PromiseLike<T>,
+  guard: LockGuard,
+  hold: Hold,
+  signal: AbortSignal | undefined,
+): Promise<Outcome<T>> {
+  const onAbort = (): void => hold.stop(signal?.reason);
+  signal?.addEventListener("abort", onAbort);
+  try {
+    return { data: await body(guard) };
+  } catch (thrown) {
+    return { thrown };
+  } finally {
+    signal?.removeEventListener("abort", onAbort);
+  }
+}
+
+async function renewOnce(means: Means, lease: Lease, timeoutSeconds: number, signal: AbortSignal): Promise<Renewed> {
+  const pace = { requestId: newUuid(), timeoutSeconds, signal, attempts: 1 };
+  const granted = await means.flows.renew(lease, lease.ttlSeconds, pace);
+  return { lease: means.prolonged(lease, granted), granted };
+}
+
+/** The release at the end: bounded in time, of a lost lease also quiet, and none if the service told of the loss. */
+async function release(
+  means: Means,
+  hold: Hold,
+): Promise<{ loss: LockOwnershipLostError | null; releaseError: VolcanoError | null }> {
+  const loss = hold.loss();
+  if (loss !== null && loss.status !== null) return { loss, releaseError: null };
+  const now = means.clock.now();
+  const lostUntil = now + RELEASE_LOST_SECONDS_MAX;
+  const heldUntil = Math.max(Math.min(now + RELEASE_SECONDS_MAX, hold.deadline), lostUntil);
+  const pace = {
+    requestId: newUuid(),
+    timeoutSeconds: means.timeoutSeconds,
+    until: loss === null ? heldUntil : lostUntil,
+  };
+  try {
+    await means.flows.release(hold.lease, pace);
+  } catch (error) {
+    if (error instanceof LockOwnershipLostError) return { loss: loss ?? error, releaseError: null };
+    return { loss, releaseError: error as VolcanoError };
+  }
+  return { loss, releaseError: null };
+}
+
+function resultOf<T>(
+  outcome: Outcome<T>,
+  loss: LockOwnershipLostError | null,
+  releaseError: VolcanoError | null,
+): WithLockResult<T> {
+  const lost = { acquired: true, data: null } as const;
+  if ("thrown" in outcome) {
+    if (loss !== null && isEffectOf(loss, outcome.thrown)) return { ...lost, error: loss };
+    const error = asError(outcome.thrown);
+    attach(
+      error,
+      [loss, releaseError].filter((other) => other !== null),
+    );
+    return { ...lost, error };
+  }
+  return loss === null ? { acquired: true, data: outcome.data, error: null } : { ...lost, error: loss };
+}
+
+/** Whether the body ended with nothing but what its signal told it. */
+function isEffectOf(loss: LockOwnershipLostError, thrown: unknown): boolean {
+  if (thrown === loss) return true;
+  return thrown instanceof Error && thrown.name === "AbortError" && thrown.cause === loss;
+}
+
+/** What was thrown, if it is an error; else one that has it as its cause, so that `if (result.error)` sees it. */
+function asError(thrown: unknown): Error {
+  if (thrown instanceof Error || Object.prototype.toString.call(thrown) === "[object Error]") return thrown as Error;
+  return new Error("the body threw something that is no error", { cause: thrown });
+}
+
+/** Beside the body's error, where logs show it, and never in its place (case 21). */
+function attach(error: Error, others: readonly VolcanoError[]): void {
+  if (others.length === 0 || !Object.isExtensible(error)) return;
+  Object.defineProperty(error, "suppressed", { value: others, enumerable: true, configurable: true, writable: true });
+}

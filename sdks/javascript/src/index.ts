@@ -1,0 +1,40 @@
+/**
+ * Elect one holder for a piece of work, keep its lease renewed while the work runs, and be told when it is lost.
+ *
+ *     const { acquired, data, error } = await client.locks.withLock("daily-rollup", { ttl: 30 }, async ({ signal, lease }) =>
+ *       rollup({ signal, fencingToken: lease.fencingToken }));
+ *
+ * Not promised: a lease cannot stop a process that is paused. Check the fencing token where you write.
+ */
+
+export type { WithLockResult } from "./block.ts";
+export { Client, type ClientOptions } from "./client.ts";
+export { type Clock, SystemClock } from "./clock.ts";
+export {
+  AuthenticationError,
+  ConflictError,
+  LockHeldError,
+  LockOwnershipLostError,
+  NotFoundError,
+  PermissionDeniedError,
+  RateLimitedError,
+  ServerError,
+  TransportError,
+  UnavailableError,
+  ValidationError,
+  VolcanoError,
+} from "./errors.ts";
+export type { LockGuard } from "./guard.ts";
+export { Lease, type LeaseRecord, type LockState } from "./lease.ts";
+export type {
+  AcquireOptions,
+  AcquireResult,
+  LeaseResult,
+  Locks,
+  ReleaseResult,
+  RenewOptions,
+  RequestOptions,
+  StateResult,
+} from "./locks.ts";
+export type { Fetch } from "./transport.ts";
+export { VERSION } from "./version.ts";

@@ -1,0 +1,188 @@
+/**
+ * The verbs, `client.locks`. Each takes its arguments apart before anything is sent: a mistake in them rejects with
+ * `TypeError` or `RangeError`. Everything else that can happen is in what it resolves with.
+ */
+
+import { runBlock, type WithLockResult } from "./block.ts";
+import type { Clock } from "./clock.ts";
+import { LockHeldError, type VolcanoError } from "./errors.ts";
+import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Pace } from "./flows.ts";
+import type { LockGuard } from "./guard.ts";
+import { checkedLease, Lease, type LockState } from "./lease.ts";
+import { checkedKey, checkedSignal, checkedTtl, checkedUuid, newUuid } from "./messages.ts";
+
+/** What every verb takes. */
+export interface RequestOptions {
+  /** A UUID that the service's logs carry; made when left out. */
+  requestId?: string | undefined;
+  /** Stops waiting. An acquire that may have been served by then is given back. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface AcquireOptions extends RequestOptions {
+  /** Whole seconds from now that the lease lasts, 5 to 7,776,000. */
+  ttl: number;
+  /** The owner token, a UUID; made when left out. The same one again gives the same lease. */
+  token?: string | undefined;
+}
+
+export interface RenewOptions extends RequestOptions {
+  /** Whole seconds from now; the lease's own when left out. */
+  ttl?: number | undefined;
+}
+
+/** Contention (somebody else holds the lock) is neither a lease nor an error. */
+export type AcquireResult =
+  | { readonly acquired: true; readonly lease: Lease; readonly error: null }
+  | { readonly acquired: false; readonly lease: null; readonly error: null }
+  | { readonly acquired: false; readonly lease: null; readonly error: VolcanoError };
+
+export type LeaseResult =
+  | { readonly lease: Lease; readonly error: null }
+  | { readonly lease: null; readonly error: VolcanoError };
+
+export type StateResult =
+  | { readonly state: LockState; readonly error: null }
+  | { readonly state: null; readonly error: VolcanoError };
+
+export interface ReleaseResult {
+  readonly error: VolcanoError | null;
+}
+
+/** The verbs of one client. */
+export class Locks {
+  readonly #flows: Flows;
+  readonly #clock: Clock;
+  readonly #timeoutSeconds: number;
+
+  /** Made by `Client`. */
+  constructor(flows: Flows, clock: Clock, timeoutSeconds: number) {
+    this.#flows = flows;
+    this.#clock = clock;
+    this.#timeoutSeconds = timeoutSeconds;
+  }
+
+  /** A lease of `ttl` seconds. `acquired: false` without an error: somebody else has the lock. */
+  async acquire(key: string, options: AcquireOptions): Promise<AcquireResult> {
+    const acquire = this.#acquisition(key, options);
+    try {
+      return { acquired: true, lease: (await acquire()).lease, error: null };
+    } catch (error) {
+      if (error instanceof LockHeldError) return { acquired: false, lease: null, error: null };
+      return { acquired: false, lease: null, error: error as VolcanoError };
+    }
+  }
+
+  /** The lease, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any more. */
+  async renew(lease: Lease, options: RenewOptions = {}): Promise<LeaseResult> {
+    const ttlSeconds = optionsOf(options).ttl === undefined ? checkedLease(lease).ttlSeconds : checkedTtl(options.ttl);
+    const { deadline } = checkedLease(lease);
+    const alive = deadline !== null && deadline > this.#clock.now();
+    const pace = { ...this.#pace(options), ...(alive ? { until: deadline } : {}) };
+    try {
+      const granted = await this.#flows.renew(lease, ttlSeconds, pace);
+      return { lease: this.#leaseOf(lease.key, lease.token, ttlSeconds, granted), error: null };
+    } catch (error) {
+      return { lease: null, error: error as VolcanoError };
+    }
+  }
+
+  /** Frees the lock, by the lease's key and token alone. */
+  async release(lease: Lease, options: RequestOptions = {}): Promise<ReleaseResult> {
+    const owner = checkedLease(lease);
+    const pace = this.#pace(options);
+    return told(() => this.#flows.release(owner, pace));
+  }
+
+  /** Whether the lock is held, until when, and its fencing token. */
+  async get(key: string, options: RequestOptions = {}): Promise<StateResult> {
+    const name = checkedKey(key);
+    const pace = this.#pace(options);
+    try {
+      const term = await this.#flows.get(name, pace);
+      const state = term === null ? { expiresAt: null, fencingToken: null } : term;
+      return { state: { held: term !== null, ...state } as LockState, error: null };
+    } catch (error) {
+      return { state: null, error: error as VolcanoError };
+    }
+  }
+
+  /** Frees the lock whoever holds it. Its holder is told of the loss at its next renewal. */
+  async forceRelease(key: string, options: RequestOptions = {}): Promise<ReleaseResult> {
+    const name = checkedKey(key);
+    const pace = this.#pace(options);
+    return told(() => this.#flows.forceRelease(name, pace));
+  }
+
+  /**
+   * Holds the lock, renewed in the background, while `body` runs, and releases it then. `body` gets a guard with
+   * `signal` and `lease`; it should stop when `signal` aborts. An error of the body comes back as `error`.
+   *
+   * `options.signal` gives up the acquire, and once the body runs it aborts the body's signal. `options.token` and
+   * `options.requestId` belong to the acquire alone.
+   */
+  async withLock<T>(
+    key: string,
+    options: AcquireOptions,
+    body: (guard: LockGuard) => T | PromiseLike<T>,
+  ): Promise<WithLockResult<T>> {
+    const acquire = this.#acquisition(key, options);
+    if (typeof body !== "function") throw new TypeError(`body must be a function, got ${typeof body}`);
+    return runBlock(
+      {
+        flows: this.#flows,
+        clock: this.#clock,
+        timeoutSeconds: this.#timeoutSeconds,
+        signal: options.signal,
+        acquire,
+        prolonged: (lease, granted) => this.#leaseOf(lease.key, lease.token, lease.ttlSeconds, granted),
+      },
+      body,
+    );
+  }
+
+  #acquisition(key: string, options: AcquireOptions): () => Promise<{ lease: Lease; granted: Granted }> {
+    const name = checkedKey(key);
+    const ttlSeconds = checkedTtl(optionsOf(options).ttl);
+    const token = options.token === undefined ? newUuid() : checkedUuid("token", options.token);
+    const pace = this.#pace(options);
+    return async () => {
+      const granted = await this.#flows.acquire({ key: name, token }, ttlSeconds, pace);
+      return { lease: this.#leaseOf(name, token, ttlSeconds, granted), granted };
+    };
+  }
+
+  #pace(options: RequestOptions): Pace {
+    const { requestId, signal } = optionsOf(options);
+    return {
+      requestId: requestId === undefined ? newUuid() : checkedUuid("requestId", requestId),
+      signal: checkedSignal(signal),
+      timeoutSeconds: this.#timeoutSeconds,
+      attempts: ATTEMPTS_MAX,
+    };
+  }
+
+  #leaseOf(key: string, token: string, ttlSeconds: number, granted: Granted): Lease {
+    return new Lease({ key, token, ttlSeconds, ...granted, dispose: (lease) => this.#dispose(lease) });
+  }
+
+  /** `await using`: bounded and quiet. */
+  async #dispose(lease: Lease): Promise<void> {
+    const timeoutSeconds = Math.min(this.#timeoutSeconds, GIVE_UP_SECONDS_MAX);
+    await told(() => this.#flows.release(lease, { requestId: newUuid(), timeoutSeconds, attempts: ATTEMPTS_MAX }));
+  }
+}
+
+async function told(ask: () => Promise<void>): Promise<ReleaseResult> {
+  try {
+    await ask();
+    return { error: null };
+  } catch (error) {
+    return { error: error as VolcanoError };
+  }
+}
+
+function optionsOf<T extends object>(options: T): T {
+  if (typeof options === "object" && options !== null) return options;
+  throw new TypeError(`options must be an object, got ${options === null ? "null" : typeof options}`);
+}

@@ -1,0 +1,159 @@
+/**
+ * One request on the wire, by the platform's `fetch` or the one given.
+ *
+ * The time a request takes is measured on the client's clock from its first byte to its last, so that a server which
+ * trickles, or a machine that was suspended, cannot stretch it; it ends on time even if `fetch` does not listen to its
+ * signal. Redirects are not followed: the service sends none, and the service key goes to the configured address
+ * only. Nothing told here holds a token or the service key, also when a proxy echoed them (SDK-8): what `fetch` threw
+ * is retold, not attached.
+ */
+
+import type { Clock } from "./clock.ts";
+import type { Config } from "./config.ts";
+import { TransportError, VolcanoError } from "./errors.ts";
+import type { Answer } from "./messages.ts";
+import { VERSION } from "./version.ts";
+
+export const ANSWER_BYTES_MAX = 65_536;
+const USER_AGENT = `volcano-locks-javascript/${VERSION}`;
+const HIDDEN = "[hidden]";
+
+/** The part of `fetch` that is used. */
+export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
+
+/** One HTTP request below the API URL. */
+export interface LockRequest {
+  readonly method: "GET" | "POST" | "PATCH" | "DELETE";
+  readonly path: string;
+  readonly requestId: string;
+  readonly timeoutSeconds: number;
+  readonly token?: string;
+  readonly ttlSeconds?: number;
+}
+
+/** What `fetch` fails with when the request certainly never left (Node and Bun; elsewhere nobody can tell). */
+const NEVER_LEFT: ReadonlySet<unknown> = new Set([
+  "ECONNREFUSED",
+  "ENOTFOUND",
+  "EAI_AGAIN",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+  "UND_ERR_CONNECT_TIMEOUT",
+  "ConnectionRefused",
+]);
+
+/** Sends requests with the key and the holder's label of `config`. */
+export class Sender {
+  readonly #config: Config;
+  readonly #clock: Clock;
+  readonly #fetch: Fetch;
+
+  constructor(config: Config, clock: Clock, fetch: Fetch) {
+    this.#config = config;
+    this.#clock = clock;
+    this.#fetch = fetch;
+  }
+
+  /** The answer, whatever its status. Anything else is a `TransportError`, at the latest when the time is up. */
+  send(request: LockRequest, signal?: AbortSignal): Promise<Answer> {
+    const told = `${request.method} ${request.path}`;
+    const { requestId, timeoutSeconds } = request;
+    if (signal?.aborted) return Promise.reject(cancelled(told, requestId, false, signal));
+    if (timeoutSeconds <= 0) {
+      return Promise.reject(new TransportError("no time left to ask", { requestSent: false, requestId }));
+    }
+    const until = this.#clock.now() + timeoutSeconds;
+    const connection = new AbortController();
+    return new Promise((resolve, reject) => {
+      const end = (settle: () => void): void => {
+        forgetTime();
+        signal?.removeEventListener("abort", onAbort);
+        settle();
+      };
+      const breakOff = (error: TransportError): void => {
+        end(() => reject(error));
+        connection.abort();
+      };
+      const late = `${told}: no answer within ${Number(timeoutSeconds.toPrecision(3))} seconds`;
+      const forgetTime = this.#clock.at(until, () => breakOff(new TransportError(late, { requestId })));
+      const onAbort = (): void => breakOff(cancelled(told, requestId, true, signal));
+      signal?.addEventListener("abort", onAbort);
+      this.#exchange(request, connection.signal).then(
+        (answer) => end(() => resolve(answer)),
+        (error) => end(() => reject(this.#failure(request, error))),
+      );
+    });
+  }
+
+  async #exchange(request: LockRequest, signal: AbortSignal): Promise<Answer> {
+    const response = await this.#fetch(this.#config.apiUrl + request.path, {
+      method: request.method,
+      headers: this.#headers(request),
+      redirect: "manual",
+      signal,
+      ...(request.ttlSeconds === undefined ? {} : { body: JSON.stringify({ ttl_seconds: request.ttlSeconds }) }),
+    });
+    const text = this.#withoutSecrets(await wholeText(response, request), request);
+    return { status: response.status, text, header: (name) => response.headers.get(name) };
+  }
+
+  #headers(request: LockRequest): Record<string, string> {
+    return {
+      Authorization: `Bearer ${this.#config.serviceKey}`,
+      Accept: "application/json",
+      "User-Agent": USER_AGENT,
+      "X-Volcano-Request-Id": request.requestId,
+      "X-Volcano-Lock-Holder": this.#config.holder,
+      ...(request.token === undefined ? {} : { "X-Volcano-Lock-Token": request.token }),
+      ...(request.ttlSeconds === undefined ? {} : { "Content-Type": "application/json" }),
+    };
+  }
+
+  #failure(request: LockRequest, error: unknown): VolcanoError {
+    if (error instanceof VolcanoError) return error;
+    const reasons = [error, (error as { cause?: unknown } | null)?.cause].filter((one) => one instanceof Error);
+    const codes = [error, ...reasons].map((one) => (one as { code?: unknown } | null)?.code);
+    const why = reasons.length === 0 ? String(error) : reasons.map((one) => `${one.name}: ${one.message}`).join("; ");
+    const message = this.#withoutSecrets(`${request.method} ${request.path}: ${why}`, request);
+    const requestSent = !codes.some((code) => NEVER_LEFT.has(code));
+    return new TransportError(message, { requestSent, requestId: request.requestId });
+  }
+
+  #withoutSecrets(text: string, request: LockRequest): string {
+    const told = text.replaceAll(this.#config.serviceKey, HIDDEN);
+    return request.token === undefined ? told : told.replaceAll(request.token, HIDDEN);
+  }
+}
+
+/** The body, up to a limit: no answer of the service comes near it. */
+async function wholeText(response: Response, request: LockRequest): Promise<string> {
+  if (response.body === null) return "";
+  const reader = response.body.getReader();
+  const decoder = new TextDecoder();
+  let text = "";
+  let bytes = 0;
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return text + decoder.decode();
+    bytes += value.byteLength;
+    if (bytes > ANSWER_BYTES_MAX) {
+      reader.cancel().catch(() => {});
+      const long = `${request.method} ${request.path}: answer longer than ${ANSWER_BYTES_MAX} bytes`;
+      throw new TransportError(long, { requestId: request.requestId });
+    }
+    text += decoder.decode(value, { stream: true });
+  }
+}
+
+function cancelled(
+  told: string,
+  requestId: string,
+  requestSent: boolean,
+  signal: AbortSignal | undefined,
+): TransportError {
+  return new TransportError(`${told}: cancelled by the caller's signal`, {
+    requestSent,
+    requestId,
+    cause: signal?.reason,
+  });
+}

@@ -1,0 +1,13 @@
+import { defineConfig, type UserConfig } from "tsdown";
+
+const config: UserConfig = defineConfig({
+  entry: { index: "src/index.ts", testing: "src/testing/index.ts" },
+  format: ["esm", "cjs"],
+  platform: "neutral",
+  target: "es2022",
+  dts: true,
+  fixedExtension: true,
+  clean: true,
+});
+
+export default config;

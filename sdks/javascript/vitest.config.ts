@@ -1,0 +1,11 @@
+import { defineConfig, type ViteUserConfig } from "vitest/config";
+
+const config: ViteUserConfig = defineConfig({
+  test: {
+    include: ["tests/**/*.test.ts"],
+    dangerouslyIgnoreUnhandledErrors: false,
+    testTimeout: 20_000,
+  },
+});
+
+export default config;
