@@ -20,10 +20,17 @@ WAIT_SECONDS = 20.0
 PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
 
 
+class Process(subprocess.Popen[str]):
+    """A process that is not waited for beyond all patience."""
+
+    def communicate(self, input: str | None = None, timeout: float | None = WAIT_SECONDS) -> tuple[str, str]:  # noqa: A002
+        return super().communicate(input, timeout)
+
+
 class Start(Protocol):
     """Starts the command line as a process."""
 
-    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]: ...
+    def __call__(self, *arguments: str, env: Mapping[str, str] | None = None) -> Process: ...
 
 
 @pytest.fixture(scope="session")
@@ -70,10 +77,10 @@ def invoke(environment: dict[str, str]) -> Callable[..., Result]:
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Start]:
     """Start a command as a process of its own; whatever still runs at the end is ended."""
-    started: list[subprocess.Popen[str]] = []
+    started: list[Process] = []
 
-    def begin(*arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
+    def begin(*arguments: str, env: Mapping[str, str] | None = None) -> Process:
+        process = Process(
             [*PROGRAM, *arguments],
             env=environment if env is None else dict(env),
             stdin=subprocess.PIPE,

@@ -104,7 +104,7 @@ def test_loss_told_by_the_server_ends_the_group_with_76(start: Start, key: str, 
     client.locks.force_release(key)
     _, err = process.communicate()
     assert process.returncode == 76
-    assert "ownership of the lock was lost" in err
+    assert err == "volcano-locks: ownership of the lock was lost; stopping the command\n"
     assert family.at_work() == 0
 
 

@@ -3,6 +3,7 @@ work on without the lock (case 38)."""
 
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 
 from volcano_locks import Client
 
-from .conftest import PROGRAM
+from .conftest import PROGRAM, WAIT_SECONDS
 
 pytestmark = pytest.mark.real_time
 
@@ -42,20 +43,20 @@ class Screen:
     def show(self, text: bytes) -> None:
         """Read until `text` was shown."""
         while text not in self.shown:
+            assert select.select([self.keyboard], [], [], WAIT_SECONDS)[0], self.shown
             self.shown += os.read(self.keyboard, 4096)
 
     def press(self, keys: bytes) -> None:
         os.write(self.keyboard, keys)
 
-    def stops(self) -> None:
+    def stops(self, until: Until) -> None:
         """Wait until the program is stopped, as a shell would."""
-        _, status = os.waitpid(self.process.pid, os.WUNTRACED)
-        assert os.WIFSTOPPED(status)
+        until(lambda: os.WIFSTOPPED(os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)[1]))
 
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait()
+            self.process.wait(WAIT_SECONDS)
         os.close(self.keyboard)
 
 
@@ -78,7 +79,13 @@ def test_command_reads_the_terminal(screen: Callable[..., Screen], key: str) -> 
     seen.show(b"ready")
     seen.press(b"words\n")
     seen.show(b"got words")
-    assert seen.process.wait() == 6
+    assert seen.process.wait(WAIT_SECONDS) == 6
+
+
+def test_command_is_the_foreground_job_from_the_start(screen: Callable[..., Screen], key: str) -> None:
+    """Some programs only look whether they are, and then say less."""
+    look = "import os, sys; sys.exit(6 if os.tcgetpgrp(0) == os.getpgrp() else 7)"
+    assert screen("run", key, "--", sys.executable, "-c", look).process.wait(WAIT_SECONDS) == 6
 
 
 def test_ctrl_c_reaches_the_command(screen: Callable[..., Screen], key: str, client: Client) -> None:
@@ -86,7 +93,7 @@ def test_ctrl_c_reaches_the_command(screen: Callable[..., Screen], key: str, cli
     seen = screen("run", key, "--", "sh", "-c", "echo ready; exec sleep 600")
     seen.show(b"ready")
     seen.press(CTRL_C)
-    assert seen.process.wait() == 130
+    assert seen.process.wait(WAIT_SECONDS) == 130
     assert not client.locks.get(key).held
 
 
@@ -96,19 +103,19 @@ def test_terminal_is_lent_on_demand_when_stdout_is_a_pipe(screen: Callable[..., 
     seen.show(b"ready")
     seen.press(b"words\n")
     seen.show(b"got words")
-    assert seen.process.wait() == 6
+    assert seen.process.wait(WAIT_SECONDS) == 6
 
 
-def test_ctrl_z_stops_wrapper_and_command_and_both_go_on(screen: Callable[..., Screen], key: str) -> None:
+def test_ctrl_z_stops_wrapper_and_command_and_both_go_on(screen: Callable[..., Screen], key: str, until: Until) -> None:
     seen = screen("run", key, "--ttl", "1h", "--", "sh", "-c", "echo ready; read line; echo got $line; exit 6")
     seen.show(b"ready")
     seen.press(CTRL_Z)
-    seen.stops()
+    seen.stops(until)
     assert os.tcgetpgrp(seen.keyboard) == seen.process.pid
     seen.process.send_signal(signal.SIGCONT)
     seen.press(b"words\n")
     seen.show(b"got words")
-    assert seen.process.wait() == 6
+    assert seen.process.wait(WAIT_SECONDS) == 6
 
 
 def test_command_stopped_past_its_lease_does_not_go_on(
@@ -118,9 +125,9 @@ def test_command_stopped_past_its_lease_does_not_go_on(
     seen = screen("run", key, "--ttl", "5s", "--", "sh", "-c", f"echo ready; read line; touch {tmp_path}/went-on")
     seen.show(b"ready")
     seen.press(CTRL_Z)
-    seen.stops()
+    seen.stops(until)
     until(lambda: not client.locks.get(key).held)
     seen.press(b"words\n")
     seen.process.send_signal(signal.SIGCONT)
-    assert seen.process.wait() == 76
+    assert seen.process.wait(WAIT_SECONDS) == 76
     assert not (tmp_path / "went-on").exists()

@@ -150,7 +150,7 @@ def _run_holding(child: Child, program: str, client: "Client", key: str, *, ttl:
     if guard.release_error is not None:
         message(f"the command has ended; the lock was not released: {guard.release_error}")
         message(f"{key} is free again by itself at {instant_text(guard.lease.expires_at)}")
-    return exits.OWNERSHIP_LOST if ended.lost else ended.exit_code
+    return ended.exit_code
 
 
 def _run_guarded(guard: "LockGuard", child: Child, program: str) -> Ended:

@@ -44,7 +44,7 @@ class Guard(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How it ended: the command's exit code (128 + n when a signal killed it), whether the lease was lost
+    """How it ended: the command's exit code (128 + n when a signal killed it), whether a loss was seen and told
     while anything ran, and whether the whole group is gone."""
 
     exit_code: int
@@ -70,7 +70,7 @@ class Supervisor:
             self._turn(PASSED_ON)
         self._terminal.take_back()
         gone = self._clear_leftovers()
-        return Ended(self._status, self._kill_at is not None or self._guard.lost, gone)
+        return Ended(self._status, self._kill_at is not None, gone)
 
     def _turn(self, passed_on: tuple[int, ...], seconds: float | None = None) -> None:
         """Wait for something, for at most `seconds`, and act on it."""
