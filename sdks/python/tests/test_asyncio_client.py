@@ -98,7 +98,7 @@ async def test_a_loss_inside_a_timeout_is_a_loss_and_a_timeout_inside_a_block_is
 async def test_of_two_nested_blocks_the_lost_one_is_named(
     async_client: AsyncClient, clock: ManualClock, net: FlakyTransport, server: FakeLocks
 ) -> None:
-    """Case 12: one loss per hold; the outer hold lives on."""
+    """case 12: one loss per hold; the outer hold lives on."""
     async with async_client.locks.with_lock("outer", ttl=30) as outer, server.async_client() as rival:
         with pytest.raises(LockOwnershipLostError):
             async with async_client.locks.with_lock("inner", ttl=30):
@@ -143,7 +143,7 @@ async def test_a_body_that_swallows_the_cancellation_still_ends_in_the_loss(
 async def test_a_body_that_turns_the_cancellation_into_its_own_error_keeps_it(
     async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
 ) -> None:
-    """Case 21: its error wins; the loss is attached."""
+    """case 21: its error wins; the loss is attached."""
     with pytest.raises(ValueError, match="half done") as failed:
         async with async_client.locks.with_lock("k", ttl=30):
             await lose(clock, net)
@@ -175,7 +175,7 @@ async def test_a_task_cancelled_in_its_body_releases(async_client: AsyncClient) 
 async def test_a_task_cancelled_inside_its_release_still_releases(
     async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
 ) -> None:
-    """Case 16: the release is shielded, however often it is cancelled, and the cancellation comes after it."""
+    """case 16: the release is shielded, however often it is cancelled, and the cancellation comes after it."""
     left = asyncio.Event()
     gate = asyncio.Event()
     through = net.handle_async_request
@@ -207,7 +207,7 @@ async def test_a_task_cancelled_inside_its_release_still_releases(
 async def test_a_shielded_release_is_bounded(
     async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
 ) -> None:
-    """Case 16: a server that never answers holds a cancelled task for seconds, not for ever."""
+    """case 16: a server that never answers holds a cancelled task for seconds, not for ever."""
     entered = asyncio.Event()
 
     async def work() -> None:

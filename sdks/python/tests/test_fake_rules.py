@@ -76,7 +76,7 @@ async def test_releases_and_retired_tokens(mine: AsyncClient, rival: AsyncClient
 
 
 async def test_a_given_up_acquire_that_comes_late_stays_out(mine: AsyncClient) -> None:
-    """Case 15, as seen by the client: its release came first and retired the token."""
+    """case 15, as seen by the client: its release came first and retired the token."""
     await mine.locks.release(await mine.locks.acquire("k", ttl=30, token=TOKEN))
     with pytest.raises(LockOwnershipLostError):
         await mine.locks.acquire("k", ttl=30, token=TOKEN)

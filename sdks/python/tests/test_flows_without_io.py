@@ -120,7 +120,7 @@ def test_callers_may_pass_both_ids(stage: Stage) -> None:
 
 
 def test_every_acquire_has_a_token_of_its_own(stage: Stage) -> None:
-    """Case 19: a delayed release of an old lease cannot touch a new one."""
+    """case 19: a delayed release of an old lease cannot touch a new one."""
     tokens = {stage.play(acquiring(stage), GRANT).token for _ in range(20)}
     assert len(tokens) == 20
 
@@ -159,7 +159,7 @@ def test_a_refusal_is_an_answer(stage: Stage, answer: Answer, kind: type[Excepti
 def test_an_acquire_that_may_have_been_served_is_given_back(
     stage: Stage, answers: tuple[Any, ...], kind: type[BaseException]
 ) -> None:
-    """SDK-2, cases 13, 15 and 17: whatever ends it, the release carries the token of the acquire."""
+    """SDK-2, case 13, case 15, case 17: whatever ends it, the release carries the token of the acquire."""
     with pytest.raises(kind) as failed:
         stage.play(acquiring(stage), *answers, DONE)
     given_back = stage.requests()[-1]
@@ -198,7 +198,7 @@ def test_a_request_that_never_left_needs_no_give_back(stage: Stage) -> None:
 
 
 def test_a_grant_that_comes_after_its_own_ttl_is_given_back_and_reported(stage: Stage) -> None:
-    """Case 14: an expired lease is never returned."""
+    """case 14: an expired lease is never returned."""
 
     def too_late() -> Answer:
         stage.seconds += 30
@@ -250,13 +250,13 @@ def test_the_heartbeats_renewal_is_one_attempt(stage: Stage) -> None:
 
 
 def test_a_release_is_repeated_with_the_same_token(stage: Stage) -> None:
-    """Cases 19 and 32: bound to the token, so a second one can only free its own lease."""
+    """case 19, case 32: bound to the token, so a second one can only free its own lease."""
     stage.play(stage.flows().release(LEASE, None), RESET, DONE)
     assert [request.token for request in stage.requests()] == [TOKEN, TOKEN]
 
 
 def test_a_repeated_release_that_finds_a_new_holder_was_a_release(stage: Stage) -> None:
-    """Case 19: the first was served, its answer lost, somebody else holds the lock by now."""
+    """case 19: the first was served, its answer lost, somebody else holds the lock by now."""
     stage.play(stage.flows().release(LEASE, None), RESET, LOST)
     with pytest.raises(LockOwnershipLostError):
         stage.play(stage.flows().release(LEASE, None), LOST)
@@ -265,7 +265,7 @@ def test_a_repeated_release_that_finds_a_new_holder_was_a_release(stage: Stage) 
 
 
 def test_a_force_release_is_not_repeated_once_it_may_have_been_served(stage: Stage) -> None:
-    """Case 19: the second one could evict the next holder."""
+    """case 19: the second one could evict the next holder."""
     with pytest.raises(TransportError):
         stage.play(stage.flows().force_release("k", None), RESET)
     stage.play(stage.flows().force_release("k", None), UNREACHABLE, DONE)

@@ -49,14 +49,14 @@ def test_a_confirmed_renewal_moves_the_deadline_to_its_sending_time_plus_ttl() -
 
 
 def test_an_answer_after_the_deadline_changes_nothing() -> None:
-    """Case 11: what was lost for an instant stays lost."""
+    """case 11: what was lost for an instant stays lost."""
     heartbeat = plan()
     assert not heartbeat.renewed(deadline=59.0, now=30.0)
     assert heartbeat.next_step(30.0) == Lost()
 
 
 def test_failures_back_off_and_a_success_forgets_them() -> None:
-    """Case 4: a failed renewal is tried again, each time a little later, while the lease lives."""
+    """case 4: a failed renewal is tried again, each time a little later, while the lease lives."""
     heartbeat = plan()
     pauses = []
     now = 10.0
@@ -144,7 +144,7 @@ def test_whatever_the_server_does_the_plan_is_safe_and_never_spins(
 
 @given(ttl=st.integers(5, 3600), jitter=st.floats(0, 0.999), retry_after=st.floats(0, 4000))
 def test_a_single_failure_always_leaves_another_try(ttl: int, jitter: float, retry_after: float) -> None:
-    """Case 4: the first 429, 503 or timeout costs nobody the lease, whatever `Retry-After` says."""
+    """case 4: the first 429, 503 or timeout costs nobody the lease, whatever `Retry-After` says."""
     heartbeat = plan(ttl, jitter=jitter)
     first = heartbeat.next_step(0.0)
     assert isinstance(first, Wait)

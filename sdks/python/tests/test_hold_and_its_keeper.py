@@ -40,7 +40,7 @@ def keeping(hold: Hold, clock: ManualClock, renew: Callable[[], Lease]) -> "tupl
 
 
 async def test_an_answer_after_leaving_re_arms_nothing(hold: Hold, clock: ManualClock) -> None:
-    """Case 8: after each answer the hold looks whether it was left."""
+    """case 8: after each answer the hold looks whether it was left."""
     before = hold.lease, hold.deadline()
     hold.leave()
     hold.renewed(later(hold.lease, 30))
@@ -50,14 +50,14 @@ async def test_an_answer_after_leaving_re_arms_nothing(hold: Hold, clock: Manual
 
 
 async def test_an_answer_after_a_loss_is_not_believed(hold: Hold) -> None:
-    """Cases 8 and 12."""
+    """case 8, case 12."""
     hold.lose(LockOwnershipLostError("told"))
     hold.renewed(later(hold.lease, 30))
     assert hold.loss() is not None
 
 
 async def test_the_first_loss_is_the_only_one(hold: Hold, clock: ManualClock) -> None:
-    """Case 12: whatever is said afterwards."""
+    """case 12: whatever is said afterwards."""
     hold.lose(LockOwnershipLostError("first"))
     hold.lose(LockOwnershipLostError("second"))
     clock.jump(100)
@@ -65,7 +65,7 @@ async def test_the_first_loss_is_the_only_one(hold: Hold, clock: ManualClock) ->
 
 
 async def test_only_a_confirmed_renewal_moves_the_deadline(hold: Hold, clock: ManualClock) -> None:
-    """Case 3."""
+    """case 3."""
     deadline = hold.deadline()
     hold.failed(TransportError("no"))
     assert hold.deadline() == deadline
@@ -74,7 +74,7 @@ async def test_only_a_confirmed_renewal_moves_the_deadline(hold: Hold, clock: Ma
 
 
 async def test_a_local_loss_says_what_went_wrong_last(hold: Hold, clock: ManualClock) -> None:
-    """Case 5: the clock alone makes it lost; the last failure is its cause."""
+    """case 5: the clock alone makes it lost; the last failure is its cause."""
     hold.failed(TransportError("the cable"))
     clock.jump(30)
     loss = hold.loss()
@@ -83,7 +83,7 @@ async def test_a_local_loss_says_what_went_wrong_last(hold: Hold, clock: ManualC
 
 
 async def test_waiting_needs_no_keeper(hold: Hold, clock: ManualClock) -> None:
-    """Cases 2 and 6: with the renewal loop dead, the waiter still wakes at the deadline."""
+    """case 2, case 6: with the renewal loop dead, the waiter still wakes at the deadline."""
     waiting = asyncio.create_task(hold.wait_lost(None))
     await asyncio.sleep(0)
     assert clock.next_due() == hold.deadline()
@@ -95,7 +95,7 @@ async def test_waiting_needs_no_keeper(hold: Hold, clock: ManualClock) -> None:
 async def test_a_renewal_may_raise_anything_until_the_deadline(
     hold: Hold, clock: ManualClock, error: Exception
 ) -> None:
-    """SDK-6, cases 1, 2 and 5: never silent, never early; told once, at the deadline."""
+    """SDK-6, case 1, case 2, case 5: never silent, never early; told once, at the deadline."""
     tries: list[float] = []
 
     def renew() -> Lease:

@@ -61,7 +61,7 @@ async def test_a_block_holds_the_lock_for_as_long_as_it_lasts(
 
 
 async def test_the_body_never_runs_without_the_lock(face: Face, rival: AsyncClient) -> None:
-    """Case 18: contention is raised on entering."""
+    """case 18: contention is raised on entering."""
     await rival.locks.acquire("k", ttl=30)
     with pytest.raises(LockHeldError):
         async with face.hold("k"):
@@ -74,7 +74,7 @@ async def test_the_body_never_runs_without_the_lock(face: Face, rival: AsyncClie
 async def test_one_failed_renewal_costs_nothing(
     face: Face, clock: ManualClock, net: FlakyTransport, fault: Fault
 ) -> None:
-    """SDK-3, cases 1 and 4: tried again within the lease, and regularly from then on."""
+    """SDK-3, case 1, case 4: tried again within the lease, and regularly from then on."""
     async with face.hold("k", ttl=30) as guard:
         net.script.append(fault)
         await clock.advance_async(300)
@@ -104,7 +104,7 @@ async def test_a_renewal_that_raises_whatever_it_likes_does_not_end_the_loop(
 async def test_an_outage_as_long_as_the_lease_is_a_loss_at_its_deadline(
     face: Face, clock: ManualClock, net: FlakyTransport, fault: Fault
 ) -> None:
-    """SDK-3, SDK-4, cases 3, 5, 6 and 11: told at `sent + ttl`, neither before nor after, whatever kind of outage."""
+    """SDK-3, SDK-4, case 3, case 5, case 6, case 11: told at `sent + ttl`, whatever kind of outage."""
     guards = []
     with pytest.raises(LockOwnershipLostError, match="not renewed within its 30 seconds"):
         async with face.hold("k", ttl=30) as guard:
@@ -122,7 +122,7 @@ async def test_an_outage_as_long_as_the_lease_is_a_loss_at_its_deadline(
 
 
 async def test_a_suspended_machine_wakes_without_its_lock(face: Face, clock: ManualClock, rival: AsyncClient) -> None:
-    """Case 11: lost before any of the body's code runs on, though no timer had a chance."""
+    """case 11: lost before any of the body's code runs on, though no timer had a chance."""
     with pytest.raises(LockOwnershipLostError):
         async with face.hold("k", ttl=30) as guard:
             clock.jump(3600)
@@ -135,7 +135,7 @@ async def test_a_suspended_machine_wakes_without_its_lock(face: Face, clock: Man
 async def test_a_loss_is_final_even_if_the_server_comes_back(
     face: Face, clock: ManualClock, net: FlakyTransport
 ) -> None:
-    """Cases 3, 11 and 12: a renewal confirmed after the deadline is not believed."""
+    """case 3, case 11, case 12: a renewal confirmed after the deadline is not believed."""
     with pytest.raises(LockOwnershipLostError):
         async with face.hold("k", ttl=30) as guard:
             net.script.append(Delay(18.8))
@@ -149,7 +149,7 @@ async def test_a_loss_is_final_even_if_the_server_comes_back(
 
 
 async def test_being_forced_out_is_told_at_the_next_renewal(face: Face, clock: ManualClock, rival: AsyncClient) -> None:
-    """Case 12: the server's word is a loss at once."""
+    """case 12: the server's word is a loss at once."""
     with pytest.raises(LockOwnershipLostError) as lost:
         async with face.hold("k", ttl=30) as guard:
             await rival.locks.force_release("k")
@@ -162,7 +162,7 @@ async def test_being_forced_out_is_told_at_the_next_renewal(face: Face, clock: M
 async def test_exactly_one_loss_whatever_comes_together(
     face: Face, clock: ManualClock, net: FlakyTransport, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Case 12: displaced in a storm of errors, then told by the server, then past the deadline: one error object."""
+    """case 12: displaced in a storm of errors, then told by the server, then past the deadline: one error object."""
     losses = []
     with pytest.raises(LockOwnershipLostError) as raised:
         async with face.hold("k", ttl=30) as guard:
@@ -225,7 +225,7 @@ async def test_the_bodys_error_wins_and_others_are_attached(
 
 
 async def test_a_body_that_raises_the_loss_itself_raises_it_once(face: Face, clock: ManualClock) -> None:
-    """Case 21: no error is a note on itself."""
+    """case 21: no error is a note on itself."""
     with pytest.raises(LockOwnershipLostError) as lost:
         async with face.hold("k") as guard:
             clock.jump(31)
@@ -269,7 +269,7 @@ async def test_the_release_is_sent_after_the_last_renewal_has_ended(
 
 
 async def test_a_late_renewal_after_the_release_does_not_hold_the_lock_again(face: Face, net: FlakyTransport) -> None:
-    """Case 8: the server refuses a PATCH that arrives after the DELETE."""
+    """case 8: the server refuses a PATCH that arrives after the DELETE."""
     lease = await face.acquire("k", ttl=30)
     await face.release(lease)
     with pytest.raises(LockOwnershipLostError):
@@ -280,7 +280,7 @@ async def test_a_late_renewal_after_the_release_does_not_hold_the_lock_again(fac
 async def test_a_release_whose_answer_is_lost_never_frees_the_next_lease(
     face: Face, net: FlakyTransport, rival: AsyncClient
 ) -> None:
-    """Case 19: the repeated release carries the old token."""
+    """case 19: the repeated release carries the old token."""
     async with face.hold("k"):
         net.script.append(DropAfterSend())
     old = next(seen.token for seen in net.seen if seen.method == "DELETE" and seen.token is not None)

@@ -70,7 +70,7 @@ def test_a_bad_token_is_refused_without_showing_it() -> None:
 @pytest.mark.parametrize("fraction", ["", ".1", ".12", ".123", ".123456", ".123456789"])
 @pytest.mark.parametrize("zone", ["Z", "z", "+00:00", "+0200", "-07:30"])
 def test_dates_parse_with_any_offset_and_0_to_9_fractional_digits(fraction: str, zone: str) -> None:
-    """Case 35 and SDK-7: digits below microseconds are dropped, never an error."""
+    """case 35 and SDK-7: digits below microseconds are dropped, never an error."""
     parsed = parse_date(f"2026-07-20T14:00:10{fraction}{zone}")
     hours = {"+0200": 12, "-07:30": 21}.get(zone, 14)
     minutes = 30 if zone == "-07:30" else 0
@@ -94,7 +94,7 @@ def test_a_grant_becomes_a_lease() -> None:
 
 @pytest.mark.parametrize("token", [2**53, 2**63, 0, -1, 1.0, True, "7", None])
 def test_a_fencing_token_another_language_would_round_is_refused(token: object) -> None:
-    """Case 34 and SDK-7: above 2^53 - 1, or no integer at all."""
+    """case 34 and SDK-7: above 2^53 - 1, or no integer at all."""
     with pytest.raises(ServerError, match="fencing_token is not an integer from 1 to 9007199254740991"):
         granted({"expires_at": "2026-07-20T14:00:10Z", "fencing_token": token})
 

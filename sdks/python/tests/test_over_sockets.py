@@ -101,7 +101,7 @@ def header(head: str, name: str) -> str:
 async def test_a_connection_that_dies_under_a_post_costs_one_retry_with_the_same_ids(
     kind: str, clock: ManualClock
 ) -> None:
-    """Case 32, SDK-1, SDK-2: the idle connection is reset just as the second acquire goes out on it."""
+    """case 32, SDK-1, SDK-2: the idle connection is reset just as the second acquire goes out on it."""
     heads: list[str] = []
 
     def serve(line: Line, number: int) -> None:
@@ -186,7 +186,7 @@ async def test_a_holder_keeps_its_lock_over_real_connections(kind: str, clock: M
 
 
 def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
-    """Case 36: two processes on one connection would read each other's answers."""
+    """case 36: two processes on one connection would read each other's answers."""
 
     def serve(line: Line, number: int) -> None:
         while line.request():

@@ -84,7 +84,7 @@ def test_a_client_may_be_shared_by_threads(client: Client) -> None:
 
 
 def test_a_loss_wakes_a_thread_that_waits_for_it(client: Client, clock: ManualClock, net: FlakyTransport) -> None:
-    """Case 6: told at the deadline while the renewal still hangs."""
+    """case 6: told at the deadline while the renewal still hangs."""
     told: list[bool] = []
     with pytest.raises(LockOwnershipLostError):
         with client.locks.with_lock("k", ttl=5) as guard:
@@ -159,7 +159,7 @@ def late_interrupts() -> Iterator[None]:
 @pytest.mark.usefixtures("late_interrupts")
 @pytest.mark.parametrize("answers", [False, True])
 def test_ctrl_c_during_an_acquire_gives_the_lock_back(server: FakeLocks, answers: bool) -> None:
-    """SDK-2, cases 13 and 17: whether the answer was there already or not."""
+    """SDK-2, case 13, case 17: whether the answer was there already or not."""
     transport = Interrupting(server, answers=answers)
     with server.client(transport=transport) as client:
         with pytest.raises(KeyboardInterrupt):
@@ -241,7 +241,7 @@ def test_a_child_uses_the_client_over_sockets_of_its_own(wire_url: str, clock: M
 
 
 def test_a_child_cannot_share_a_transport_it_was_not_given(client: Client) -> None:
-    """Case 36: a transport made before the fork has the parent's sockets."""
+    """case 36: a transport made before the fork has the parent's sockets."""
     client.locks.get("k")
     assert "make a new client in the child" in in_a_fork(lambda: str(client.locks.get("k")))
 

@@ -58,7 +58,7 @@ async def test_contention_is_an_error_and_the_next_holder_has_a_higher_fencing_t
 
 
 async def test_an_old_lease_object_still_releases(face: Face) -> None:
-    """Case 22: by its token."""
+    """case 22: by its token."""
     old = await face.acquire("k", ttl=30)
     await face.renew(old)
     await face.release(old)
@@ -75,7 +75,7 @@ async def test_a_stored_lease_is_renewed_and_released_elsewhere(face: Face, riva
 
 @pytest.mark.parametrize("fault", [DropBeforeSend(), Reset(), DropAfterSend(), Duplicate()])
 async def test_one_fault_on_acquire_costs_nothing(face: Face, net: FlakyTransport, fault: Fault) -> None:
-    """SDK-1, SDK-2, cases 13 and 32: the retry has the same ids, and gets the same lease."""
+    """SDK-1, SDK-2, case 13, case 32: the retry has the same ids, and gets the same lease."""
     net.script.append(fault)
     lease = await face.acquire("k", ttl=30)
     await face.renew(lease)
@@ -105,7 +105,7 @@ async def test_a_caller_with_its_token_recovers_what_could_not_be_given_back(fac
 
 
 async def test_a_grant_later_than_its_ttl_is_no_lease(face: Face, net: FlakyTransport) -> None:
-    """Case 14: it is released, and the caller is told of a failure."""
+    """case 14: it is released, and the caller is told of a failure."""
     net.script.append(Takes(30))
     with pytest.raises(TransportError):
         await face.acquire("k", ttl=30)
