@@ -91,7 +91,7 @@ describe("withLock", () => {
   it("the ids given belong to the acquire alone", async () => {
     const on = stage();
     const requestId = "139241af-f4e8-4bdb-8494-dc0804c380a7";
-    await on.client.locks.withLock(KEY, { ttl: TTL, requestId }, () => on.clock.advance(10.5));
+    await on.client.locks.withLock(KEY, { ttl: TTL, requestId }, () => on.clock.advance(11.5));
     expect(methods(on.network)).toBe("POST PATCH DELETE");
     expect(new Set(on.network.seen.map((one) => one.requestId)).size).toBe(3);
     expect(on.network.seen[0]?.requestId).toBe(requestId);
@@ -163,7 +163,7 @@ describe("renewal", () => {
     const at = vi.spyOn(on.clock, "at").mockImplementation(() => {
       throw new Error("no timers");
     });
-    on.clock.jump(10.5);
+    on.clock.jump(11.5);
     await on.clock.settle();
     expect(guard.signal.aborted).toBe(true);
     at.mockRestore();
