@@ -29,12 +29,13 @@ def _problem(code: str) -> bytes:
     return b'{"error": "this answer was scripted", "code": "%s"}' % code.encode()
 
 
-ANSWERS: Final[Mapping[str, tuple[int, bytes, Mapping[str, str]]]] = {
-    "answer_503": (503, _problem("lock_unavailable"), {"Retry-After": "1"}),
-    "answer_500": (500, _problem("internal"), {}),
-    "answer_429": (429, _problem("lock_rate_limited"), {"Retry-After": "1"}),
-    "answer_page": (502, b"<html>Bad Gateway</html>", {"Content-Type": "text/html"}),
+ANSWERS: Final[Mapping[str, tuple[int, bytes]]] = {
+    "answer_503": (503, _problem("lock_unavailable")),
+    "answer_500": (500, _problem("internal")),
+    "answer_429": (429, _problem("lock_rate_limited")),
+    "answer_page": (502, b"<html>Bad Gateway</html>"),
 }
+TELL_WHEN: Final = frozenset({429, 503})
 
 
 @dataclass
@@ -46,6 +47,7 @@ class Outage:
     of: tuple[str, ...]
     actor: str | None
     delay_ms: int
+    retry_after_seconds: int
 
     @classmethod
     def told(cls, args: Mapping[str, object]) -> "Outage":
@@ -53,8 +55,14 @@ class Outage:
         of = args.get("of", list(OPERATIONS.values()))
         assert isinstance(of, list)
         actor = args.get("actor")
-        count, delay_ms = (int(str(args.get(word, default))) for word, default in (("count", ENDLESS), ("delay_ms", 0)))
-        return cls(str(args["kind"]), count, tuple(of), None if actor is None else str(actor), delay_ms)
+        return cls(
+            kind=str(args["kind"]),
+            left=int(str(args.get("count", ENDLESS))),
+            of=tuple(of),
+            actor=None if actor is None else str(actor),
+            delay_ms=int(str(args.get("delay_ms", 0))),
+            retry_after_seconds=int(str(args.get("retry_after_seconds", 1))),
+        )
 
 
 class Sent(NamedTuple):
@@ -78,13 +86,14 @@ class OutageTransport(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         operation = OPERATIONS[request.method, request.url.path.endswith("/lease")]
-        headers = request.headers
-        self.sent.append(Sent(operation, headers.get("X-Volcano-Lock-Token"), headers.get("X-Volcano-Request-Id")))
+        token, request_id = (request.headers.get(f"X-Volcano-{name}") for name in ("Lock-Token", "Request-Id"))
+        self.sent.append(Sent(operation, token, request_id))
         outage = self._striking(operation)
         kind = "" if outage is None else outage.kind
-        if kind in ANSWERS:
-            status, body, extra = ANSWERS[kind]
-            return httpx2.Response(status, content=body, headers=dict(extra))
+        if outage is not None and kind in ANSWERS:
+            status, body = ANSWERS[kind]
+            headers = {"Retry-After": str(outage.retry_after_seconds)} if status in TELL_WHEN else {}
+            return httpx2.Response(status, content=body, headers=headers)
         if kind == "drop_before":
             raise httpx2.ConnectError("scripted: no connection", request=request)
         if kind == "reset":
