@@ -1,0 +1,62 @@
+"""A server whose machine's clock is behind what its file remembers, as people meet it."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from volcano_locks.cli.exits import UNAVAILABLE
+from volcano_locks_server.lease import Free
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.store import RecordKey, Records, Stepped
+from volcano_locks_server.stores import open_store
+from volcano_locks_server.testing import ManualClock
+
+from .conftest import EndedError, ServerProcess
+
+KEY = RecordKey("project", LockKey.parse("a"))
+pytestmark = pytest.mark.real_time
+
+
+def wall_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def written_at(path: Path, now_ms: int) -> None:
+    """A store's file whose newest instant is `now_ms`."""
+    store = await open_store(f"sqlite:///{path}", ManualClock(now_ms))
+
+    def step(_records: Records, _now_ms: int) -> Stepped:
+        return Stepped({KEY: Free(now_ms, now_ms)}, [])
+
+    await store.locks.update([KEY], step)
+    await store.close()
+
+
+async def test_a_file_from_the_future_is_refused_and_left_as_it_is(
+    tmp_path: Path, new_server: Callable[..., ServerProcess]
+) -> None:
+    """LEASE-1, LEASE-16, CLI-14: the message says both instants and what to do, the exit code is 69."""
+    path, future_ms = tmp_path / "locks.db", wall_ms() + 600_000
+    await written_at(path, future_ms)
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir() if one.suffix != ".lock"}
+    with pytest.raises(EndedError) as caught:
+        new_server(path).start()
+    assert caught.value.exit_code == UNAVAILABLE
+    instant = datetime.fromtimestamp(future_ms / 1_000, UTC).isoformat(timespec="milliseconds")
+    assert f"the store's file was written at {instant}: set the machine's clock right" in caught.value.said
+    assert "Traceback" not in caught.value.said
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir() if one.suffix != ".lock"} == before
+
+
+async def test_an_instant_that_is_near_is_waited_for(tmp_path: Path, new_server: Callable[..., ServerProcess]) -> None:
+    """LEASE-1: the server listens when the instant has passed, and serves."""
+    path, soon_ms = tmp_path / "locks.db", wall_ms() + 3_000
+    await written_at(path, soon_ms)
+    server = new_server(path)
+    server.start()
+    assert wall_ms() >= soon_ms
+    assert httpx2.get(f"{server.url}/readyz").status_code == 200
