@@ -8,6 +8,8 @@ const config: UserConfig = defineConfig({
   dts: true,
   fixedExtension: true,
   clean: true,
+  // `await using` on a lease must not ask its users to change their `lib`.
+  banner: { dts: '/// <reference lib="esnext.disposable" />' },
 });
 
 export default config;

@@ -75,7 +75,11 @@ export class Sender {
         connection.abort();
       };
       const late = `${told}: no answer within ${Number(timeoutSeconds.toPrecision(3))} seconds`;
-      const forgetTime = this.#clock.at(until, () => breakOff(new TransportError(late, { requestId })));
+      const timeIsUp = (): void => breakOff(new TransportError(late, { requestId }));
+      // Two steps: an answer that had come while this program was busy is looked at before its time is called up.
+      let forgetTime = this.#clock.at(until, () => {
+        forgetTime = this.#clock.at(until, timeIsUp);
+      });
       const onAbort = (): void => breakOff(cancelled(told, requestId, true, signal));
       signal?.addEventListener("abort", onAbort);
       this.#exchange(request, connection.signal).then(

@@ -179,8 +179,8 @@ describe("identity and retry", () => {
     const { client, network } = stage([{ takesSeconds: 5 }], { timeoutSeconds: 60 });
     const { acquired, lease, error } = await client.locks.acquire(KEY, { ttl: 5 });
     expect([acquired, lease]).toEqual([false, null]);
-    expect(error).toBeInstanceOf(VolcanoError);
-    expect(methods(network)).toBe("POST POST DELETE");
+    expect(error).toBeInstanceOf(TransportError);
+    expect(methods(network)).toBe("POST DELETE");
     expect((await client.locks.get(KEY)).state?.held).toBe(false);
   });
 
@@ -225,6 +225,13 @@ describe("identity and retry", () => {
     await clock.advance(10);
     expect((await asking).error).toBeInstanceOf(TransportError);
     expect(clock.waiting).toBe(0);
+  });
+
+  it("an answer that came in time is taken, though the event loop was too busy to look at it until later", async () => {
+    const { client, network } = stage();
+    await client.locks.acquire(KEY, { ttl: 60 });
+    network.script = [{ takesSeconds: 11 }];
+    expect((await client.locks.get(KEY)).error).toBeNull();
   });
 
   it("ends on time though fetch does not listen to its signal", async () => {

@@ -12,6 +12,7 @@ import type { Clock } from "../clock.ts";
 
 const SETTLE_MS_MAX = 20_000;
 const QUIET_TURNS = 4;
+const BUSY_TURNS_MAX = 100;
 const START_MS: number = Date.UTC(2026, 0, 1);
 const START_SECONDS = 1_000;
 
@@ -54,7 +55,7 @@ export class ManualClock implements Clock {
   at(until: number, wake: () => void): () => void {
     const wait: Wait = { until, wake };
     this.#waits.add(wait);
-    if (until <= this.#seconds) queueMicrotask(() => this.#wake(wait));
+    if (until <= this.#seconds) void this.track(turn().then(() => this.#wake(wait)));
     return () => void this.#waits.delete(wait);
   }
 
@@ -97,12 +98,11 @@ export class ManualClock implements Clock {
   /** Resolves once everything has run to its next rest. Rejects if tracked work does not end within real seconds. */
   async settle(): Promise<void> {
     const giveUp = realNow() + SETTLE_MS_MAX;
-    for (let quiet = 0; quiet < QUIET_TURNS; quiet += 1) {
+    for (let quiet = 0, turns = 0; quiet < QUIET_TURNS; turns += 1) {
       await turn();
-      if (this.#tracked === 0) continue;
+      quiet = this.#tracked === 0 ? quiet + 1 : 0;
       if (realNow() > giveUp) throw new Error("work that the clock was told of does not end");
-      quiet = -1;
-      await pauseMs(1);
+      if (turns > BUSY_TURNS_MAX) await pauseMs(1);
     }
   }
 

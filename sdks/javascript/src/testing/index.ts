@@ -3,7 +3,7 @@
  *
  *     const client = new FakeClient();
  *     const held = client.locks.withLock("nightly", { ttl: 30 }, async ({ signal }) => { … });
- *     await client.clock.advance(300);   // ten minutes of renewals later …
+ *     await client.clock.advance(300);   // five minutes of renewals later …
  *     client.clock.jump(31);             // … the machine was suspended: the signal is aborted
  *
  * `FakeLocks` is the server part alone, shared by as many clients as a test wants; `flakyFetch` breaks the network

@@ -1,0 +1,110 @@
+/**
+ * Against the real server, over real sockets. It is the one in the repository's `.venv`, or the one that the Python
+ * named by VOLCANO_LOCKS_PYTHON has.
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { existsSync } from "node:fs";
+import { type AddressInfo, createServer } from "node:net";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { AuthenticationError, Client, LockOwnershipLostError, TransportError } from "../src/index.ts";
+import { there } from "./stage.ts";
+
+const START_MS_MAX = 30_000;
+
+function command(): string {
+  const python = process.env.VOLCANO_LOCKS_PYTHON;
+  const here = fileURLToPath(new URL(".", import.meta.url));
+  const bin = python === undefined ? join(here, "../../../.venv/bin") : dirname(python);
+  const path = join(bin, "volcano-locks");
+  if (!existsSync(path)) throw new Error(`there is no server at ${path}: run make setup, or set VOLCANO_LOCKS_PYTHON`);
+  return path;
+}
+
+/** What `volcano-locks dev` shows to paste. */
+async function started(server: ChildProcess): Promise<{ apiUrl: string; serviceKey: string }> {
+  let shown = "";
+  for await (const chunk of there(server.stdout)) {
+    shown += String(chunk);
+    const apiUrl = /VOLCANO_API_URL=(\S+)/.exec(shown)?.[1];
+    const serviceKey = /VOLCANO_SERVICE_KEY=(\S+)\s/.exec(shown)?.[1];
+    if (apiUrl !== undefined && serviceKey !== undefined) return { apiUrl, serviceKey };
+  }
+  throw new Error(`the server did not start: ${shown}`);
+}
+
+/** An address where nobody listens any more. */
+async function silentUrl(): Promise<string> {
+  const listener = createServer().listen(0, "127.0.0.1");
+  await once(listener, "listening");
+  const { port } = listener.address() as AddressInfo;
+  listener.close();
+  await once(listener, "close");
+  return `http://127.0.0.1:${port}`;
+}
+
+describe("the real server", () => {
+  let server: ChildProcess;
+  let at: { apiUrl: string; serviceKey: string };
+
+  beforeAll(async () => {
+    server = spawn(command(), ["dev", "--port", "0"], { stdio: ["ignore", "pipe", "inherit"] });
+    at = await started(server);
+  }, START_MS_MAX);
+
+  afterAll(async () => {
+    const ended = new Promise((resolve) => server.once("exit", resolve));
+    server.kill();
+    await ended;
+  }, START_MS_MAX);
+
+  it("grants, renews, tells, releases", async () => {
+    const { locks } = new Client(at);
+    const lease = there((await locks.acquire("verbs", { ttl: 30 })).lease);
+    expect(await locks.acquire("verbs", { ttl: 30 })).toEqual({ acquired: false, lease: null, error: null });
+    const renewed = there((await locks.renew(lease, { ttl: 60 })).lease);
+    expect(renewed.fencingToken).toBe(lease.fencingToken);
+    expect((await locks.get("verbs")).state).toEqual({
+      held: true,
+      expiresAt: renewed.expiresAt,
+      fencingToken: lease.fencingToken,
+    });
+    expect(await locks.release(lease)).toEqual({ error: null });
+    expect((await locks.get("verbs")).state).toEqual({ held: false, expiresAt: null, fencingToken: null });
+    const next = there((await locks.acquire("verbs", { ttl: 30 })).lease);
+    expect(next.fencingToken).toBeGreaterThan(lease.fencingToken);
+    expect(await locks.forceRelease("verbs")).toEqual({ error: null });
+    expect((await locks.renew(next)).error).toBeInstanceOf(LockOwnershipLostError);
+  });
+
+  it("elects one of many", async () => {
+    const { locks } = new Client(at);
+    let running = 0;
+    const results = await Promise.all(
+      Array.from({ length: 40 }, () =>
+        locks.withLock("election", { ttl: 5 }, async ({ signal }) => {
+          running += 1;
+          expect(running).toBe(1);
+          await Promise.all(Array.from({ length: 5 }, () => locks.get("election")));
+          running -= 1;
+          return signal.aborted;
+        }),
+      ),
+    );
+    expect(results.some((one) => one.acquired)).toBe(true);
+    expect(results.every((one) => one.error === null && one.data !== true)).toBe(true);
+  });
+
+  it("tells wrong keys and silent addresses apart", async () => {
+    const wrong = await new Client({ ...at, serviceKey: "sk-wrong" }).locks.acquire("a:b", { ttl: 5 });
+    expect(wrong.error).toBeInstanceOf(AuthenticationError);
+    expect(wrong.error).toMatchObject({ status: 401, code: "invalid_credentials", requestId: expect.any(String) });
+    const silent = new Client({ ...at, apiUrl: await silentUrl() });
+    const { error } = await silent.locks.acquire("a:b", { ttl: 5 });
+    expect(error).toBeInstanceOf(TransportError);
+    expect(error).toMatchObject({ requestSent: false });
+  });
+});
