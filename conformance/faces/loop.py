@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 ANSWER_SECONDS_MAX: Final = 60.0
@@ -22,7 +23,11 @@ class LoopThread:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """What `work` returns or raises. TimeoutError where it hangs, with real time as the judge."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(ANSWER_SECONDS_MAX)
+        return self.begin(work).result(ANSWER_SECONDS_MAX)
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        """`work` under way."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def close(self) -> None:
         """End the loop; AssertionError if a task or callback failed with nobody looking (SDK-6)."""

@@ -74,7 +74,10 @@ class Sent(NamedTuple):
 
 
 class OutageTransport(httpx2.AsyncBaseTransport):
-    """`actor`'s way to `inner`, under the `outages` that all actors share. `sent` is kept until it is taken."""
+    """`actor`'s way to `inner`, under the `outages` that all actors share.
+
+    `sent` is kept until it is taken; `waiting` is how many requests hang or are delayed on the clock now.
+    """
 
     def __init__(self, actor: str, inner: httpx2.AsyncBaseTransport, clock: ManualClock, outages: list[Outage]) -> None:
         self._actor: Final = actor
@@ -82,6 +85,7 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         self._clock: Final = clock
         self._outages: Final = outages
         self.blocking = False
+        self.waiting = 0
         self.sent: Final[list[Sent]] = []
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
@@ -131,7 +135,7 @@ class OutageTransport(httpx2.AsyncBaseTransport):
     async def _never(self, request: httpx2.Request) -> None:
         if self.blocking:
             self._clock.jump(request.extensions["timeout"]["read"])
-        await self._clock.wait(inf)
+        await self._wait(inf)
 
     async def _later(self, outage: Outage | None) -> None:
         assert outage is not None
@@ -140,4 +144,11 @@ class OutageTransport(httpx2.AsyncBaseTransport):
             self._clock.jump(seconds)
             await asyncio.sleep(0)
         else:
-            await self._clock.wait(self._clock.now() + seconds)
+            await self._wait(self._clock.now() + seconds)
+
+    async def _wait(self, until: float) -> None:
+        self.waiting += 1
+        try:
+            await self._clock.wait(until)
+        finally:
+            self.waiting -= 1

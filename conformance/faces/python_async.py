@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import wait
+from math import inf
 from typing import Any, Final, TypeVar
 
 from volcano_locks import AsyncClient, AsyncLockGuard, VolcanoError
@@ -11,6 +13,9 @@ from .failures import failure, race_told
 from .loop import LoopThread
 from .python import Backend, BodyError, PythonFace, guard_told, lease_told
 from .service import tokens_of
+
+LOOK_SECONDS: Final = 0.01
+LOOKS_MAX: Final = 3_000
 
 T = TypeVar("T")
 
@@ -106,8 +111,16 @@ class PythonAsyncFace(PythonFace):
         return {**guard_told(guard), "stopped": block.stopped}
 
     def _exit(self, args: Mapping[str, object]) -> None:
+        """A block that is leaving already, because its body was stopped, may hang in its release: time must go by."""
         block, _guard = self._blocks[_place(args)]
-        self._in_loop(lambda: block.leave(str(args.get("body", "returns"))))
+        transport = self._transport(str(args["actor"]))
+        leaving = self._loop.begin(block.leave(str(args.get("body", "returns"))))
+        for _ in range(LOOKS_MAX):
+            if wait([leaving], LOOK_SECONDS).done:
+                break
+            if transport.waiting and (due := self._clock.next_due()) < inf:
+                self._clock.jump(due - self._clock.now())
+        leaving.result(0)
 
     def _in_loop(self, work: Callable[[], Awaitable[T]]) -> T:
         async def run() -> T:
