@@ -64,7 +64,8 @@ class ServerProcess:
             stderr=subprocess.STDOUT,
             text=True,
         )
-        self._lines = lines = queue.SimpleQueue()
+        lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._lines = lines
 
         def listen() -> None:
             assert process.stdout is not None

@@ -69,7 +69,7 @@ class Crowd:
     def check(self) -> None:
         """AssertionError if somebody was told what cannot be."""
         found = check(self.history, tolerance_seconds=CLOCK_SECONDS)
-        assert found == [], "\n".join(map(str, found))
+        assert not found, f"{len(found)} violations, first:\n" + "\n".join(map(str, found[:10]))
 
     def counted(self) -> Counter[tuple[Operation, Outcome]]:
         return Counter((event.operation, event.outcome) for event in self.history)

@@ -21,7 +21,7 @@ class Disk(NamedTuple):
     """A server whose files cannot grow beyond DISK_BYTES, and how to make room."""
 
     server: ServerProcess
-    make_room: Callable[[], None]
+    make_room: Callable[[], object]
     cause: str
 
 
