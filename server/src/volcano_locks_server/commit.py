@@ -22,6 +22,7 @@ from .store import LockStore, RecordKey, Records, Stepped
 BATCH_MAX: Final = 512
 PENDING_MAX: Final = 20_000
 COMMIT_SECONDS_MAX: Final = 10.0
+STOPPING: Final = "the service is stopping: try again in a moment"
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -62,9 +63,10 @@ class GroupCommit(Generic[A, B]):
 
     async def submit(self, key: RecordKey, asked: A) -> B:
         """The command's answer, once it is durable. Raises StoreUnavailableError."""
-        if self._closed or len(self._pending) >= PENDING_MAX:
-            why = "the service is stopping" if self._closed else f"{PENDING_MAX} requests wait already"
-            raise StoreUnavailableError("overloaded", f"{why}: try again in a moment")
+        if self._closed:
+            raise StoreUnavailableError("stopping", STOPPING)
+        if len(self._pending) >= PENDING_MAX:
+            raise StoreUnavailableError("overloaded", f"{PENDING_MAX} requests wait already: try again in a moment")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[B] = loop.create_future()
         self._pending.append(_Waiting(key, asked, answer, loop.time()))
@@ -81,7 +83,7 @@ class GroupCommit(Generic[A, B]):
             self._worker.cancel()
         if self._watch is not None:
             self._watch.cancel()
-        _fail(list(self._pending), "stopping", "the service is stopping: try again in a moment")
+        _fail(list(self._pending), "stopping", STOPPING)
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,16 +109,17 @@ class GroupCommit(Generic[A, B]):
         began = loop.time()
         try:
             keys = list({waiting.key: None for waiting in batch})
-            answers: Sequence[object] = await self._store.update(keys, self._step_of(batch))
+            answers = await self._store.update(keys, self._step_of(batch))
+            answered = list(zip(batch, answers, strict=True))
         except StoreUnavailableError as error:
             _fail(batch, error.cause_code, error.message)
         except Exception as error:  # noqa: BLE001 - a store's bug must answer its callers, not hang them
             _fail(batch, "store_error", "the store failed", error)
         except asyncio.CancelledError:
-            _fail(batch, "stopping", "the service is stopping: try again in a moment")
+            _fail(batch, "stopping", STOPPING)
             raise
         else:
-            for waiting, answer in zip(batch, answers, strict=True):
+            for waiting, answer in answered:
                 if not waiting.answer.done():
                     waiting.answer.set_result(answer)  # type: ignore[arg-type]
             self._on_batch(len(batch), loop.time() - began)

@@ -92,6 +92,20 @@ async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_
     await group.close()
 
 
+async def test_a_store_that_answers_too_few_hangs_nobody_and_is_believed_by_nobody() -> None:
+    """LEASE-16: which answer belongs to whom cannot be told any more."""
+
+    class Forgetful(MemoryStore):
+        async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+            return (await super().update(keys, step))[:-1]
+
+    group: GroupCommit[int, int] = GroupCommit(Forgetful(ManualClock()), count)
+    for outcome in await asyncio.gather(*await submitted(group, (A, 1), (B, 2)), return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailableError)
+        assert outcome.cause_code == "store_error"
+    await group.close()
+
+
 async def test_a_caller_that_gave_up_before_its_batch_is_left_out() -> None:
     store = GatedStore()
     group: GroupCommit[int, int] = GroupCommit(store, count)
@@ -148,8 +162,9 @@ async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None
     waiting = await submitted(group, (A, 2))
     closing = asyncio.create_task(group.close())
     await asyncio.sleep(0)
-    with pytest.raises(StoreUnavailableError, match="stopping"):
+    with pytest.raises(StoreUnavailableError) as refused:
         await group.submit(A, 3)
+    assert refused.value.cause_code == "stopping"
     store.gate.set()
     await closing
     assert await asyncio.gather(*first, *waiting) == [1, 12]
