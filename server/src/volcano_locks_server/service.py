@@ -97,6 +97,8 @@ class LockService:
         try:
             outcome = await self._commit.submit(RecordKey(project_id, key), asked)
         except StoreUnavailableError as error:
+            if asked.owner_only:
+                self._give_back(project_id, admission)  # it proved no ownership
             return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
         if outcome is None:
             self._give_back(project_id, admission)

@@ -106,3 +106,27 @@ async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota
     assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_unavailable", "disk_full")
     assert reply.admission.remaining == 2
     await service.close()
+
+
+async def test_what_the_store_cannot_answer_uses_up_none_of_the_owners_reserve(clock: ManualClock) -> None:
+    """QUOTA-5: nobody proved to be an owner while the store was away, so all of it is there when it is back."""
+
+    class Outage(MemoryStore):
+        away = False
+
+        async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+            if self.away:
+                raise StoreUnavailableError("disk_full", "the disk is full")
+            return await super().update(keys, step)
+
+    store = Outage(clock)
+    service = LockService(store, clock)
+    await service.perform("p", 1, KEY, Acquire(ME, 30))
+    store.away = True
+    for owner in (OTHER, OTHER, ME):
+        reply = await service.perform("p", 1, KEY, Renew(owner, 30))
+        assert isinstance(reply.outcome, Denied)
+        assert reply.outcome.code == "lock_unavailable"
+    store.away = False
+    assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Granted)
+    await service.close()
