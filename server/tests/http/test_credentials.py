@@ -7,6 +7,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from volcano_locks_server.errors import LockError, StoreUnavailableError
+from volcano_locks_server.http import access as access_module
 from volcano_locks_server.http.access import CREDENTIAL_SECONDS_MAX, Access
 from volcano_locks_server.http.locks import LockRoutes
 from volcano_locks_server.service import LockService
@@ -119,11 +121,8 @@ async def test_a_key_revoked_elsewhere_stops_within_five_seconds(house: House) -
 
 async def test_a_lookup_that_began_before_a_change_is_not_remembered(house: House) -> None:
     """ADMIN-9: a change while the store is being asked is not undone by the answer."""
-    registry = house.server.store.registry
-    (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
-    slow = _OneKey(key, await registry.project(house.project_id))
-    slow.gate = asyncio.Event()
-    access = Access(slow, house.clock, ADMIN_TOKEN)
+    slow, access = await slow_access(house)
+    assert slow.gate is not None
     header = f"Bearer {UNKNOWN}".encode()
     together = [asyncio.create_task(access.caller(header)) for _ in range(3)]
     while not slow.asked:
@@ -136,6 +135,72 @@ async def test_a_lookup_that_began_before_a_change_is_not_remembered(house: Hous
     await access.caller(header)
     assert slow.asked == 2
     assert access.caller_now(header) is not None
+
+
+async def slow_access(house: House) -> tuple["_OneKey", Access]:
+    """Access over a registry that answers only while its gate is open."""
+    registry = house.server.store.registry
+    (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
+    slow = _OneKey(key, await registry.project(house.project_id))
+    slow.gate = asyncio.Event()
+    return slow, Access(slow, house.clock, ADMIN_TOKEN)
+
+
+async def test_a_crowd_of_made_up_keys_neither_fills_the_store_s_queue_nor_shuts_out_a_good_key(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24: unknown secrets wait outside; a key whose answer has aged is asked for again all the same."""
+    monkeypatch.setattr(access_module, "LOOKUPS_MAX", 40)
+    slow, access = await slow_access(house)
+    assert slow.gate is not None
+    good = f"Bearer {UNKNOWN}".encode()
+    slow.gate.set()
+    await access.caller(good)
+    slow.gate.clear()
+    house.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
+    crowd = [asyncio.create_task(access.caller(f"Bearer sk-{n:043}".encode())) for n in range(40)]
+    async with asyncio.timeout(5):
+        while slow.asked <= access_module.LOOKUPS_AT_ONCE or len(access._lookups) < 40:
+            await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert slow.asked == 1 + access_module.LOOKUPS_AT_ONCE
+    with pytest.raises(LockError, match="too many unknown credentials"):
+        await access.caller(b"Bearer sk-" + b"B" * 43)
+    asking = asyncio.create_task(access.caller(good))
+    await asyncio.sleep(0)
+    slow.gate.set()
+    assert (await asking).project_id == house.project_id
+    await asyncio.gather(*crowd)
+
+
+@pytest.mark.real_time
+async def test_a_store_that_hangs_does_not_hang_who_presents_a_key(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-16: the answer is unavailable, not silence; the question goes on for those who ask later."""
+    monkeypatch.setattr(access_module, "LOOKUP_SECONDS_MAX", 0.02)
+    slow, access = await slow_access(house)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await access.caller(f"Bearer {UNKNOWN}".encode())
+    assert caught.value.cause_code == "lookup_late"
+    assert slow.gate is not None
+    slow.gate.set()
+    assert (await access.caller(f"Bearer {UNKNOWN}".encode())).project_id == house.project_id
+    assert slow.asked == 1
+
+
+async def test_a_deletion_that_fails_half_way_is_felt_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ADMIN-9: what the store could not finish may have been done in part, or whole."""
+
+    def no_room(_project_id: str) -> None:
+        raise StoreUnavailableError("disk_full", "the disk is full")
+
+    assert (await house.ask("GET", "/locks/a")).status_code == 200
+    monkeypatch.setattr(house.server.store.locks, "forget_project", no_room)
+    answer = await house.admin("DELETE", f"/projects/{house.project_id}")
+    assert problem(answer) == (503, "lock_unavailable")
+    assert problem(await house.ask("GET", "/locks/a")) == (401, "invalid_credentials")
 
 
 async def test_a_key_stops_at_its_expiry(house: House) -> None:

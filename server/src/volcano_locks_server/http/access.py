@@ -5,6 +5,9 @@ opens projects and keys, and neither opens the other's door. Of a service key on
 store is asked for it, and its answer is believed for CREDENTIAL_SECONDS_MAX. On this node a change is felt at
 once (`forget`): lookups that began before it are not remembered. Whether a key has expired is asked of the
 clock at each request. Rules: spec/http.md, HTTP and ADMIN.
+
+Anybody can make up secrets, so at most LOOKUPS_AT_ONCE stand in the store's queue, where lock traffic stands too,
+and at most LOOKUPS_MAX wait. A key that was good before is not refused for the crowd beside it.
 """
 
 import asyncio
@@ -15,12 +18,14 @@ from hmac import compare_digest
 from typing import Final
 
 from ..clock import Clock
-from ..errors import LockError
+from ..errors import LockError, StoreUnavailableError
 from ..store import Credential, Registry
 
 CREDENTIAL_SECONDS_MAX: Final = 5
 CREDENTIALS_MAX: Final = 10_000
 LOOKUPS_MAX: Final = 1_000
+LOOKUPS_AT_ONCE: Final = 16
+LOOKUP_SECONDS_MAX: Final = 10.0
 SECRET_BYTES: Final = 32
 PREFIX_LENGTH: Final = 11
 
@@ -72,6 +77,7 @@ class Access:
         self._admin_digest: Final = sha256(admin_token.encode()).digest()
         self._callers: dict[bytes, Caller] = {}
         self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
+        self._asking: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._last_used_at_ms: dict[str, int] = {}
 
     def caller_now(self, authorization: bytes | None) -> Caller | None:
@@ -144,17 +150,23 @@ class Access:
             return caller
         lookup = self._lookups.get(digest)
         if lookup is None:
-            if len(self._lookups) >= LOOKUPS_MAX:
+            if caller is None and len(self._lookups) >= LOOKUPS_MAX:
                 raise LockError("lock_unavailable", "too many unknown credentials at once", retry_after_seconds=1)
             lookup = self._lookups[digest] = asyncio.create_task(self._look_up(digest), name="credential")
             lookup.add_done_callback(_heard)
-        return await asyncio.shield(lookup)
+        try:
+            async with asyncio.timeout(LOOKUP_SECONDS_MAX):
+                return await asyncio.shield(lookup)
+        except TimeoutError:
+            late = f"the store did not answer within {LOOKUP_SECONDS_MAX:g} s"
+            raise StoreUnavailableError("lookup_late", late) from None
 
     async def _look_up(self, digest: bytes) -> Caller | None:
         this = asyncio.current_task()
         read_at_ms = self._clock.now_ms()
         try:
-            credential = await self._registry.credential(digest)
+            async with self._asking:
+                credential = await self._registry.credential(digest)
         finally:
             current = self._lookups.get(digest) is this
             if current:

@@ -1,10 +1,12 @@
 """The admin API: projects and their service keys, behind the admin token (ADMIN rules in spec/http.md).
 
-A secret is made here, answered once, and kept only as its digest. Every change makes this node forget what it
-believed of credentials, so that it is felt at the next request.
+A secret is made here, answered once, and kept only as its digest. A change of what a credential opens makes this
+node forget what it believed of them, so that it is felt at the next request.
 """
 
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
@@ -45,7 +47,7 @@ class Admin:
             str(uuid.uuid4()), parse_name(fields.get("name")), REQUESTS_PER_MINUTE_DEFAULT, self._clock.now_ms()
         )
         await self._registry.add_project(project)
-        self._changed("project_created", request, project_id=project.id, name=project.name)
+        self._tell("project_created", request, project_id=project.id, name=project.name)
         return _json(_project(project), 201)
 
     async def projects(self, request: Request) -> Response:
@@ -65,15 +67,19 @@ class Admin:
         if "requests_per_minute" in fields:
             asked = fields["requests_per_minute"]
             requests_per_minute = parse_whole_number(asked, "requests_per_minute", 0, REQUESTS_PER_MINUTE_MAX)
-        project = await self._registry.change_project(project_id, name=name, requests_per_minute=requests_per_minute)
+        with self._felt_at_once():
+            project = await self._registry.change_project(
+                project_id, name=name, requests_per_minute=requests_per_minute
+            )
         now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
-        self._changed("project_changed", request, project_id=project.id, **now)
+        self._tell("project_changed", request, project_id=project.id, **now)
         return _json(_project(project))
 
     async def delete_project(self, request: Request) -> Response:
         project_id = _project_id(request)
-        await self._registry.delete_project(project_id)
-        self._changed("project_deleted", request, project_id=project_id)
+        with self._felt_at_once():
+            await self._registry.delete_project(project_id)
+        self._tell("project_deleted", request, project_id=project_id)
         return Response(status_code=204)
 
     async def create_service_key(self, request: Request) -> Response:
@@ -91,7 +97,7 @@ class Admin:
             expires_at_ms=_expiry(fields.get("expires_at"), now_ms),
         )
         await self._registry.add_service_key(service_key, secret_digest(secret))
-        self._changed_key("service_key_created", request, service_key)
+        self._tell_of_key("service_key_created", request, service_key)
         return _json(_service_key(service_key) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
@@ -104,8 +110,9 @@ class Admin:
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
-        await self._registry.delete_service_key(project_id, key_id)
-        self._changed("service_key_deleted", request, project_id=project_id, key_id=key_id)
+        with self._felt_at_once():
+            await self._registry.delete_service_key(project_id, key_id)
+        self._tell("service_key_deleted", request, project_id=project_id, key_id=key_id)
         return Response(status_code=204)
 
     async def regenerate_service_key(self, request: Request) -> Response:
@@ -114,23 +121,31 @@ class Admin:
         asked = fields.get("keep_old_seconds", 0)
         keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
         secret = new_secret()
-        service_key = await self._registry.replace_secret(
-            project_id,
-            key_id,
-            secret_digest=secret_digest(secret),
-            key_prefix=secret[:PREFIX_LENGTH],
-            old_secret_good_until_ms=self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None,
-        )
-        self._changed_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
+        with self._felt_at_once():
+            service_key = await self._registry.replace_secret(
+                project_id,
+                key_id,
+                secret_digest=secret_digest(secret),
+                key_prefix=secret[:PREFIX_LENGTH],
+                old_secret_good_until_ms=self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None,
+            )
+        self._tell_of_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
         return _json(_service_key(service_key) | {"key_value": secret})
 
-    def _changed(self, event: str, request: Request, **about: object) -> None:
-        self._access.forget()
+    @contextmanager
+    def _felt_at_once(self) -> Iterator[None]:
+        """Also where the store fails: a change whose outcome is unknown may have happened, or happened in part."""
+        try:
+            yield
+        finally:
+            self._access.forget()
+
+    def _tell(self, event: str, request: Request, **about: object) -> None:
         self._log.event(event, request_id=request.scope["volcano.request_id"], **about)
 
-    def _changed_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
+    def _tell_of_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
         about = {"project_id": service_key.project_id, "key_id": service_key.id, "name": service_key.name}
-        self._changed(event, request, **about, **more)
+        self._tell(event, request, **about, **more)
 
 
 # --- what comes in ----------------------------------------------------------------------------------------
