@@ -206,6 +206,15 @@ async def test_an_unannounced_long_body_is_refused(running: RunningServer) -> No
         await asyncio.wait_for(without_end(), 30)
 
 
+async def test_what_stands_behind_a_body_is_no_header(running: RunningServer) -> None:
+    """HTTP-14: a trailer brings no credential past a proxy that looks at headers; it is read over."""
+    wire = await Wire.open(running)
+    head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    trailers = f"Authorization: Bearer {running.service_key}\r\nX-Last: 1\r\n\r\n".encode()
+    wire.writer.write(head + trailers + SMALL_GET)
+    assert [(await wire.answer())[0] for _ in range(2)] == [401, 200]
+
+
 async def test_a_body_that_breaks_off_is_400(running: RunningServer) -> None:
     """HTTP-22: broken chunks end the request that waits for them."""
     head = "POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"

@@ -133,6 +133,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._count_head(len(name) + len(value))
+        if not self._in_head:
+            return  # a trailer: what stands behind the body is no header, and proxies do not look there
         headers = self.headers
         if len(headers) >= HEADERS_MAX:
             raise _TooLargeError
