@@ -16,6 +16,7 @@ from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, ForceRelease, Free, Release
 from volcano_locks_server.limits import OwnerToken
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
+from volcano_locks_server.stores.sqlite.claim import Claim
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import act, found, key, put
@@ -286,3 +287,19 @@ async def test_an_owner_token_is_nowhere_in_the_files(path: Path, clock: ManualC
         for shape in (text.encode(), text.replace("-", "").encode(), uuid.UUID(text).bytes):
             assert shape not in kept
     await file.close()
+
+
+def test_a_lock_file_replaced_before_the_files_are_known_is_noticed(path: Path) -> None:
+    """LEASE-16: the lock that counts is the one this process holds, not the one that lies there by now."""
+    claim = Claim.take(path)
+    try:
+        path.with_name("locks.db-wal").touch()
+        lock = path.with_name("locks.db.lock")
+        lock.rename(path.with_name("moved.lock"))
+        lock.touch()
+        claim.remember()
+        with pytest.raises(StoreUnavailableError) as caught:
+            claim.check(now=True)
+        assert caught.value.cause_code == "file_replaced"
+    finally:
+        claim.drop()

@@ -56,7 +56,8 @@ class Claim:
     def remember(self) -> None:
         """Take the files on disk as they are now for the true ones."""
         write_ahead_log = self.path.with_name(self.path.name + "-wal")
-        self._known = {one: _identity(one) for one in (self.path, write_ahead_log, _lock_path(self.path))}
+        self._known = {one: _identity(one.stat()) for one in (self.path, write_ahead_log)}
+        self._known[_lock_path(self.path)] = _identity(os.fstat(self._lock_descriptor))
 
     def check(self, *, now: bool = False) -> None:
         """Raise StoreUnavailableError if a file was deleted or replaced; looks once a second, or `now`."""
@@ -65,7 +66,7 @@ class Claim:
             return
         for path, identity in self._known.items():
             try:
-                intact = _identity(path) == identity
+                intact = _identity(path.stat()) == identity
             except OSError:
                 intact = False
             if not intact:
@@ -86,8 +87,7 @@ def _lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
 
 
-def _identity(path: Path) -> _Identity:
-    found = path.stat()
+def _identity(found: os.stat_result) -> _Identity:
     return found.st_dev, found.st_ino
 
 
