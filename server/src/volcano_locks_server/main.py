@@ -20,7 +20,7 @@ from typing import Final, Self, TextIO
 
 import uvloop
 
-from .admin_token import admin_token, token_path
+from .admin_token import admin_token
 from .clock import Clock, SystemClock
 from .errors import LockError, StoreUnavailableError
 from .http.access import Access
@@ -83,16 +83,6 @@ class Server:
         if self._listener is None:
             raise RuntimeError("this server does not listen")
         return self._listener.url
-
-    @property
-    def admin_token_place(self) -> str:
-        """Where a person finds the admin token, in words that do not tell it."""
-        if self.settings.admin_token is not None:
-            return "the one that was set"
-        database = sqlite_path(self.settings.store)
-        if database is None:
-            return "made for this run and shown nowhere: set VOLCANO_LOCKS_ADMIN_TOKEN to have one to use"
-        return f"in {token_path(database)}"
 
     async def open(self) -> None:
         """Open the store and begin the chores, without listening.
