@@ -93,10 +93,15 @@ class Stage:
             "0",
         ]
         process = subprocess.Popen(
-            command, env=self._admin_environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+            command,
+            env=self._admin_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
         )
-        assert process.stderr is not None
-        server = Performer("the server", process, process.stderr)
+        assert process.stdout is not None
+        server = Performer("the server", process, process.stdout)
         self._performers.append(server)
         while not self.url:
             found = re.search(r"http://127\.0\.0\.1:\d+", server.line())
