@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from volcano_locks_server.http import listener
 from volcano_locks_server.main import ListenError, Server
 from volcano_locks_server.settings import Settings, SettingsError
 from volcano_locks_server.store import RecordKey, Step
@@ -116,13 +117,33 @@ async def test_a_port_in_use_is_told() -> None:
             await Server(Settings(store="memory://", port=port)).start()
 
 
-@pytest.mark.real_time
-async def test_it_speaks_tls_with_the_files_it_is_given(tmp_path: Path) -> None:
-    """A certificate and its key open any address; files that are none are told by their flags."""
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+def certified(directory: Path) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1 and its key."""
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
     subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    return certificate, key
+
+
+@pytest.mark.real_time
+async def test_who_never_finishes_a_handshake_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-24: before TLS is agreed on, a connection counts nowhere, so it may not stay either."""
+    assert listener.HANDSHAKE_SECONDS_MAX <= 10
+    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS_MAX", 0.1)
+    certificate, key = certified(tmp_path)
+    settings = Settings(store="memory://", port=0, tls_certificate=certificate, tls_key=key, log_level="error")
+    async with Server(settings) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        writer.close()
+        await writer.wait_closed()
+
+
+@pytest.mark.real_time
+async def test_it_speaks_tls_with_the_files_it_is_given(tmp_path: Path) -> None:
+    """A certificate and its key open any address; files that are none are told by their flags."""
+    certificate, key = certified(tmp_path)
     settings = Settings(
         store="memory://", host="0.0.0.0", port=0, tls_certificate=certificate, tls_key=key, log_level="error"
     )

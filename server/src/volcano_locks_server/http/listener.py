@@ -18,10 +18,11 @@ from uvicorn.server import ServerState
 
 from .app import App
 from .connections import Connections
-from .protocol import KEEP_ALIVE_SECONDS, BoundedHttpProtocol
+from .protocol import HEAD_SECONDS_MAX, KEEP_ALIVE_SECONDS, BoundedHttpProtocol
 
 BACKLOG: Final = 2048
 CLOSE_SECONDS_MAX: Final = 2.0
+HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
 
 
 class Listener:
@@ -66,7 +67,13 @@ class Listener:
         loop = asyncio.get_running_loop()
         bound = _bound(self._host, self._port)
         try:
-            self._server = await loop.create_server(self._protocol, sock=bound, ssl=self._tls, backlog=BACKLOG)
+            self._server = await loop.create_server(
+                self._protocol,
+                sock=bound,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS_MAX,
+                backlog=BACKLOG,
+            )
         except BaseException:
             bound.close()
             raise
