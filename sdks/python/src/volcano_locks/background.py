@@ -73,11 +73,11 @@ class Background:
             thread.join(CLEAN_UP_SECONDS_MAX)
 
     def _begin(self) -> None:
-        self._pid = os.getpid()
         self._mutex = threading.Lock()
         self._loop = None
         self._thread = None
         self._used = False
+        self._pid = os.getpid()  # last: another thread of a forked child must not find it with the parent's mutex
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
