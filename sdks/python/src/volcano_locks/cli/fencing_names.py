@@ -1,0 +1,77 @@
+"""Names of tables and columns as people write them, and as SQL needs them (CLI-21).
+
+A name is read with the quoting of its dialect and is always written back quoted, so a reserved word is a name like
+any other, letter case is kept, and nothing that a name contains can end it. Refused are names that the database
+would refuse or cut off (PostgreSQL cuts without an error, and two tables would share a fence), and characters
+that cannot be seen, because names also stand in comments, which end with the line.
+
+Not promised: that the table exists.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+POSTGRESQL_NAME_BYTES_MAX: Final = 63
+MYSQL_NAME_CHARACTERS_MAX: Final = 64
+SQLITE_NAME_CHARACTERS_MAX: Final = 255
+_SHOWN_CHARACTERS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How one dialect writes names, and how long they may be, in `unit` ("bytes" or "characters")."""
+
+    quote: str
+    length_max: int
+    unit: str
+
+    def parse(self, text: str, parts_max: int = 1) -> tuple[str, ...]:
+        """The parts of `a`, `a.b` or `"a.x"."b"`, at most `parts_max`; ValueError with a sentence otherwise."""
+        parts = self._split(text)
+        if len(parts) > parts_max:
+            form = "one name" if parts_max == 1 else "TABLE or SCHEMA.TABLE"
+            raise ValueError(f"must be {form}; got {_shown(text)} (a dot inside a name needs {self.quote} around it)")
+        for part in parts:
+            self.check(part)
+        return parts
+
+    def check(self, name: str) -> None:
+        """ValueError for a name that the database would refuse or cut off."""
+        if not name.isprintable():
+            raise ValueError(f"must have visible characters only; got {_shown(name)}")
+        length = len(name.encode()) if self.unit == "bytes" else len(name)
+        if length > self.length_max:
+            raise ValueError(f"names have at most {self.length_max} {self.unit}; {_shown(name)} has {length}")
+
+    def quoted(self, *parts: str) -> str:
+        """The name as SQL, its parts joined by dots."""
+        return ".".join(f"{self.quote}{part.replace(self.quote, self.quote * 2)}{self.quote}" for part in parts)
+
+    def _split(self, text: str) -> tuple[str, ...]:
+        part = re.compile(
+            rf"{self.quote}((?:[^{self.quote}]|{self.quote}{self.quote})+){self.quote}|([^{self.quote}.]+)"
+        )
+        parts: list[str] = []
+        position = 0
+        while match := part.match(text, position):
+            inside, bare = match.groups()
+            parts.append(bare if inside is None else inside.replace(self.quote * 2, self.quote))
+            position = match.end()
+            if position == len(text):
+                return tuple(parts)
+            if text[position] != ".":
+                break
+            position += 1
+        raise ValueError(
+            f"{_shown(text)} is not a name: write it bare, or in {self.quote} with each {self.quote} inside doubled"
+        )
+
+
+POSTGRESQL: Final = Naming('"', POSTGRESQL_NAME_BYTES_MAX, "bytes")
+MYSQL: Final = Naming("`", MYSQL_NAME_CHARACTERS_MAX, "characters")
+SQLITE: Final = Naming('"', SQLITE_NAME_CHARACTERS_MAX, "characters")
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "…")
