@@ -14,6 +14,7 @@ import httpx2
 import pytest
 
 from volcano_locks_server.http import listener
+from volcano_locks_server.http.wire import BODY_BYTES_MAX
 from volcano_locks_server.main import ListenError, Server
 from volcano_locks_server.settings import Settings, SettingsError
 from volcano_locks_server.store import RecordKey, Step
@@ -64,6 +65,8 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
                 assert (turned_away.status_code, turned_away.json()["code"]) == (503, "lock_unavailable")
                 assert turned_away.headers["retry-after"] == "1"
             assert (await client.get("/healthz")).status_code == 200
+            too_long = await client.post("/locks/b/lease", content=b"x" * (BODY_BYTES_MAX + 1))
+            assert too_long.status_code == 413  # HTTP-13: what would be wrong at any time is told first
             assert not in_flight.done()
             store.gate.set()
             answer = await asyncio.wait_for(in_flight, 5)

@@ -1,6 +1,6 @@
 """The lock routes: `/locks/{key}` and `/locks/{key}/lease`, plain ASGI because they are the hot path.
 
-The order of judgement is HTTP-13's: address and method, whether the server is stopping, the announced size, the
+The order of judgement is HTTP-13's: address and method, the announced size, whether the server is stopping, the
 caller. From there on the request counts and its answer tells the quota (QUOTA-2, QUOTA-3), also where the
 permission, a header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may
 still happen.
@@ -132,9 +132,9 @@ class LockRoutes:
 
     async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
+        refuse_long_body(request.found.get(_CONTENT_LENGTH))
         if self.draining:
             raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
-        refuse_long_body(request.found.get(_CONTENT_LENGTH))
         authorization = request.found.get(_AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
         request.admission = admission = self._service.admit(
