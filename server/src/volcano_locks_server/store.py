@@ -87,7 +87,9 @@ class ServiceKey:
 
 
 class Credential(NamedTuple):
-    """What a secret opens: the key, its project, and until when this secret is good (None: no end)."""
+    """What a secret opens: the key, its project, and until when: the end of the secret or of the key, whichever is
+    first (None: no end).
+    """
 
     service_key: ServiceKey
     project: Project

@@ -58,13 +58,12 @@ class Caller:
 
     def __init__(self, credential: Credential, digest: bytes, read_at_ms: int) -> None:
         service_key = credential.service_key
-        ends = [end for end in (service_key.expires_at_ms, credential.good_until_ms) if end is not None]
         self.digest: Final = digest
         self.key_id: Final = service_key.id
         self.project_id: Final = credential.project.id
         self.requests_per_minute: Final = credential.project.requests_per_minute
         self.may_manage_locks: Final = not {"*", "locks.manage"}.isdisjoint(service_key.permissions)
-        self.good_until_ms: Final = min(ends) if ends else None
+        self.good_until_ms: Final = credential.good_until_ms
         self.read_at_ms: Final = read_at_ms
 
 
