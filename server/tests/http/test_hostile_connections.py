@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import resource
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
@@ -239,7 +240,9 @@ async def test_a_client_that_hangs_up_in_its_body_leaves_no_trace(running: Runni
     await wire.writer.drain()
     wire.hang_up()
     assert await still_serves(running)
-    assert "bug" not in (await text(running, "/metrics"))
+    told = await text(running, "/metrics")
+    assert "volcano_locks_requests" in told
+    assert "volcano_locks_requests_total{" not in told
 
 
 async def test_a_spent_quota_waits_for_no_body(running: RunningServer) -> None:
@@ -356,6 +359,15 @@ async def test_a_connection_there_is_no_room_for_is_told_so(
     assert await said(running, b"") == (503, "lock_unavailable", True)
 
 
-def test_the_limit_leaves_files_for_the_store() -> None:
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        (1_000, 1_000 - connections.FILES_RESERVED),
+        (1_000_000, connections.CONNECTIONS_MAX),
+        (resource.RLIM_INFINITY, connections.CONNECTIONS_MAX),
+    ],
+)
+def test_the_limit_leaves_files_for_the_store(monkeypatch: pytest.MonkeyPatch, files: int, limit: int) -> None:
     """HTTP-24: connections do not use up what the process may open."""
-    assert connections._limit() <= connections.CONNECTIONS_MAX
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
+    assert connections._limit() == limit
