@@ -98,6 +98,13 @@ describe("the moved clock", () => {
     expect(seen).toHaveLength(4);
   });
 
+  it("meets the instants that its steps add up to", () => {
+    const clock = new ManualClock();
+    const end = clock.now() + 0.3;
+    for (const seconds of [0.1, 0.1, 0.1]) clock.jump(seconds);
+    expect(clock.now()).toBe(end);
+  });
+
   it("wakes a wait that is already due, but later than the call", async () => {
     const clock = new ManualClock();
     const wake = vi.fn();

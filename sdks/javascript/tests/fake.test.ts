@@ -68,6 +68,16 @@ describe("SDK-10: the fake keeps the lease rules", () => {
     expect((await locks.acquire(KEY, { ttl: TTL, token: next.token })).error).toBeInstanceOf(LockOwnershipLostError);
   });
 
+  it("LEASE-7 LEASE-11: a lapsed token may take the lock over again, unless it was forced out", async () => {
+    const { locks, clock } = new FakeClient();
+    const { token } = there((await locks.acquire(KEY, { ttl: TTL })).lease);
+    clock.jump(31);
+    expect(await locks.acquire(KEY, { ttl: TTL, token })).toMatchObject({ acquired: true });
+    clock.jump(31);
+    await locks.forceRelease(KEY);
+    expect((await locks.acquire(KEY, { ttl: TTL, token })).error).toBeInstanceOf(LockOwnershipLostError);
+  });
+
   it("the deadline of 90 days does not move", async () => {
     const { locks, clock } = new FakeClient();
     const lease = there((await locks.acquire(KEY, { ttl: 7_776_000 })).lease);

@@ -67,19 +67,15 @@ export class ManualClock implements Clock {
   /** Move at once and wake whoever is due, waiting for nobody. */
   jump(seconds: number): void {
     if (!(seconds >= 0)) throw new RangeError(`seconds must not be negative, got ${seconds}`);
-    this.#onMove?.(seconds);
-    this.#seconds += seconds;
-    for (const wait of [...this.#waits].sort((one, other) => one.until - other.until)) {
-      if (wait.until <= this.#seconds) this.#wake(wait);
-    }
+    this.#moveTo(this.#after(seconds));
   }
 
   /** Move step by step, settling at each. */
   async advance(seconds: number): Promise<void> {
-    const target = this.#seconds + seconds;
+    const target = this.#after(seconds);
     await this.settle();
     while (this.#seconds < target) {
-      this.jump(Math.min(this.nextDue(), target) - this.#seconds);
+      this.#moveTo(Math.min(this.nextDue(), target));
       await this.settle();
     }
   }
@@ -113,6 +109,19 @@ export class ManualClock implements Clock {
       return await work;
     } finally {
       this.#tracked -= 1;
+    }
+  }
+
+  /** To the microsecond, so that steps which add up to an instant also meet it. */
+  #after(seconds: number): number {
+    return Math.round((this.#seconds + seconds) * 1e6) / 1e6;
+  }
+
+  #moveTo(instant: number): void {
+    this.#onMove?.(instant - this.#seconds);
+    this.#seconds = instant;
+    for (const wait of [...this.#waits].sort((one, other) => one.until - other.until)) {
+      if (wait.until <= this.#seconds) this.#wake(wait);
     }
   }
 

@@ -55,11 +55,10 @@ export class FakeLocks {
       case "PATCH lease":
         return this.#renew(lock, token, ttl, 200);
       case "DELETE lease":
-        return lock.owner === null || lock.owner === token
-          ? this.#free(lock, token)
-          : refused(409, LOCK_OWNERSHIP_LOST);
+        if (this.#held(lock) && lock.owner !== token) return refused(409, LOCK_OWNERSHIP_LOST);
+        return this.#free(lock, token);
       case "GET ":
-        return Response.json(lock.owner === null ? { held: false } : { held: true, ...this.#term(lock) });
+        return Response.json(this.#held(lock) ? { held: true, ...this.#term(lock) } : { held: false });
       case "DELETE ":
         return this.#free(lock, lock.owner);
       default:
@@ -76,13 +75,18 @@ export class FakeLocks {
       retired: new Set<string>(),
     };
     this.#locks.set(key, lock);
-    if (lock.owner !== null && this.clock.now() >= lock.expiresAt + GRACE_SECONDS) lock.owner = null;
     return lock;
   }
 
+  /** Whether nobody may take it over yet. */
+  #held(lock: Lock): boolean {
+    return lock.owner !== null && this.clock.now() < lock.expiresAt + GRACE_SECONDS;
+  }
+
   #acquire(lock: Lock, token: string, ttl: number): Response {
-    if (lock.owner === token) return this.#renew(lock, token, ttl, 201);
-    if (lock.owner !== null) return refused(409, LOCK_HELD);
+    if (this.#held(lock)) {
+      return lock.owner === token ? this.#renew(lock, token, ttl, 201) : refused(409, LOCK_HELD);
+    }
     if (lock.retired.has(token)) return refused(409, LOCK_OWNERSHIP_LOST);
     lock.owner = token;
     lock.retired.clear();

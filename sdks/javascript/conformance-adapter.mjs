@@ -1,0 +1,385 @@
+/**
+ * This client as a face of the conformance book: a process that is told one verb a line and answers one line each.
+ *
+ *     → {"verb": "open", "args": {"api_url": "http://127.0.0.1:7420", "service_key": "sk-…"}}    ← {"answer": {}}
+ *     → {"verb": "acquire", "args": {"actor": "ann", "key": "k", "ttl_seconds": 30, "lease": "ann_1", "token": null}}
+ *     ← {"answer": {"expires_at_ms": 1767225630000, "fencing_token": 1767225600000}}
+ *     → {"verb": "advance_ms", "args": {"value": 600000}}
+ *     ← {"move_seconds": 10.1}    → {"moved": true}    … as often as time stops on the way …    ← {"answer": {}}
+ *     → {"verb": "close", "args": {}}                                                             ← {"answer": {}}
+ *
+ * Verbs, arguments and answers are those of conformance/README.md, of the client's side; the server's own (`restart`,
+ * `purge`) are its owner's. `move_seconds` asks for the server's clock to be moved before this one moves: it is asked in the
+ * midst of any verb that takes time, and waits for one line. `{"fake": true}` instead of an address opens the fake
+ * that the client ships (SDK-10); `now_ms` then tells its time. What a caller must not see is `{"crash": "…"}`.
+ *
+ * It uses what the built package exports and nothing else: `npm run build` first.
+ */
+
+import { readSync, writeSync } from "node:fs";
+import { Client, ServerError, TransportError } from "volcano-locks";
+import { FAKE_SERVICE_KEY, FAKE_URL, FakeLocks, ManualClock } from "volcano-locks/testing";
+
+const OPERATIONS = {
+  "POST lease": "acquire",
+  "PATCH lease": "renew",
+  "DELETE lease": "release",
+  "GET lock": "get",
+  "DELETE lock": "force_release",
+};
+const ANSWERS = {
+  answer_503: [503, "lock_unavailable"],
+  answer_500: [500, "internal"],
+  answer_429: [429, "lock_rate_limited"],
+};
+const TURNS_BETWEEN_VERBS = 8;
+
+// --- lines -------------------------------------------------------------------------------------------------
+
+const chunk = Buffer.alloc(65_536);
+let unread = "";
+
+/** The next line, or null at the end. Blocks, so that nothing goes on while the one who asks is thinking. */
+function nextLine() {
+  for (;;) {
+    const end = unread.indexOf("\n");
+    if (end >= 0) {
+      const line = unread.slice(0, end);
+      unread = unread.slice(end + 1);
+      return line;
+    }
+    const bytes = readSync(0, chunk);
+    if (bytes === 0) return null;
+    unread += chunk.toString("utf8", 0, bytes);
+  }
+}
+
+function say(message) {
+  writeSync(1, `${JSON.stringify(message)}\n`);
+}
+
+// --- the network -------------------------------------------------------------------------------------------
+
+/** Trouble that the scenario tells of, shared by all actors. */
+class Outages {
+  #told = [];
+
+  tell({ kind, count = Number.POSITIVE_INFINITY, of = Object.values(OPERATIONS), actor = null, ...more }) {
+    this.#told.push({ kind, left: count, of, actor, ...more });
+  }
+
+  end() {
+    this.#told = [];
+  }
+
+  striking(operation, actor) {
+    const fits = (one) => one.left > 0 && one.of.includes(operation) && (one.actor ?? actor) === actor;
+    const outage = this.#told.find(fits);
+    if (outage !== undefined) outage.left -= 1;
+    return outage ?? { kind: "none" };
+  }
+}
+
+/** One actor's way to the server. Time on the way is waited for on the clock. */
+class Network {
+  sent = [];
+
+  constructor(actor, inner, clock, outages) {
+    Object.assign(this, { actor, inner, clock, outages });
+  }
+
+  fetch = async (url, init) => {
+    const place = new URL(url).pathname.endsWith("/lease") ? "lease" : "lock";
+    const operation = OPERATIONS[`${init.method} ${place}`];
+    const headers = new Headers(init.headers);
+    const ids = { token: headers.get("X-Volcano-Lock-Token"), requestId: headers.get("X-Volcano-Request-Id") };
+    this.sent.push({ operation, ...ids });
+    const outage = this.outages.striking(operation, this.actor);
+    if (outage.kind === "answer_page") {
+      return new Response("<html>Bad Gateway</html>", { status: 502, headers: { "Content-Type": "text/html" } });
+    }
+    if (outage.kind in ANSWERS) return scripted(outage);
+    if (outage.kind === "drop_before") throw failed("ECONNREFUSED");
+    if (outage.kind === "reset") throw failed("ECONNRESET");
+    if (outage.kind === "hang_before") await this.#never(init);
+    if (outage.kind === "delay_before") await this.#later(outage, init);
+    let response = await this.#served(url, init);
+    if (outage.kind === "duplicate") response = await this.#served(url, init);
+    if (outage.kind === "drop_after") throw failed("ECONNRESET");
+    if (outage.kind === "hang_after") await this.#never(init);
+    if (outage.kind === "delay_after") await this.#later(outage, init);
+    return response;
+  };
+
+  #served(url, init) {
+    const whole = async () => {
+      const response = await this.inner(url, init);
+      const text = await response.text();
+      return new Response(text === "" ? null : text, { status: response.status, headers: response.headers });
+    };
+    return this.clock.track(whole());
+  }
+
+  #never({ signal }) {
+    return new Promise((_, reject) => {
+      if (signal.aborted) reject(signal.reason);
+      signal.addEventListener("abort", () => reject(signal.reason));
+    });
+  }
+
+  async #later({ delay_ms: ms }, init) {
+    const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
+    await Promise.race([due, this.#never(init)]);
+  }
+}
+
+function scripted({ kind, retry_after_seconds: seconds = 1 }) {
+  const [status, code] = ANSWERS[kind];
+  const headers = status === 500 ? {} : { "Retry-After": String(seconds) };
+  return Response.json({ error: "this answer was scripted", code }, { status, headers });
+}
+
+function failed(code) {
+  return new TypeError("fetch failed", { cause: Object.assign(new Error("scripted"), { code }) });
+}
+
+// --- blocks ------------------------------------------------------------------------------------------------
+
+class BodyError extends Error {}
+
+/** A `withLock` whose body waits to be ended. */
+class Block {
+  stopped = false;
+  cancelled = new AbortController();
+
+  constructor(locks, { key, ttl_seconds: ttl, token }) {
+    const entered = new Promise((resolve) => {
+      this.result = locks.withLock(key, { ...optional({ token }), ttl, signal: this.cancelled.signal }, (guard) => {
+        this.guard = guard;
+        resolve();
+        return this.#body(guard);
+      });
+    });
+    this.begun = Promise.race([entered, this.result]);
+  }
+
+  #body({ signal }) {
+    return new Promise((resolve, reject) => {
+      this.end = (how) => (how === "raises" ? reject(new BodyError("the body's own error")) : resolve());
+      signal.addEventListener("abort", () => {
+        this.stopped = true;
+        reject(signal.reason);
+      });
+    });
+  }
+
+  /** How `withLock` ended. */
+  async leave(how) {
+    if (how === "cancelled") this.cancelled.abort(new Error("cancelled from outside"));
+    else this.end(how);
+    const { error } = await this.result;
+    const attached = optional({ attached: error?.suppressed?.[0]?.name });
+    if (error instanceof BodyError) return { error: "body", ...attached };
+    if (error !== null && error === this.cancelled.signal.reason) return { error: "cancelled", ...attached };
+    return error === null ? {} : failure(error);
+  }
+}
+
+// --- the face ----------------------------------------------------------------------------------------------
+
+class Face {
+  #clients = new Map();
+  #networks = new Map();
+  #leases = new Map();
+  #blocks = new Map();
+  #outages = new Outages();
+
+  open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
+    this.clock = new ManualClock(fake ? {} : { onMove: askToMove });
+    this.address = { apiUrl, serviceKey };
+    const server = fake ? new FakeLocks(this.clock) : null;
+    this.inner = server?.fetch ?? ((url, init) => fetch(url, init));
+    return {};
+  }
+
+  now_ms() {
+    return { now_ms: this.clock.utcNow().getTime() };
+  }
+
+  async advance_ms({ value }) {
+    await this.clock.advance(value / 1_000);
+    return {};
+  }
+
+  async pause_ms({ value }) {
+    this.clock.jump(value / 1_000);
+    await this.clock.settle();
+    return {};
+  }
+
+  outage(args) {
+    this.#outages.tell(args);
+    return {};
+  }
+
+  outage_ends() {
+    this.#outages.end();
+    return {};
+  }
+
+  sent({ actor }) {
+    const { sent } = this.#network(actor);
+    const count = (operation) => [operation, sent.filter((one) => one.operation === operation).length];
+    const told = Object.fromEntries(Object.values(OPERATIONS).map(count));
+    const tokens = new Set(sent.map((one) => one.token).filter((token) => token !== null));
+    const requestIds = new Set(sent.map((one) => one.requestId));
+    sent.length = 0;
+    return { ...told, tokens: tokens.size, request_ids: requestIds.size };
+  }
+
+  acquire({ actor, key, ttl_seconds: ttl, lease: name, token }) {
+    const owner = this.#leases.get(name)?.token ?? token;
+    return this.#taken(name, this.#locks(actor).acquire(key, { ...optional({ token: owner }), ttl }));
+  }
+
+  renew({ actor, ttl_seconds: ttl, lease: name }) {
+    return this.#taken(name, this.#locks(actor).renew(this.#leases.get(name), { ttl }));
+  }
+
+  async release({ actor, lease }) {
+    return told(await this.#blocking(this.#locks(actor).release(this.#leases.get(lease))));
+  }
+
+  async force_release({ actor, key }) {
+    return told(await this.#blocking(this.#locks(actor).forceRelease(key)));
+  }
+
+  async get({ actor, key }) {
+    const { state, error } = await this.#blocking(this.#locks(actor).get(key));
+    if (error !== null) return failure(error);
+    return state.held ? { held: true, ...shown(state) } : { held: false };
+  }
+
+  async race({ key, ttl_seconds: ttl, tokens }) {
+    const locks = this.#locks("racers");
+    const results = await this.#blocking(Promise.all(tokens.map((token) => locks.acquire(key, { ttl, token }))));
+    const granted = results.filter((one) => one.acquired);
+    const codes = results.filter((one) => !one.acquired).map((one) => failureOfAcquire(one).error);
+    const refused = Object.fromEntries(codes.map((code) => [code, codes.filter((other) => other === code).length]));
+    return { granted: granted.length, refused, ...(granted.length > 0 ? shown(granted[0].lease) : {}) };
+  }
+
+  async enter(args) {
+    const block = new Block(this.#locks(args.actor), args);
+    const ended = await this.#blocking(block.begun);
+    if (ended !== undefined) return failureOfAcquire(ended);
+    this.#blocks.set(placeOf(args), block);
+    return this.guard(args);
+  }
+
+  guard(args) {
+    const { guard, stopped } = this.#blocks.get(placeOf(args));
+    return { lost: guard.lost, stopped, ...shown(guard.lease) };
+  }
+
+  exit(args) {
+    return this.#blocking(this.#blocks.get(placeOf(args)).leave(args.body ?? "returns"));
+  }
+
+  async #taken(name, asking) {
+    const result = await this.#blocking(asking);
+    if (result.lease === null) return failureOfAcquire(result);
+    this.#leases.set(name, result.lease);
+    return shown(result.lease);
+  }
+
+  /** `work` that somebody waits for: time goes by until it is over, since nobody else would move it. */
+  async #blocking(work) {
+    let over = false;
+    const watched = Promise.resolve(work).finally(() => {
+      over = true;
+    });
+    watched.catch(() => {});
+    for (;;) {
+      await this.clock.settle();
+      if (over) return watched;
+      if (this.clock.nextDue() === Number.POSITIVE_INFINITY) throw new Error("waits for nothing that will come");
+      await this.clock.advance(this.clock.nextDue() - this.clock.now());
+    }
+  }
+
+  #network(actor) {
+    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages);
+    this.#networks.set(actor, known);
+    return known;
+  }
+
+  #locks(actor) {
+    const { clock } = this;
+    const known = this.#clients.get(actor) ?? new Client({ ...this.address, clock, fetch: this.#network(actor).fetch });
+    this.#clients.set(actor, known);
+    return known.locks;
+  }
+}
+
+function askToMove(seconds) {
+  say({ move_seconds: seconds });
+  nextLine();
+}
+
+function shown({ expiresAt, fencingToken }) {
+  return { expires_at_ms: expiresAt.getTime(), fencing_token: fencingToken };
+}
+
+function told({ error }) {
+  return error === null ? {} : failure(error);
+}
+
+function failureOfAcquire({ error }) {
+  return error === null ? { error: "lock_held" } : failure(error);
+}
+
+function failure(error) {
+  const code = error instanceof TransportError ? "no_answer" : (error.code ?? codeless(error));
+  return { error: code, ...optional({ retry_after_seconds: error.retryAfter ?? undefined }) };
+}
+
+function codeless(error) {
+  if (error instanceof ServerError) return "bad_answer";
+  throw error;
+}
+
+function placeOf({ actor, key }) {
+  return `${actor} ${key}`;
+}
+
+/** Without what is not there. */
+function optional(fields) {
+  return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== null));
+}
+
+// --- the conversation --------------------------------------------------------------------------------------
+
+const unseen = [];
+process.on("unhandledRejection", (reason) => unseen.push(`unhandled rejection: ${reason?.stack ?? reason}`));
+process.on("uncaughtException", (error) => unseen.push(`uncaught: ${error.stack}`));
+
+async function answer(face, { verb, args }) {
+  try {
+    if (verb === "close") return unseen.length === 0 ? { answer: {} } : { crash: unseen.join("\n") };
+    if (verb.startsWith("#") || typeof face[verb] !== "function") return { crash: `this face does not know ${verb}` };
+    return { answer: await face[verb](args) };
+  } catch (error) {
+    return { crash: error.stack };
+  }
+}
+
+const face = new Face();
+for (;;) {
+  for (let turn = 0; turn < TURNS_BETWEEN_VERBS; turn += 1) await new Promise((resolve) => setImmediate(resolve));
+  const line = nextLine();
+  if (line === null) process.exit(0);
+  const asked = JSON.parse(line);
+  say(await answer(face, asked));
+  if (asked.verb === "close") process.exit(0);
+}
