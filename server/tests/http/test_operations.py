@@ -43,6 +43,7 @@ class FailingStore(MemoryStore):
         self._fail()
 
     async def count_held(self) -> int:
+        self.asked += 1
         self._fail()
         return await super().count_held()
 
@@ -104,6 +105,18 @@ async def test_many_probes_are_one_question(house: House, failing: FailingStore)
     answers = await asyncio.gather(*(house.ask("GET", "/readyz", key=None) for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
     assert failing.asked < 20
+
+
+async def test_many_scrapes_are_one_count(house: House, failing: FailingStore) -> None:
+    """HTTP-24, OPS-5: one after the other too, as counting takes the longer the more is held; a failure is no count."""
+    failing.failure = StoreUnavailableError("disk_error", "the disk reports an error")
+    for expected in (1, 2):
+        assert "volcano_locks_held " not in (await house.ask("GET", "/metrics", key=None)).text
+        assert failing.asked == expected
+    failing.failure = None
+    for _ in range(20):
+        assert "volcano_locks_held 0.0" in (await house.ask("GET", "/metrics", key=None)).text
+    assert failing.asked < 10
 
 
 async def test_a_bug_is_500_and_its_trace_stays_inside(house: House, failing: FailingStore) -> None:

@@ -1,6 +1,7 @@
 """For operators and their tools: health, readiness, metrics and the wire's description. No credential, no secret.
 
-As anybody may ask, the store is asked one question of a kind at a time: who asks meanwhile shares its answer.
+As anybody may ask, the store is asked one question of a kind at a time: who asks meanwhile shares its answer. How
+many locks are held costs the store more the more there are, so that answer stands for HELD_FRESH_SECONDS.
 """
 
 import asyncio
@@ -20,6 +21,7 @@ T = TypeVar("T")
 
 READY_SECONDS_MAX: Final = 5.0
 HELD_SECONDS_MAX: Final = 2.0
+HELD_FRESH_SECONDS: Final = 1.0
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -29,7 +31,7 @@ class Operations:
     def __init__(self, store: LockStore, metrics: Metrics) -> None:
         self.draining = False
         self._ready: Final = _Shared(store.ready)
-        self._held: Final = _Shared(store.count_held)
+        self._held: Final = _Shared(store.count_held, fresh_seconds=HELD_FRESH_SECONDS)
         self._metrics: Final = metrics
         self._openapi: Final = files(__package__).joinpath("openapi.json").read_bytes()
 
@@ -68,24 +70,26 @@ class Operations:
 
 
 class _Shared(Generic[T]):
-    """A question to the store that is not asked again while it is being answered."""
+    """A question to the store that is not asked again while it is being answered, nor while its answer is fresh."""
 
-    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]]) -> None:
+    def __init__(self, ask: Callable[[], Coroutine[Any, Any, T]], *, fresh_seconds: float = 0.0) -> None:
         self._ask: Final = ask
+        self._fresh_seconds: Final = fresh_seconds
         self._asking: asyncio.Task[T] | None = None
+        self._fresh_until = 0.0
 
     async def answer(self) -> T:
         """The store's answer or error. Who gives up waiting leaves the question to the others."""
-        if self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask(), name="store-question")
-            self._asking.add_done_callback(_heard)
+        loop = asyncio.get_running_loop()
+        if self._asking is None or (self._asking.done() and loop.time() >= self._fresh_until):
+            self._asking = loop.create_task(self._ask(), name="store-question")
+            self._asking.add_done_callback(self._heard)
         return await asyncio.shield(self._asking)
 
-
-def _heard(asking: "asyncio.Task[Any]") -> None:
-    """An error that nobody waits for any more is no surprise."""
-    if not asking.cancelled():
-        asking.exception()
+    def _heard(self, asking: "asyncio.Task[T]") -> None:
+        """An error does not stand, and where nobody waits for it any more it is no surprise."""
+        if not asking.cancelled() and asking.exception() is None:
+            self._fresh_until = asyncio.get_running_loop().time() + self._fresh_seconds
 
 
 def _json(body: bytes) -> Response:
