@@ -20,7 +20,9 @@ SHELL = [text for language, text in BLOCKS if language == "sh"]
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 RUN_ELSEWHERE = {
     "make demo\n": "test_demo.py",
-    "pip install './sdks/python[cli]' ./server\nvolcano-locks dev\n": "test_installed.py installs the same as wheels",
+    "python3 -m venv .venv && . .venv/bin/activate\npip install './sdks/python[cli]' ./server\nvolcano-locks dev\n": (
+        "test_installed.py installs the same as wheels"
+    ),
 }
 SERVE = "volcano-locks serve --store sqlite:///locks.db\n"
 AFTER_SERVE = next(text for text in SHELL if "project create" in text)
