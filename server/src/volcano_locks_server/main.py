@@ -95,7 +95,8 @@ class Server:
         except SettingsError:
             raise
         except ValueError as error:
-            raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE): {error}") from None
+            refused = str(error).removeprefix("store ")
+            raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE) {refused}") from None
         self.admin_token = admin_token(self.settings, database)
         self._service = service = LockService(
             store.locks, self.clock, owner_reserve=self.settings.owner_reserve, on_batch=self.metrics.batch
@@ -129,7 +130,7 @@ class Server:
                 where = f"{self.settings.host} port {self.settings.port}"
                 raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
         except BaseException:
-            await self.close()
+            await self._close()
             raise
         self.log.event("started", url=self.url, store=self.settings.store.partition("?")[0])
 
@@ -137,8 +138,11 @@ class Server:
         """Answer what is in flight, turn the rest away, let go of everything; within about DRAIN_SECONDS_MAX."""
         if self._app is not None:
             self.log.event("stopping")
-            if not await self._app.drain(DRAIN_SECONDS_MAX):
-                self.log.trouble("drain_cut_short", seconds=DRAIN_SECONDS_MAX)
+        await self._close(last_event="stopped")
+
+    async def _close(self, last_event: str | None = None) -> None:
+        if self._app is not None and not await self._app.drain(DRAIN_SECONDS_MAX):
+            self.log.trouble("drain_cut_short", seconds=DRAIN_SECONDS_MAX)
         if self._listener is not None:
             await self._listener.close()
         for chore in self._chores:
@@ -151,8 +155,8 @@ class Server:
             with contextlib.suppress(LockError):
                 await self.remember_last_used()
             await self._store.close()
-        if self._app is not None:
-            self.log.event("stopped")
+        if self._app is not None and last_event is not None:
+            self.log.event(last_event)
         self._app = self._listener = self._service = self._store = self._access = None
         self._chores = []
         await asyncio.to_thread(self.log.writer.close)

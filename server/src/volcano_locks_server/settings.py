@@ -156,4 +156,5 @@ def _check_admin_token(token: str) -> None:
 def _refused(name: str, why: str, came: object) -> SettingsError:
     setting = _BY_NAME[name]
     told = f"{len(str(came))} characters" if setting.secret else "nothing" if came is None else shown(came)
-    return SettingsError(f"{name} ({setting.flag}, {setting.variable}) {why}; got {told}")
+    where = setting.variable if setting.secret else f"{setting.flag}, {setting.variable}"
+    return SettingsError(f"{name} ({where}) {why}; got {told}")

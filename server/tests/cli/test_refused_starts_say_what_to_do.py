@@ -18,6 +18,7 @@ def assert_one_sentence(ended: Ended, exit_code: int, *words: str) -> None:
     assert ended.stdout == ""
     told = [line for line in ended.stderr.splitlines() if line.startswith("volcano-locks: ")]
     assert len(told) == 1, ended.stderr
+    assert '"event"' not in ended.stderr, "what did not start neither stops nor has stopped"
     assert "Traceback" not in ended.stderr
     for word in words:
         assert word in told[0]
@@ -54,6 +55,7 @@ def test_a_refused_admin_token_is_not_shown(command: Callable[..., Ended], monke
     ended = command("serve", "--store", "memory://")
     assert_one_sentence(ended, USAGE, "VOLCANO_LOCKS_ADMIN_TOKEN", "7 characters")
     assert "hunter2" not in ended.stderr
+    assert "--admin-token" not in ended.stderr, "there is no such flag"
 
 
 def test_secrets_have_no_flag(command: Callable[..., Ended]) -> None:
