@@ -205,5 +205,7 @@ class HttpSender:
     def _failure(self, request: Request, error: Exception, *, request_sent: bool) -> TransportError:
         told = self._without_secrets(f"{type(error).__name__}: {error}".encode(), request).decode()
         return TransportError(
-            f"{request.method} {request.path}: {told}", request_sent=request_sent, request_id=request.request_id
+            f"{request.method} {request.path}: {told} ({self._config.api_url})",
+            request_sent=request_sent,
+            request_id=request.request_id,
         )

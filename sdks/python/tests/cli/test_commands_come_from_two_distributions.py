@@ -45,6 +45,13 @@ def test_without_the_server_its_commands_say_what_to_install(tmp_path: Path) -> 
     assert "serve" not in python(MAIN, "--help", path=tmp_path, flags=("-S",)).stdout
 
 
+def test_with_the_server_a_command_it_does_not_have_is_no_such_command(invoke: Callable[..., Result]) -> None:
+    """Installing the server again would not bring it."""
+    found = invoke("migrate")
+    assert found.exit_code == 64
+    assert "No such command 'migrate'" in found.stderr
+
+
 def test_an_entry_point_adds_a_command_and_is_loaded_only_when_asked_for(tmp_path: Path) -> None:
     (tmp_path / "more.py").write_text("print('loaded')\nimport click\n@click.command()\ndef hello(): print('hello')\n")
     metadata = tmp_path / "more-1.dist-info"

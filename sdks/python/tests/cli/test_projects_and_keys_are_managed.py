@@ -102,7 +102,9 @@ def test_mistakes_are_64(invoke: Invoke, arguments: tuple[str, ...], code: int) 
 
 def test_admin_credentials_are_77(invoke: Invoke, server: RunningServer) -> None:
     """CLI-4, CLI-2."""
-    assert invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=None).exit_code == 77
+    without = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=None)
+    assert without.exit_code == 77
+    assert "`serve` says at its start where the token is kept" in without.stderr
     assert invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN="wrong").exit_code == 77
     with_key = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=server.service_key)
     assert with_key.exit_code == 77

@@ -59,6 +59,7 @@ def test_held_lock_means_75_and_nothing_run(start: Start, key: str, client: Clie
     _, err = process.communicate()
     assert process.returncode == 75
     assert f"{key} is held by another until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ}" in err
+    assert "-w DURATION waits for it" in err
     assert not (tmp_path / "ran").exists()
     quiet = start("run", key, "-q", "-n", "-E", "0", "--", "touch", str(tmp_path / "ran"))
     assert quiet.communicate() == ("", "")
@@ -79,8 +80,9 @@ def test_waiting_gets_the_lock_when_it_is_released(start: Start, key: str, clien
 def test_waiting_that_ends_without_the_lock_is_75(start: Start, key: str, client: Client) -> None:
     client.locks.acquire(key, ttl=60)
     process = start("run", key, "-w", "1", "--", "echo", "mine")
-    assert process.communicate()[0] == ""
-    assert process.returncode == 75
+    out, err = process.communicate()
+    assert (process.returncode, out) == (75, "")
+    assert "waits for it" not in err
 
 
 def test_signal_while_waiting_ends_it_and_runs_nothing(start: Start, key: str, client: Client) -> None:
@@ -135,12 +137,20 @@ def test_usage_errors_are_64(start: Start, arguments: tuple[str, ...]) -> None:
     assert err
 
 
+@pytest.mark.parametrize("arguments", [("k", "true"), ("k", "ls", "-l")])
+def test_a_command_without_its_dashes_is_told_where_they_go(start: Start, arguments: tuple[str, ...]) -> None:
+    process = start("run", *arguments)
+    _, err = process.communicate()
+    assert process.returncode == 64
+    assert "no `--`: put it between the lock's key and the command" in err
+
+
 def test_server_that_cannot_be_reached_is_69(start: Start, environment: dict[str, str]) -> None:
     """CLI-4: and the message says where it looked and what to do."""
     process = start("run", "k", "--", "true", env=environment | {"VOLCANO_API_URL": "http://127.0.0.1:9"})
     _, err = process.communicate()
     assert process.returncode == 69
-    assert "http://127.0.0.1:9" in err
+    assert err.count("http://127.0.0.1:9") == 1
     assert "volcano-locks dev" in err
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.real_time
 Until = Callable[[Callable[[], object]], None]
 # Makes the terminal on stdin the controlling one, as a login does.
 LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-CTRL_C, CTRL_Z = b"\x03", b"\x1a"
+CTRL_C, CTRL_D, CTRL_Z = b"\x03", b"\x04", b"\x1a"
 
 
 class Screen:
@@ -95,6 +95,19 @@ def test_ctrl_c_reaches_the_command(screen: Callable[..., Screen], key: str, cli
     seen.press(CTRL_C)
     assert seen.process.wait(WAIT_SECONDS) == 130
     assert not client.locks.get(key).held
+
+
+def test_no_answer_to_a_question_changes_nothing_and_ends_the_line(
+    screen: Callable[..., Screen], key: str, client: Client
+) -> None:
+    """CLI-11."""
+    client.locks.acquire(key, ttl=30)
+    terminal = screen("force-release", key)
+    terminal.show(b"[y/N]: ")
+    terminal.press(CTRL_D)
+    terminal.show(b"\r\n")
+    assert terminal.process.wait() == 130
+    assert client.locks.get(key).held
 
 
 def test_terminal_is_lent_on_demand_when_stdout_is_a_pipe(screen: Callable[..., Screen], key: str) -> None:

@@ -55,7 +55,7 @@ class App(click.Group):
         entry_point = _entry_points().get(cmd_name)
         if entry_point is not None:
             return _load(entry_point)
-        if cmd_name in SERVER_COMMANDS:
+        if cmd_name in SERVER_COMMANDS and not SERVER_COMMANDS & _entry_points().keys():
             raise exits.Stop(
                 f"`{cmd_name}` comes with the server; install it with: pip install volcano-locks-server", exits.USAGE
             )

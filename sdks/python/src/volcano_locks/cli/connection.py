@@ -44,7 +44,11 @@ class Connection:
     @classmethod
     def for_admin(cls, api_url: str, admin_token_file: Path | None) -> "Connection":
         """With the admin token; Stop 77 when there is none."""
-        return cls(api_url, *_secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file))
+        try:
+            return cls(api_url, *_secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file))
+        except exits.Stop as stop:
+            place = "`serve` says at its start where the token is kept, `dev` shows it"
+            raise exits.Stop(f"{stop.message}\n{place}", stop.exit_code) from None
 
     def client(self) -> "Client":
         """The client for it; Stop 64 when the address or the key cannot be used."""

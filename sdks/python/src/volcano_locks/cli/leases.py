@@ -35,7 +35,7 @@ _LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease.")
 @click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
-@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="SECONDS", help="Wait for the lock, at most so long.")
+@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="DURATION", help="Wait for the lock, at most so long.")
 @click.option(
     "--lease-file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -78,7 +78,8 @@ def acquire(
             try:
                 return patiently(lambda: client.locks.acquire(key, ttl=ttl), patience)
             except LockHeldError:
-                raise exits.Stop(f"{key} is held by another; -w SECONDS waits for it", exits.NOT_ACQUIRED) from None
+                advice = "" if wait_seconds else "; -w DURATION waits for it"
+                raise exits.Stop(f"{key} is held by another{advice}", exits.NOT_ACQUIRED) from None
 
         if lease_file is None:
             json_line(record_of(granted()))

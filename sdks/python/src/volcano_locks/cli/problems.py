@@ -50,9 +50,9 @@ def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
             sentence = f"the secret in {connection.secret_origin} may not do this: {error}"
         case errors.TransportError():
             sentence = (
-                f"no answer from {connection.api_url}: {error}\n"
-                f"Is the server running there? Set {API_URL_VARIABLE} for another address, or start a server for\n"
-                "trying out with `volcano-locks dev`."
+                f"no answer from {connection.api_url}: {sentence.removesuffix(f' ({connection.api_url})')}\n"
+                f"Is the server running there? {API_URL_VARIABLE} or --api-url names another one;\n"
+                "`volcano-locks dev` starts one for trying out."
             )
         case errors.RateLimitedError() if error.retry_after:
             sentence = f"{error}; try again in {error.retry_after:.0f} s, or ask less often"

@@ -13,5 +13,10 @@ def ask(question: str, yes: bool) -> None:
         return
     if not sys.stdin.isatty():
         raise exits.Stop("this asks first, and nobody is here to answer; pass --yes to go on", exits.USAGE)
-    if not click.confirm(question, err=True):
+    try:
+        answer = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)  # Ctrl-C and Ctrl-D leave the cursor behind the question
+        raise
+    if not answer:
         raise exits.Stop("nothing was changed", exits.NOT_DONE)

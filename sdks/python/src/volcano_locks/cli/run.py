@@ -48,7 +48,13 @@ class RunCommand(click.Command):
             at = args.index("--")
             before, dashes, command = args[:at], "--", args[at + 1 :]
         ctx.meta[_COMMAND] = tuple(command)
-        rest = super().parse_args(ctx, before)
+        try:
+            rest = super().parse_args(ctx, before)
+        except click.UsageError as error:
+            if dashes:
+                raise
+            missing = "there is no `--`: put it between the lock's key and the command"
+            raise click.UsageError(f"{error.format_message()}\n{missing}", ctx) from None
         if not command and not ctx.resilient_parsing:
             lacking = "the command after it is missing" if dashes else "put `--` and the command after the lock's key"
             raise click.UsageError(f"nothing to run: {lacking}", ctx)
@@ -63,7 +69,7 @@ class RunCommand(click.Command):
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease, renewed while CMD runs.")
 @click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
-@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="SECONDS", help="Wait for the lock, at most so long.")
+@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="DURATION", help="Wait for the lock, at most so long.")
 @click.option(
     "-E",
     "--not-acquired-code",
@@ -124,7 +130,8 @@ def run(
             try:
                 return _run_holding(child, program, client, key, ttl=ttl, wait_seconds=wait_seconds or 0)
             except LockHeldError:
-                raise exits.Stop(None if quiet else _held_text(client, key), not_acquired) from None
+                told = None if quiet else _held_text(client, key, waited=bool(wait_seconds))
+                raise exits.Stop(told, not_acquired) from None
     finally:
         child.dismiss()
         if not child.alive():  # otherwise this is a failure of ours, and the warden stops what still runs
@@ -184,10 +191,11 @@ def _leave_locked(ended: Ended) -> NoReturn:
     os._exit(exits.OWNERSHIP_LOST if ended.lost else ended.exit_code)
 
 
-def _held_text(client: "Client", key: str) -> str:
+def _held_text(client: "Client", key: str, *, waited: bool) -> str:
     until = ""
     with suppress(VolcanoError):
         state = client.locks.get(key)
         if state.held and state.expires_at is not None:
             until = f" until {instant_text(state.expires_at)} unless renewed"
-    return f"{key} is held by another{until}; nothing was run (-w SECONDS waits for it)"
+    advice = "" if waited else " (-w DURATION waits for it)"
+    return f"{key} is held by another{until}; nothing was run{advice}"
