@@ -23,7 +23,7 @@ check: $(READY) ## lint, format, types, import directions, the spec's tables
 	$(BIN)/python -m pytest tests/spec
 
 test: $(READY) ## run every test
-	@.ci/debian-packages "the tests need" openssl
+	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server sqlite3
 	$(BIN)/python -m pytest
 
 demo: $(READY) ## two workers, one lock, a kill -9 and a refused late write

@@ -1,0 +1,161 @@
+"""Three databases behind one face: what a test does to one, it does to all of them.
+
+`client` is the database's own command line client, which reads SQL from stdin and stops at the first error. The
+printed SQL goes through it as it is, and so do the writes of workers in languages without a driver at hand.
+"""
+
+import os
+import re
+import sqlite3
+import subprocess
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pymysql
+import pytest
+from click.testing import CliRunner
+
+from volcano_locks.cli.app import app
+
+WAIT_SECONDS = 30
+REFUSAL = "fencing token too low"
+TABLE = "CREATE TABLE report (day varchar(40) NOT NULL PRIMARY KEY, total bigint NOT NULL, writer varchar(40))"
+Connection = Any  # three drivers, one shape: PEP 249
+
+
+def fencing_sql(dialect: str, table: str = "report", id_column: str = "day", *more: str) -> str:
+    """What the command prints."""
+    words = ("fencing", "sql", "--dialect", dialect, "--table", table, "--id", id_column, *more)
+    printed = CliRunner().invoke(app, words)
+    assert printed.exit_code == 0, printed.output
+    return printed.stdout
+
+
+class Database(ABC):
+    """One empty database."""
+
+    dialect: str
+    refusals: tuple[type[Exception], ...]
+    conflicts: tuple[type[Exception], ...] = ()
+    insert_if_absent: str
+    insert_or_replace: str
+
+    def __init__(self) -> None:
+        self.client: list[str] = []
+
+    @abstractmethod
+    def connect(self) -> Connection:
+        """A new connection; each statement is a transaction of its own until `begin`."""
+
+    def begin(self, connection: Connection, *, frozen: bool = False) -> None:
+        """Begin a transaction; a `frozen` one sees the database as it is now from then on."""
+        if frozen:
+            self.execute(connection, self.freeze)
+        self.execute(connection, "BEGIN")
+        if frozen:
+            self.rows(connection, "SELECT count(*) FROM report")
+
+    freeze = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+
+    def execute(self, connection: Connection, sql: str, **values: object) -> int:
+        """The number of rows that changed. Values are bound where `sql` has `:name`."""
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(self._bound(sql), values) if values else cursor.execute(sql)
+            return int(cursor.rowcount)
+
+    def rows(self, connection: Connection, sql: str) -> list[tuple[Any, ...]]:
+        """What a query gives."""
+        with closing(connection.cursor()) as cursor:
+            cursor.execute(sql)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    @abstractmethod
+    def waits(self, watcher: Connection) -> bool:
+        """Whether some transaction waits for another."""
+
+    def apply(self, sql: str) -> None:
+        """Run a script as the database's client runs it."""
+        ran = subprocess.run(
+            self.client, input=sql, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False, env=os.environ
+        )
+        assert ran.returncode == 0, ran.stderr + ran.stdout
+
+    def refused(self) -> AbstractContextManager[Any]:
+        """The database itself refuses what is done inside, for its token."""
+        return pytest.raises(self.refusals, match=REFUSAL)
+
+    def _bound(self, sql: str) -> str:
+        return re.sub(r":(\w+)", r"%(\1)s", sql)
+
+
+class Postgresql(Database):
+    dialect = "postgresql"
+    refusals = (psycopg.errors.CheckViolation,)
+    conflicts = (psycopg.errors.SerializationFailure,)
+    insert_if_absent = "INSERT INTO report VALUES (:day, :total, 'x', :token) ON CONFLICT DO NOTHING"
+    insert_or_replace = """
+        INSERT INTO report VALUES (:day, :total, 'x', :token) ON CONFLICT (day) DO UPDATE
+        SET total = excluded.total, fencing_token = excluded.fencing_token"""
+
+    def __init__(self, folder: Path, name: str, user: str = "postgres") -> None:
+        super().__init__()
+        self.folder, self.name, self.user = folder, name, user
+        self.client = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(folder), "-U", user, "-d", name]
+
+    def connect(self) -> Connection:
+        return psycopg.connect(host=str(self.folder), user=self.user, dbname=self.name, autocommit=True)
+
+    def waits(self, watcher: Connection) -> bool:
+        waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        return bool(self.rows(watcher, waiting))
+
+
+class Mariadb(Database):
+    dialect = "mysql"
+    refusals = (pymysql.err.OperationalError,)
+    insert_if_absent = "INSERT IGNORE INTO report VALUES (:day, :total, 'x', :token)"
+    insert_or_replace = "REPLACE INTO report VALUES (:day, :total, 'x', :token)"
+
+    def __init__(self, socket: Path, name: str, user: str = "root") -> None:
+        super().__init__()
+        self.socket, self.name, self.user = socket, name, user
+        self.client = ["mariadb", "--no-defaults", f"--socket={socket}", f"-u{user}", "-N", name]
+
+    def connect(self) -> Connection:
+        return pymysql.connect(
+            unix_socket=str(self.socket), user=self.user, database=self.name, autocommit=True, charset="utf8mb4"
+        )
+
+    def waits(self, watcher: Connection) -> bool:
+        return bool(self.rows(watcher, "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
+
+
+class Sqlite(Database):
+    dialect = "sqlite"
+    refusals = (sqlite3.IntegrityError,)
+    conflicts = (sqlite3.OperationalError,)
+    insert_if_absent = "INSERT OR IGNORE INTO report VALUES (:day, :total, 'x', :token)"
+    insert_or_replace = "INSERT OR REPLACE INTO report VALUES (:day, :total, 'x', :token)"
+    freeze = "PRAGMA journal_mode = WAL"
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.file = file
+        self.client = ["sqlite3", "-bail", "-batch", "-cmd", ".timeout 10000", str(file)]
+
+    def connect(self) -> Connection:
+        # A second connection in another thread is the point of some tests.
+        return sqlite3.connect(self.file, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False)
+
+    def waits(self, watcher: Connection) -> bool:
+        return True  # nobody can see it; that it ends only after the other is what the tests look at
+
+    def _bound(self, sql: str) -> str:
+        return sql
+
+
+New = Callable[[], Database]
