@@ -75,6 +75,7 @@ async function inBody<T>(
   const onAbort = (): void => hold.stop(signal?.reason);
   signal?.addEventListener("abort", onAbort);
   try {
+    signal?.throwIfAborted();
     return { data: await body(guard) };
   } catch (thrown) {
     return { thrown };

@@ -61,9 +61,7 @@ export class Flows {
     const once = async (): Promise<Granted> => {
       try {
         const timeoutSeconds = Math.min(pace.timeoutSeconds, ttlSeconds);
-        const granted = await this.#granted("POST", 201, owner, ttlSeconds, { ...pace, timeoutSeconds });
-        if (pace.signal?.aborted) throw cancelledAfter(owner.key, pace);
-        return granted;
+        return await this.#granted("POST", 201, owner, ttlSeconds, { ...pace, timeoutSeconds });
       } catch (error) {
         uncertain ||= mayHaveBeenServed(error);
         throw error;
@@ -188,9 +186,4 @@ function mayHaveBeenServed(error: unknown): boolean {
 function pauseAfter(error: unknown): number {
   if (!(error instanceof UnavailableError)) return 0;
   return Math.min(error.retryAfter ?? RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX);
-}
-
-function cancelledAfter(key: string, pace: Pace): TransportError {
-  const message = `the acquire of ${key} was cancelled by the caller's signal`;
-  return new TransportError(message, { requestId: pace.requestId, cause: pace.signal?.reason });
 }

@@ -1,5 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { Hold } from "../src/guard.ts";
 import { Client, type Lease, type LockGuard, LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { FakeClient, type Fault } from "../src/testing/index.ts";
 import { deferred, KEY, methods, type Stage, stage, TTL, there } from "./stage.ts";
@@ -25,6 +26,10 @@ async function held(on: Stage, ttl: number = TTL, signal?: AbortSignal) {
   const guard = await entered.promise;
   await on.clock.settle();
   return { guard, result, ...end };
+}
+
+async function microtasks(count: number): Promise<void> {
+  for (let done = 0; done < count; done += 1) await null;
 }
 
 function renewals(on: Stage): number {
@@ -69,23 +74,29 @@ describe("withLock", () => {
     expect(on.clock.waiting).toBe(0);
   });
 
-  it("case 18: a signal that aborts as the grant comes gives it back instead of running the body", async () => {
-    const on = stage();
-    const caller = new AbortController();
-    const client = on.server.client({
-      fetch: async (url, init) => {
-        const response = await on.network.fetch(url, init);
-        if (init.method === "POST") queueMicrotask(() => caller.abort());
-        return response;
-      },
-    });
-    const body = vi.fn();
-    expect(await client.locks.withLock(KEY, { ttl: TTL, signal: caller.signal }, body)).toMatchObject({
-      acquired: false,
-    });
-    expect(body).not.toHaveBeenCalled();
-    await on.clock.settle();
-    expect((await on.client.locks.get(KEY)).state?.held).toBe(false);
+  it("case 18: whenever the caller's signal aborts around the grant, no body runs on unaware, and the lock is free", async () => {
+    const told = new Set<boolean>();
+    for (let delay = 0; delay < 40; delay += 1) {
+      const on = stage();
+      const caller = new AbortController();
+      const client = on.server.client({
+        fetch: (url, init) => {
+          if (init.method === "POST") void microtasks(delay).then(() => caller.abort());
+          return on.network.fetch(url, init);
+        },
+      });
+      const result = await client.locks.withLock(KEY, { ttl: TTL, signal: caller.signal }, async ({ signal }) => {
+        await microtasks(50);
+        expect(signal.aborted).toBe(true);
+        throw signal.reason;
+      });
+      expect(result.error).not.toBeNull();
+      told.add(result.acquired);
+      await on.clock.settle();
+      expect((await on.client.locks.get(KEY)).state?.held).toBe(false);
+      expect(on.clock.waiting).toBe(0);
+    }
+    expect(told).toEqual(new Set([true, false]));
   });
 
   it("the ids given belong to the acquire alone", async () => {
@@ -272,6 +283,16 @@ describe("loss", () => {
     expect(error).toBeInstanceOf(LockOwnershipLostError);
   });
 
+  it("case 10: a body that never asked, and ended before any timer, did not succeed", async () => {
+    let seconds = 0;
+    const starved = { now: () => seconds, at: () => () => {}, pause: () => Promise.resolve() };
+    const { locks } = new FakeClient().server.client({ clock: starved });
+    const { error } = await locks.withLock(KEY, { ttl: TTL }, () => {
+      seconds = 30;
+    });
+    expect(error).toBeInstanceOf(LockOwnershipLostError);
+  });
+
   it("case 11: after an outage of a lease's length the guard is lost, whatever answers come then", async () => {
     const on = stage();
     const { guard, result, resolve } = await held(on);
@@ -339,6 +360,49 @@ describe("loss", () => {
       expect(error).toBeInstanceOf(LockOwnershipLostError);
       expect(error).not.toHaveProperty("suppressed");
     }
+  });
+});
+
+describe("one hold, without its renewals", () => {
+  async function made() {
+    const { clock, client } = stage();
+    const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
+    const renewed = there((await client.locks.renew(lease)).lease);
+    return { clock, lease, renewed, hold: new Hold(lease, clock.now() + TTL, clock, 10, 0.5) };
+  }
+
+  it("case 8: a renewal that is confirmed once it was left changes nothing", async () => {
+    const { clock, hold, lease, renewed } = await made();
+    hold.leave();
+    hold.renewed(renewed, clock.now() + 60);
+    expect(hold.lease).toBe(lease);
+    expect(hold.nextStep()).toEqual({ kind: "left" });
+    expect(clock.waiting).toBe(0);
+  });
+
+  it("case 12: only the first loss counts, and none after it was left", async () => {
+    const [first, second] = [new LockOwnershipLostError("first"), new LockOwnershipLostError("second")];
+    const { hold } = await made();
+    hold.lose(first);
+    hold.lose(second);
+    expect([hold.loss(), hold.signal.reason]).toEqual([first, first]);
+    const left = (await made()).hold;
+    left.leave();
+    left.lose(first);
+    expect([left.loss(), left.signal.aborted]).toEqual([null, false]);
+  });
+
+  it("case 6: its deadline is watched by itself, also after it has moved", async () => {
+    const { clock, hold, renewed } = await made();
+    const aborted = vi.fn();
+    hold.signal.addEventListener("abort", aborted);
+    clock.jump(20);
+    hold.renewed(renewed, clock.now() + TTL);
+    clock.jump(29);
+    expect(aborted).not.toHaveBeenCalled();
+    clock.jump(1);
+    expect(aborted).toHaveBeenCalledTimes(1);
+    expect(clock.waiting).toBe(0);
   });
 });
 

@@ -227,6 +227,16 @@ describe("identity and retry", () => {
     expect(clock.waiting).toBe(0);
   });
 
+  it("SDK-4: an acquire is not waited for longer than it asks for", async () => {
+    const { client, network, clock } = stage(["hang_before"]);
+    const asking = client.locks.acquire(KEY, { ttl: 5 });
+    await clock.advance(4.9);
+    expect(methods(network)).toBe("POST");
+    await clock.advance(0.1);
+    expect(methods(network)).toBe("POST POST");
+    expect((await asking).acquired).toBe(true);
+  });
+
   it("an answer that came in time is taken, though the event loop was too busy to look at it until later", async () => {
     const { client, network } = stage();
     await client.locks.acquire(KEY, { ttl: 60 });
