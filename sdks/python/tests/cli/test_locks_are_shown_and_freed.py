@@ -61,7 +61,7 @@ def test_messages_have_no_colour_when_nobody_sees_it(invoke: Invoke) -> None:
 
 def test_every_help_fits_a_terminal_and_gives_an_example(invoke: Invoke) -> None:
     """80 columns, and something to copy."""
-    single = ["run", "acquire", "renew", "release", "get", "force-release"]
+    single = ["run", "acquire", "renew", "release", "get", "force-release", "verify"]
     projects = [f"project {name}" for name in ("create", "list", "show", "set", "delete")]
     keys = [f"key {name}" for name in ("create", "list", "revoke", "rotate")]
     for command in [*single, *projects, *keys]:

@@ -35,6 +35,8 @@ COMMANDS: Final = {
     "force-release": "locks:force_release",
     "project": "projects:project",
     "key": "keys:key",
+    "fencing": "fencing:fencing",
+    "verify": "verify.command:verify",
 }
 SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "doctor"})
 

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from volcano_locks.config import TIMEOUT_SECONDS
+
 from . import exits
 
 if TYPE_CHECKING:
@@ -50,12 +52,12 @@ class Connection:
             place = "`serve` says at its start where the token is kept, `dev` shows it"
             raise exits.Stop(f"{stop.message}\n{place}", stop.exit_code) from None
 
-    def client(self) -> "Client":
+    def client(self, timeout_seconds: float = TIMEOUT_SECONDS) -> "Client":
         """The client for it; Stop 64 when the address or the key cannot be used."""
         from volcano_locks import Client  # noqa: PLC0415 (brings the HTTP library)
 
         try:
-            return Client(self.api_url, self.secret)
+            return Client(self.api_url, self.secret, timeout_seconds=timeout_seconds)
         except (TypeError, ValueError) as error:
             raise exits.Stop(str(error), exits.USAGE) from None
 
