@@ -52,8 +52,7 @@ class Oracle:
             return ("released",)
         if lock.owner is not None:
             lock.retired = []
-        lock.freed = self.now if lock.owner in (None, owner) else lock.expires + SECOND
-        lock.owner = None
+        lock.owner, lock.freed = None, self.now  # LEASE-13: what is retired now is kept from now on
         lock.retired = [owner, *lock.retired][:16]  # LEASE-11
         return ("released",)
 
