@@ -74,7 +74,7 @@ BEGIN
     fencing_token = GREATEST(fencing_token, NEW.{names.token});
   SELECT fencing_token INTO highest
   FROM {names.fence} WHERE id = NEW.{names.id} FOR UPDATE;
-  IF COALESCE(NEW.{names.token} < highest, TRUE) THEN
+  IF NEW.{names.token} < highest THEN
     SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = '{REFUSAL}';
   END IF;
 END"""
