@@ -8,6 +8,7 @@ const config: UserConfig = defineConfig({
   dts: true,
   fixedExtension: true,
   clean: true,
+  logLevel: "error",
   // `await using` on a lease must not ask its users to change their `lib`.
   banner: { dts: '/// <reference lib="esnext.disposable" />' },
 });

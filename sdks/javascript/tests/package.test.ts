@@ -1,11 +1,13 @@
 /** The packed package, as a program that depends on it sees it. `npm test` builds it first. */
 
 import { execFileSync, spawnSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
+import { createContext, Script } from "node:vm";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import type { Client, ClientOptions } from "../src/index.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const SLOW_MS = 60_000;
@@ -99,6 +101,61 @@ describe("the packed package", () => {
     },
     SLOW_MS,
   );
+
+  it("runs where there is nothing but the web's standards, as on the edge", async () => {
+    const { AbortController, AbortSignal, Headers, Response, URL, TextDecoder } = globalThis;
+    const web = { AbortController, AbortSignal, Headers, Response, URL, TextDecoder, crypto, performance };
+    const timers = {
+      setTimeout: (wake: () => void, ms: number) => Number(setTimeout(wake, ms)),
+      clearTimeout,
+      queueMicrotask,
+    };
+    const edge = createContext({ ...web, ...timers });
+    const load = (name: string): Record<string, unknown> => {
+      const module = { exports: {} };
+      const text = readFileSync(join(folder, "node_modules/volcano-locks/dist", name), "utf8");
+      const within = new Script(`(function (module, exports, require) {${text}\n})`).runInContext(edge);
+      within(module, module.exports, load);
+      return module.exports;
+    };
+    const { FakeClient } = load("testing.cjs") as { FakeClient: new () => Client };
+    const { locks } = new FakeClient();
+    expect(await locks.withLock("k", { ttl: 30 }, ({ lease }) => lease.key)).toMatchObject({ data: "k", error: null });
+    const { Client: Real } = load("index.cjs") as { Client: new (options: ClientOptions) => Client };
+    const fetch = async (): Promise<Response> => Response.json({ held: false });
+    const real = new Real({ apiUrl: "https://locks.test", serviceKey: "sk", fetch });
+    expect((await real.locks.get("k")).state?.held).toBe(false);
+    expect(() => new Real({})).toThrow("apiUrl is missing");
+  });
+
+  it("speaks the language of the conformance book", () => {
+    const asked = [
+      { verb: "open", args: { fake: true } },
+      { verb: "enter", args: { actor: "ann", key: "k", ttl_seconds: 30, lease: "ann_1", token: null } },
+      { verb: "advance_ms", args: { value: 300_000 } },
+      { verb: "acquire", args: { actor: "bob", key: "k", ttl_seconds: 30, lease: "bob_2", token: null } },
+      { verb: "exit", args: { actor: "ann", key: "k" } },
+      { verb: "get", args: { actor: "someone", key: "k" } },
+      { verb: "no_such_verb", args: {} },
+      { verb: "close", args: {} },
+    ];
+    const input = asked.map((one) => `${JSON.stringify(one)}\n`).join("");
+    const { stdout } = spawnSync("node", [join(ROOT, "conformance-adapter.mjs")], { input, encoding: "utf8" });
+    const answers = stdout
+      .trim()
+      .split("\n")
+      .map((line) => JSON.parse(line) as Record<string, unknown>);
+    expect(answers).toEqual([
+      { answer: {} },
+      { answer: { lost: false, stopped: false, expires_at_ms: 1767225630000, fencing_token: 1767225600000 } },
+      { answer: {} },
+      { answer: { error: "lock_held" } },
+      { answer: {} },
+      { answer: { held: false } },
+      { crash: expect.stringContaining("no_such_verb") },
+      { answer: {} },
+    ]);
+  });
 
   it("a hold that nobody waits for keeps no process alive (SDK-6)", () => {
     const program = `

@@ -51,7 +51,7 @@ describe("the real server", () => {
   let at: { apiUrl: string; serviceKey: string };
 
   beforeAll(async () => {
-    server = spawn(command(), ["dev", "--port", "0"], { stdio: ["ignore", "pipe", "inherit"] });
+    server = spawn(command(), ["dev", "--port", "0"], { stdio: ["ignore", "pipe", "ignore"] });
     at = await started(server);
   }, START_MS_MAX);
 

@@ -105,10 +105,11 @@ async function timed(
 ): Promise<Response> {
   if ("status" in fault) return new Response(fault.body ?? null, fault);
   if ("delaySeconds" in fault) {
-    await Promise.race([
-      new Promise<void>((wake) => void clock.at(clock.now() + fault.delaySeconds, wake)),
-      never(init),
-    ]);
+    let forget = (): void => {};
+    const due = new Promise<void>((wake) => {
+      forget = clock.at(clock.now() + fault.delaySeconds, wake);
+    });
+    await Promise.race([due, never(init)]).finally(forget);
     return serve();
   }
   const response = await serve();
