@@ -180,6 +180,63 @@ def test_ctrl_c_on_entering_a_block_leaves_nothing_held(server: FakeLocks, answe
         assert not client.locks.get("k").held
 
 
+class InterruptingClock(ManualClock):
+    """Once it is armed, the main thread is interrupted when it next looks at the clock."""
+
+    armed = False
+
+    def now(self) -> float:
+        if self.armed and threading.current_thread() is threading.main_thread():
+            self.armed = False
+            raise KeyboardInterrupt
+        return super().now()
+
+
+def test_ctrl_c_while_a_block_is_being_left_releases_all_the_same(wire_url: str) -> None:
+    """SDK-5, case 17: the interrupt comes after the body and before anything was sent."""
+    clock = InterruptingClock()
+    with Client(wire_url, "sk-x", clock=clock) as client:
+        with pytest.raises(KeyboardInterrupt):
+            with client.locks.with_lock("k", ttl=30):
+                clock.armed = True
+        assert not clock.armed
+        assert not client.locks.get("k").held
+
+
+def test_ctrl_c_before_the_release_has_begun_releases_all_the_same(wire_url: str, clock: ManualClock) -> None:
+    """SDK-5, case 17: the client's thread is busy, so that its release is still waiting for its turn."""
+    main = threading.main_thread().ident
+    assert main is not None
+    with Client(wire_url, "sk-x", clock=clock) as client:
+        background = client.locks._background
+
+        def busy() -> None:
+            time.sleep(0.1)
+            signal.pthread_kill(main, signal.SIGINT)
+            time.sleep(0.1)
+
+        with pytest.raises(KeyboardInterrupt):
+            with client.locks.with_lock("k", ttl=30):
+                assert background._loop is not None
+                background._loop.call_soon_threadsafe(busy)
+        assert not client.locks.get("k").held
+
+
+def test_ctrl_c_before_the_body_begins_releases_all_the_same(
+    wire_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-5, case 17, case 18: the lease is there, its guard is not yet."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with Client(wire_url, "sk-x", clock=clock) as client:
+        monkeypatch.setattr("volcano_locks.client.LockGuard", interrupted)
+        with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30):
+            pytest.fail("entered")
+        assert not client.locks.get("k").held
+
+
 def test_a_forked_child_has_lost_the_lock_and_never_releases_it(wire_url: str, clock: ManualClock) -> None:
     """SDK-6, case 36: over real sockets, with the parent's renewal thread running."""
     with Client(wire_url, "sk-x", clock=clock) as client, client.locks.with_lock("k", ttl=30) as guard:

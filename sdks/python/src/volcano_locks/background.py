@@ -45,9 +45,12 @@ class Background:
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
         undo: Callable[[T], Coroutine[Any, Any, object]] | None = None,
+        *,
+        to_the_end: bool = False,
     ) -> T:
         """`work()`'s result. If this thread is interrupted, the work is cancelled and may clean up, bounded;
-        a result that was there already is handed to `undo`. Then the interrupt goes on."""
+        a result that was there already is handed to `undo`. Work that goes `to_the_end` is not cancelled, only
+        waited for. Then the interrupt goes on."""
         outcome: Future[T] = Future()
         call = _Call()
         try:
@@ -55,7 +58,9 @@ class Background:
             return outcome.result()
         except BaseException as error:
             if call.submitted and not (outcome.done() and outcome.exception() is error):
-                self._interrupted(call, outcome, undo)
+                if not to_the_end:
+                    call.cancel()
+                self._interrupted(outcome, undo)
             raise
         finally:
             del outcome  # its exception's traceback holds this frame
@@ -96,11 +101,9 @@ class Background:
 
     def _interrupted(
         self,
-        call: "_Call",
         outcome: "Future[T]",
         undo: Callable[[T], Coroutine[Any, Any, object]] | None,
     ) -> None:
-        call.cancel()
         with contextlib.suppress(BaseException):
             result = outcome.result(CLEAN_UP_SECONDS_MAX)
             if undo is not None:

@@ -40,6 +40,7 @@ class Block:
         self._acquire = acquire
         self._keeper: asyncio.Task[None] | None = None
         self._entered = False
+        self._leaving = False
         self.hold: Hold | None = None
         self.release_error: VolcanoError | None = None
 
@@ -63,7 +64,13 @@ class Block:
             self.hold.leave()
 
     async def leave(self) -> LockOwnershipLostError | None:
-        """Stop renewing, release, and tell whether ownership was lost. A cancellation is raised at the end."""
+        """Stop renewing, release, and tell whether ownership was lost. A cancellation is raised at the end.
+
+        Once: a later call only tells the loss.
+        """
+        if self._leaving:
+            return self.hold.loss() if self.hold is not None else None
+        self._leaving = True
         return await to_the_end(self._leave())
 
     async def _leave(self) -> LockOwnershipLostError | None:

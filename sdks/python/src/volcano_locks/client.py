@@ -12,7 +12,7 @@ from volcano_locks.background import Background
 from volcano_locks.block import Block, log, outcome_of
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
-from volcano_locks.errors import VolcanoError
+from volcano_locks.errors import LockOwnershipLostError, VolcanoError
 from volcano_locks.flows import Flow
 from volcano_locks.guard import Hold, LockGuard
 from volcano_locks.locks import LockFlows
@@ -120,27 +120,39 @@ class LockBlock:
 
     def __enter__(self) -> LockGuard:
         hold = self._background.run(lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave())
-        # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
-        weakref.finalize(self, hold.leave).atexit = False
-        self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
+        try:
+            # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
+            weakref.finalize(self, hold.leave).atexit = False
+            self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
+        except BaseException:
+            self._leave(hold)
+            raise
         return self._guard
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         assert self._guard is not None
-        self._block.stop()
-        loss = self._guard._hold.loss()
-        if not self._guard._hold.forked:
-            try:
-                loss = self._background.run(self._block.leave)
-            except VolcanoError as closed:
-                self._block.release_error = closed
-                log.warning("lock %s was not released and frees itself at its expiry: %s", self._guard.key, closed)
+        hold = self._guard._hold
+        try:
+            loss = self._leave(hold)
+        except BaseException:  # an interrupt, which must not keep the lock from being released (case 17)
+            self._leave(hold)
+            raise
         self._guard._release_error = self._block.release_error
         outcome = outcome_of(error, loss, self._block.release_error)
         if outcome is not None:
             raise outcome
+
+    def _leave(self, hold: Hold) -> LockOwnershipLostError | None:
+        self._block.stop()
+        if not hold.forked:
+            try:
+                return self._background.run(self._block.leave, to_the_end=True)
+            except VolcanoError as closed:
+                self._block.release_error = closed
+                log.warning("lock %s was not released and frees itself at its expiry: %s", hold.lease.key, closed)
+        return hold.loss()
 
     def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
         try:
