@@ -1,0 +1,65 @@
+# frozen_string_literal: true
+
+require "securerandom"
+
+module VolcanoLocks
+  # Arguments, checked before anything is sent. A wrong kind is a `TypeError`, a wrong value an `ArgumentError`.
+  module Arguments
+    TTL_SECONDS_MIN = 5
+    TTL_SECONDS_MAX = 7_776_000
+    FENCING_TOKEN_MAX = (2**53) - 1
+    SHOWN_CHARACTERS_MAX = 300
+    KEY = /\A[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\z/
+    UUID = /\A\h{8}(-\h{4}){3}-\h{12}\z/
+    private_constant :KEY, :UUID
+
+    module_function
+
+    # @return [String] `key` if it may name a lock
+    def checked_key(key)
+      raise TypeError, "key must be a String, got #{key.class}" unless key.is_a?(String)
+      return key.dup.freeze if key.valid_encoding? && KEY.match?(key)
+
+      raise ArgumentError, "key must be 1 to 128 of A-Z a-z 0-9 . _ : - and begin with a letter or digit, " \
+                           "got #{key[0, SHOWN_CHARACTERS_MAX].inspect}"
+    end
+
+    # @return [Integer] `ttl` if it is a whole number of seconds that a lease may last
+    def checked_ttl(ttl)
+      raise TypeError, "ttl must be an Integer of seconds, got #{ttl.class}" unless ttl.is_a?(Integer)
+      return ttl if ttl.between?(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
+
+      raise ArgumentError, "ttl must be from #{TTL_SECONDS_MIN} to #{TTL_SECONDS_MAX} seconds, got #{ttl}"
+    end
+
+    # @return [String] `value` in lower case if it is a UUID; the error does not show it (SDK-8)
+    def checked_uuid(name, value)
+      raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)
+      return value.downcase.freeze if value.valid_encoding? && UUID.match?(value)
+
+      raise ArgumentError, "#{name} must be a UUID like 8-4-4-4-12 hex digits, got #{value.length} other characters"
+    end
+
+    # @return [Lease] `lease` if it is one
+    def checked_lease(lease)
+      raise TypeError, "lease must be a #{Lease}, got #{lease.class}" unless lease.is_a?(Lease)
+
+      lease
+    end
+
+    # @return [String] the caller's request id, or a fresh one
+    def request_id_or_new(request_id)
+      request_id.nil? ? new_uuid : checked_uuid("request_id", request_id)
+    end
+
+    # @return [String] a fresh owner token or request id
+    def new_uuid
+      SecureRandom.uuid.freeze
+    end
+
+    # @return [Boolean] whether it is an integer that every language can hold exactly (SDK-7)
+    def safe_integer?(value)
+      value.is_a?(Integer) && value.between?(1, FENCING_TOKEN_MAX)
+    end
+  end
+end

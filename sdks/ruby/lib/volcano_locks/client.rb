@@ -1,0 +1,155 @@
+# frozen_string_literal: true
+
+module VolcanoLocks
+  # A connection to the lock service.
+  #
+  # A client may be shared by threads. It starts nothing until it is used, and follows a `fork` by starting anew in the
+  # child. Close it to end its threads and connections at once.
+  class Client
+    include Discreet
+
+    # @return [Locks] the verbs
+    attr_reader :locks
+
+    # @param api_url [String, nil] where the service is; `VOLCANO_API_URL` when left out
+    # @param service_key [String, nil] what opens it; `VOLCANO_SERVICE_KEY` when left out
+    # @param timeout [Numeric] the most seconds one request may take; a verb sends at most two
+    # @param holder [String, nil] the label people see; `host/pid` when left out
+    # @param clock [#now, #wait, #pause, #watch, nil] the real one when left out
+    # @param transport [#call, nil] what sends requests; an {HttpTransport} when left out
+    # @raise [ArgumentError, TypeError] naming what is missing or wrong
+    def initialize(api_url: nil, service_key: nil, timeout: Config::TIMEOUT_SECONDS, holder: nil, clock: nil,
+                   transport: nil)
+      config = Config.new(api_url: api_url, service_key: service_key, timeout_seconds: timeout, holder: holder)
+      @api_url = config.api_url
+      @locks = Locks.new(config, clock || SystemClock.new, transport || HttpTransport.new(config.api_url))
+    end
+
+    # A client for the length of a block, closed after it; options as for `new`.
+    def self.open(**options)
+      client = new(**options)
+      begin
+        yield client
+      ensure
+        client.close
+      end
+    end
+
+    # End the threads and the connections. Guards still open are renewed no more.
+    def close
+      @locks.close
+    end
+
+    # @return [String]
+    def inspect
+      "#<#{self.class} #{@api_url}>"
+    end
+  end
+
+  # The verbs. Each raises a {VolcanoError} for what was answered or not, and `TypeError` or `ArgumentError` for bad
+  # arguments, before anything is sent.
+  class Locks
+    include Discreet
+
+    # @api private
+    def initialize(config, clock, transport)
+      @clock = clock
+      @courier = Courier.new(config, clock, transport)
+      @flows = Flows.new(@courier, clock, config.timeout_seconds)
+      @keeper = Keeper.new(@flows, clock)
+      @api_url = config.api_url
+    end
+
+    # A lease of `ttl` seconds. The same `token` again gives the same lease.
+    #
+    # Interrupted (`Timeout.timeout`, `Thread#raise`), or failed in a way that leaves the outcome unknown, it sends a
+    # release before it raises. Between its return and your assignment an interrupt can still lose the lease: `with_lock`
+    # has no such gap.
+    #
+    # @param key [String]
+    # @param ttl [Integer] 5 to 7,776,000
+    # @param token [String, nil] an owner token of your own, a UUID, to recover an uncertain acquire
+    # @param request_id [String, nil] a UUID
+    # @return [Lease]
+    # @raise [LockHeldError] when somebody else has the lock
+    def acquire(key, ttl:, token: nil, request_id: nil)
+      acquisition = @flows.acquisition(key, ttl, token, request_id)
+      error = nil
+      begin
+        lease = acquisition.run
+        acquisition.taken
+        lease
+      rescue Exception => e # rubocop:disable Lint/RescueException
+        error = e
+        raise
+      ensure
+        Thread.handle_interrupt(Object => :never) { acquisition.give_up(error) }
+      end
+    end
+
+    # The lease, now ending `ttl` seconds (its own when left out) from now.
+    #
+    # @return [Lease] a new object; the old one still releases
+    # @raise [LockOwnershipLostError] when it is not the caller's any more
+    def renew(lease, ttl: nil, request_id: nil)
+      @flows.renew(lease, ttl, request_id)
+    end
+
+    # Free the lock.
+    #
+    # @raise [LockOwnershipLostError] if somebody else holds it by now
+    def release(lease, request_id: nil)
+      @flows.release(lease, request_id)
+    end
+
+    # @return [LockState] whether the lock is held, until when, and its fencing token
+    def get(key, request_id: nil)
+      @flows.get(key, request_id)
+    end
+
+    # Free the lock whoever holds it. Its holder is told of the loss at its next renewal.
+    def force_release(key, request_id: nil)
+      @flows.force_release(key, request_id)
+    end
+
+    # Hold the lock, renewed in the background, while the block runs; then release it.
+    #
+    # The block does not run without the lock (case 18), and is not interrupted by a loss: ask `guard.lost?`, or
+    # `guard.raise_if_lost!`, before what must not be done twice.
+    #
+    # @yieldparam guard [LockGuard]
+    # @return [Object] what the block returns
+    # @raise [LockHeldError] when somebody else has the lock
+    # @raise [LockOwnershipLostError] when the block succeeded but its ownership was lost
+    def with_lock(key, ttl:, token: nil)
+      raise ArgumentError, "with_lock needs a block" unless block_given?
+
+      block = Block.new(@flows, @keeper, @clock, @flows.acquisition(key, ttl, token, nil))
+      error = nil
+      # What has to be undone is noted in `block` before it is done, so an interrupt may hit anywhere in here; only the
+      # way out is shielded. Nothing shields the body: the caller's own `Thread.handle_interrupt` keeps its meaning.
+      begin
+        block.enter
+        yield block.guard
+      rescue Exception => e # rubocop:disable Lint/RescueException
+        error = e
+        raise
+      ensure
+        Thread.handle_interrupt(Object => :never) do
+          block.leave(error, aborting: Thread.current.status == "aborting")
+        end
+      end
+    end
+
+    # @api private
+    def close
+      @keeper.close
+      @courier.close
+    end
+
+    # @return [String]
+    def inspect
+      "#<#{self.class} #{@api_url}>"
+    end
+  end
+end

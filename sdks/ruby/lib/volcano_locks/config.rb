@@ -1,0 +1,100 @@
+# frozen_string_literal: true
+
+require "socket"
+require "uri"
+
+module VolcanoLocks
+  # Where the server is and what opens it: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`.
+  # `TypeError` or `ArgumentError` names what is missing or wrong. `inspect` never shows the service key (SDK-8).
+  class Config
+    include Discreet
+
+    API_URL_VARIABLE = "VOLCANO_API_URL"
+    SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
+    HOLDER_CHARACTERS_MAX = 128
+    TIMEOUT_SECONDS = 10.0
+    VISIBLE = /\A[!-~]+\z/
+    private_constant :VISIBLE
+
+    attr_reader :api_url, :service_key, :timeout_seconds
+
+    def initialize(api_url:, service_key:, timeout_seconds:, holder:)
+      @api_url = checked_url(given("api_url", api_url, API_URL_VARIABLE))
+      @service_key = checked_service_key(given("service_key", service_key, SERVICE_KEY_VARIABLE))
+      @timeout_seconds = checked_timeout(timeout_seconds)
+      @holder = holder.nil? ? nil : checked_holder(holder)
+      freeze
+    end
+
+    # @return [String] the label people see: as given, else `host/pid` of the process that asks now
+    def holder_label
+      @holder || default_holder
+    end
+
+    # @return [String]
+    def inspect
+      "#<#{self.class} #{api_url}>"
+    end
+
+    private
+
+    def default_holder
+      tail = "/#{Process.pid}"
+      host = Socket.gethostname.b.gsub(/[^!-~]/, "-").encode("UTF-8")
+      (host.empty? ? "unknown" : host)[0, HOLDER_CHARACTERS_MAX - tail.length] + tail
+    end
+
+    def given(name, value, variable)
+      found = value.nil? ? ENV.fetch(variable, nil) : value
+      if found.nil? || found == ""
+        raise ArgumentError, "#{name} is missing: pass #{name}: or set the environment variable #{variable}"
+      end
+      raise TypeError, "#{name} must be a String, got #{found.class}" unless found.is_a?(String)
+
+      found.dup.freeze
+    end
+
+    def checked_url(url)
+      parts = parsed(url)
+      raise ArgumentError, "api_url must not contain a user name or password" if parts.userinfo
+      unless parts.is_a?(URI::HTTP) && !parts.hostname.to_s.empty? && VISIBLE.match?(url)
+        raise ArgumentError, "api_url must be like https://locks.example.com, got #{url.inspect}"
+      end
+      if parts.query || parts.fragment
+        raise ArgumentError, "api_url must end with its path: no query and no fragment"
+      end
+
+      url.sub(%r{[/?#]+\z}, "").freeze
+    end
+
+    def parsed(url)
+      URI.parse(url)
+    rescue URI::InvalidURIError
+      # Its own message repeats the whole text, which might hold a password.
+      raise ArgumentError, "api_url is not a URL", cause: nil
+    end
+
+    def checked_service_key(service_key)
+      return service_key if VISIBLE.match?(service_key)
+
+      raise ArgumentError, "service_key must be visible ASCII characters without spaces or line ends"
+    end
+
+    def checked_timeout(seconds)
+      unless seconds.is_a?(Integer) || seconds.is_a?(Float) || seconds.is_a?(Rational)
+        raise TypeError, "timeout must be a number of seconds, got #{seconds.class}"
+      end
+      return seconds.to_f if seconds.positive? && seconds.to_f.finite?
+
+      raise ArgumentError, "timeout must be above 0 and finite, got #{seconds}"
+    end
+
+    def checked_holder(holder)
+      raise TypeError, "holder must be a String, got #{holder.class}" unless holder.is_a?(String)
+      return holder.dup.freeze if holder.length <= HOLDER_CHARACTERS_MAX && VISIBLE.match?(holder)
+
+      limit = "1 to #{HOLDER_CHARACTERS_MAX} visible ASCII characters"
+      raise ArgumentError, "holder must be #{limit}, got #{holder.inspect[0, 200]}"
+    end
+  end
+end

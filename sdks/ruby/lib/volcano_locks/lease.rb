@@ -1,0 +1,121 @@
+# frozen_string_literal: true
+
+module VolcanoLocks
+  # One holding of a lock, immutable. Its owner token is a secret and is kept out of `inspect`.
+  class Lease
+    include Discreet
+
+    RECORD_FIELDS = %w[key token ttl_seconds expires_at fencing_token].freeze
+    private_constant :RECORD_FIELDS
+
+    # @return [String] the lock's key
+    attr_reader :key
+    # @return [String] the owner token: a secret
+    attr_reader :token
+    # @return [Integer] seconds asked for
+    attr_reader :ttl_seconds
+    # @return [Time] when it ends by the server's time, for people
+    attr_reader :expires_at
+    # @return [Integer] the number to send along with every write
+    attr_reader :fencing_token
+    # @return [Float, nil] the instant on this client's clock after which the lease must not be relied on; nil for a
+    #   lease that was loaded from a record
+    attr_reader :deadline
+
+    def initialize(key:, token:, ttl_seconds:, expires_at:, fencing_token:, deadline: nil)
+      @key = key
+      @token = token
+      @ttl_seconds = ttl_seconds
+      @expires_at = expires_at
+      @fencing_token = fencing_token
+      @deadline = deadline
+      freeze
+    end
+
+    # @return [Hash] everything needed to renew or release it elsewhere, the secret token included: store it as one
+    def to_record
+      {
+        "key" => key,
+        "token" => token,
+        "ttl_seconds" => ttl_seconds,
+        "expires_at" => Messages.date_text(expires_at),
+        "fencing_token" => fencing_token
+      }
+    end
+
+    # @param record [Hash] what `to_record` gave; keys may be strings or symbols
+    # @return [Lease]
+    # @raise [ArgumentError, TypeError] naming the field that is wrong
+    def self.from_record(record)
+      raise TypeError, "lease record must be a Hash, got #{record.class}" unless record.is_a?(Hash)
+
+      fields = record.transform_keys(&:to_s)
+      missing = RECORD_FIELDS.reject { |field| fields.key?(field) }
+      raise ArgumentError, "lease record lacks #{missing.join(', ')}" unless missing.empty?
+
+      new(
+        key: Arguments.checked_key(fields["key"]),
+        token: Arguments.checked_uuid("token", fields["token"]),
+        ttl_seconds: Arguments.checked_ttl(fields["ttl_seconds"]),
+        expires_at: Messages.parse_date(fields["expires_at"]),
+        fencing_token: checked_fencing_token(fields["fencing_token"])
+      )
+    end
+
+    def self.checked_fencing_token(value)
+      return value if Arguments.safe_integer?(value)
+
+      raise ArgumentError, "lease record: fencing_token must be an integer from 1 to #{Arguments::FENCING_TOKEN_MAX}"
+    end
+    private_class_method :checked_fencing_token
+
+    # Two leases are equal when they say the same; the deadline is this process's own and does not count.
+    def ==(other)
+      other.is_a?(Lease) && other.to_record == to_record
+    end
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      to_record.hash
+    end
+
+    # @return [String]
+    def inspect
+      "#<#{self.class} key=#{key.inspect} ttl_seconds=#{ttl_seconds} " \
+        "expires_at=#{Messages.date_text(expires_at)} fencing_token=#{fencing_token}>"
+    end
+  end
+
+  # What a read says. Not held means that an acquire would succeed now; the rest is then nil.
+  class LockState
+    # @return [Time, nil] when the lease ends
+    attr_reader :expires_at
+    # @return [Integer, nil] its fencing token
+    attr_reader :fencing_token
+
+    def initialize(held:, expires_at: nil, fencing_token: nil)
+      @held = held
+      @expires_at = expires_at
+      @fencing_token = fencing_token
+      freeze
+    end
+
+    # @return [Boolean] whether an acquire would be refused
+    def held?
+      @held
+    end
+
+    # Equal when they say the same.
+    def ==(other)
+      other.is_a?(LockState) && other.held? == held? && other.expires_at == expires_at &&
+        other.fencing_token == fencing_token
+    end
+    alias eql? ==
+
+    # @return [Integer]
+    def hash
+      [held?, expires_at, fencing_token].hash
+    end
+  end
+end

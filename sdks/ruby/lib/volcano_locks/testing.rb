@@ -1,0 +1,27 @@
+# frozen_string_literal: true
+
+require_relative "../volcano_locks"
+
+module VolcanoLocks
+  # The test kit (SDK-10): `client.locks` without a server, under a clock the test moves.
+  #
+  #     require "volcano_locks/testing"
+  #
+  #     clock = VolcanoLocks::Testing::ManualClock.new
+  #     client = VolcanoLocks::Testing::FakeClient.new(clock)
+  #     client.locks.with_lock("nightly", ttl: 30) do |guard|
+  #       clock.advance(300)         # ten renewals later ...
+  #       guard.lost?                # => false
+  #       clock.jump(31)             # ... the machine was suspended
+  #       guard.lost?                # => true, and leaving the block raises LockOwnershipLostError
+  #     end
+  #
+  # {FakeLocks} is the server part alone, shared by as many clients as a test wants; {FlakyTransport} breaks the network
+  # between a client and it, or a real server. Not promised: the fake has no quota and no credentials.
+  module Testing
+  end
+end
+
+require_relative "testing/clock"
+require_relative "testing/fake"
+require_relative "testing/flaky"

@@ -1,0 +1,91 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require_relative "wire_server"
+
+# case 36, SDK-6: two processes must never both believe that they hold.
+class TestForks < Minitest::Test
+  include Kit
+
+  def setup
+    @server = WireServer.new(Testing::FakeLocks.new(Testing::ManualClock.new))
+    @client = Client.new(api_url: @server.url, service_key: "sk-x")
+  end
+
+  def teardown
+    @client.close
+    @server.close
+  end
+
+  def test_the_childs_guard_is_lost_and_releases_nothing
+    seen = nil
+    @client.locks.with_lock(KEY, ttl: 30) do |guard|
+      seen = in_child do
+        told = begin
+          guard.raise_if_lost!
+        rescue LockOwnershipLostError => e
+          e.class
+        end
+        [guard.lost?, guard.wait_lost(timeout: 10), told]
+      end
+      refute guard.lost?
+      assert @client.locks.get(KEY).held?
+    end
+    assert_equal [true, true, LockOwnershipLostError], seen
+    assert_equal 1, @server.asked.count { |verb, path| verb == "DELETE" && path.end_with?("/lease") }
+  end
+
+  def test_a_child_that_leaves_the_block_is_told_of_the_loss_and_sends_nothing
+    reader, writer = IO.pipe
+    child = nil
+    begin
+      @client.locks.with_lock(KEY, ttl: 30) { child = Process.fork }
+      raise "left without a word" if child.nil?
+    rescue LockOwnershipLostError => e
+      writer.write(e.message)
+      exit!(0)
+    end
+    writer.close
+    Process.wait(child)
+    assert_match(/process/, reader.read)
+    assert_equal(%w[DELETE POST], @server.asked.map(&:first).sort)
+  end
+
+  def test_a_child_uses_connections_of_its_own
+    @client.locks.get(KEY)
+    parents = @server.connections
+    ours = in_child { 3.times.map { @client.locks.get(KEY).held? } }
+    assert_equal [false] * 3, ours
+    assert_equal parents + 1, @server.connections
+    @client.locks.get(KEY)
+    assert_equal parents + 1, @server.connections, "the parent's connection still works"
+  end
+
+  def test_a_child_can_hold_locks_of_its_own
+    @client.locks.with_lock(KEY, ttl: 30) do
+      fencing_token = in_child { @client.locks.with_lock("other", ttl: 30, &:fencing_token) }
+      assert_kind_of Integer, fencing_token
+    end
+    pid_of = ->(label) { label.split("/").last.to_i }
+    assert_equal 2, @server.holders.uniq.map(&pid_of).length, "each under its own process id"
+  end
+
+  private
+
+  # What the block gives in a child, without running the test suite's exit there.
+  def in_child
+    reader, writer = IO.pipe
+    child = Process.fork do
+      writer.write(Marshal.dump(yield))
+    rescue Exception => e # rubocop:disable Lint/RescueException
+      writer.write(Marshal.dump("#{e.class}: #{e.message}"))
+    ensure
+      writer.close
+      exit!(0)
+    end
+    writer.close
+    given = reader.read
+    Process.wait(child)
+    Marshal.load(given) # rubocop:disable Security/MarshalLoad
+  end
+end

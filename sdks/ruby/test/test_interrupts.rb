@@ -1,0 +1,137 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+# case 37, SDK-2, SDK-5: `Timeout.timeout`, `Thread#raise` and `Thread#kill` around and inside the block leak nothing.
+class TestInterrupts < Minitest::Test
+  include Kit
+
+  class Cut < StandardError; end
+
+  # Real time: the moments of the interrupts are what the machine makes of them.
+  def test_real_time_interrupts_at_any_moment_leave_no_lock_behind
+    server = Testing::FakeLocks.new
+    client = server.client
+    outcomes = Hash.new(0)
+    moments = Random.new(37)
+    400.times do |number|
+      thread = quiet_thread { client.locks.with_lock(KEY, ttl: 30) { |guard| 20.times { guard.lost? } } }
+      after = moments.rand * 0.002
+      began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      Thread.pass while Process.clock_gettime(Process::CLOCK_MONOTONIC) - began < after
+      strike(thread, number)
+      outcomes[end_of(thread)] += 1
+      refute client.locks.get(KEY).held?, "leaked at interrupt #{number}"
+    end
+    assert_operator outcomes[:cut] + outcomes[:killed], :>, 10, outcomes.inspect
+  end
+
+  def test_real_time_interrupts_while_the_server_hangs_give_the_lock_back
+    [->(thread) { thread.raise(Cut) }, lambda(&:kill)].each do |strike|
+      stage = Stage.new([Hang.new])
+      thread = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { flunk } }
+      eventually { stage.sent == [POST] && stage.held? }
+      strike.call(thread)
+      end_of(thread)
+      assert_equal [POST, DELETE], stage.sent
+      assert_equal 1, stage.network.seen.map(&:token).uniq.length
+      refute stage.held?
+    end
+  end
+
+  def test_real_time_a_plain_acquire_that_is_interrupted_gives_back_too
+    stage = Stage.new([Hang.new])
+    assert_raises(Timeout::Error) { Timeout.timeout(0.05) { stage.locks.acquire(KEY, ttl: 30) } }
+    assert_equal [POST, DELETE], stage.sent
+    refute stage.held?
+  end
+
+  def test_real_time_a_timeout_inside_the_block_is_the_bodys_own_error
+    stage = Stage.new
+    assert_raises(Timeout::Error) { stage.locks.with_lock(KEY, ttl: 30) { Timeout.timeout(0.02) { sleep } } }
+    refute stage.held?
+  end
+
+  def test_real_time_a_timeout_around_the_block_releases
+    stage = Stage.new
+    assert_raises(Timeout::Error) { Timeout.timeout(0.05) { stage.locks.with_lock(KEY, ttl: 30) { sleep } } }
+    refute stage.held?
+    assert_equal [POST, DELETE], stage.sent
+  end
+
+  # The release itself is not to be interrupted: the interrupt waits for it.
+  def test_real_time_an_interrupt_during_the_release_waits_for_it
+    stage = Stage.new
+    release_began = Queue.new
+    go_on = Queue.new
+    stage.server.define_singleton_method(:call) do |request|
+      if request.verb == "DELETE"
+        release_began << true
+        go_on.pop
+      end
+      super(request)
+    end
+    thread = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { :done } }
+    release_began.pop
+    thread.raise(Cut)
+    assert_nil thread.join(0.05)
+    go_on << true
+    assert_equal :cut, end_of(thread)
+    refute stage.held?
+  end
+
+  # A caller who defers interrupts in the body keeps doing so: nothing here opens a window the caller has closed.
+  def test_the_callers_own_mask_keeps_its_meaning
+    stage = Stage.new
+    seen = []
+    thread = quiet_thread do
+      Thread.handle_interrupt(Cut => :never) do
+        stage.locks.with_lock(KEY, ttl: 30) do
+          Thread.current.raise(Cut)
+          stage.locks.get(KEY)
+          seen << :ran_on
+        end
+        seen << :left
+      end
+    end
+    assert_equal :cut, end_of(thread)
+    assert_equal %i[ran_on left], seen
+  end
+
+  def test_real_time_a_killed_thread_is_not_brought_back_by_a_loss
+    stage = Stage.new
+    brought_back = false
+    entered = Queue.new
+    thread = quiet_thread do
+      stage.locks.with_lock(KEY, ttl: 30) do
+        entered << true
+        sleep
+      end
+    rescue LockOwnershipLostError
+      brought_back = true
+    end
+    entered.pop
+    stage.clock.jump(60)
+    thread.kill.join(PATIENCE_SECONDS)
+    refute brought_back
+  end
+
+  private
+
+  def strike(thread, number)
+    case number % 3
+    when 0 then thread.raise(Cut)
+    when 1 then 2.times { thread.raise(Cut) }
+    else thread.kill
+    end
+  rescue ThreadError # it has ended
+    nil
+  end
+
+  def end_of(thread)
+    thread.join(PATIENCE_SECONDS) || flunk("it hangs")
+    thread.status.nil? ? :cut : :killed
+  rescue Cut
+    :cut
+  end
+end

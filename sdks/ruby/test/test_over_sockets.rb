@@ -1,0 +1,151 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+require_relative "wire_server"
+
+# The client's own transport over real sockets. Real time, and little of it.
+class TestOverSockets < Minitest::Test
+  include Kit
+
+  def setup
+    @locks = Testing::FakeLocks.new
+    @server = WireServer.new(@locks)
+    @client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 5)
+  end
+
+  def teardown
+    @client.close
+    @server.close
+  end
+
+  def test_a_connection_is_kept_and_used_again
+    lease = @client.locks.acquire(KEY, ttl: 30)
+    10.times { lease = @client.locks.renew(lease) }
+    @client.locks.release(lease)
+    assert_equal 1, @server.connections
+  end
+
+  def test_threads_share_a_client
+    threads = Array.new(8) { |number| quiet_thread { 5.times.map { @client.locks.get("k#{number}").held? } } }
+    assert_equal [[false] * 5] * 8, threads.map(&:value)
+    assert_operator @server.connections, :<=, 8
+  end
+
+  # case 32
+  def test_a_connection_that_the_server_closed_while_idle_is_no_failure
+    @client.locks.get(KEY)
+    @server.hang_up
+    sleep 0.01
+    lease = @client.locks.acquire(KEY, ttl: 30)
+    @server.hang_up
+    @client.locks.release(lease)
+    assert_equal %w[GET POST DELETE], @server.asked.map(&:first)
+  end
+
+  # case 32: closed just as the request goes out. Sent once more, by the client, with the same ids; never in silence.
+  def test_a_connection_that_breaks_under_the_request
+    @server.script << ->(connection) { connection.close }
+    @client.locks.acquire(KEY, ttl: 30)
+    assert_equal %w[POST POST], @server.asked.map(&:first)
+    2.times { @server.script << ->(connection) { connection.close } }
+    assert_raises(TransportError) { @client.locks.force_release(KEY) }
+    assert_equal "DELETE", @server.asked.last.first
+    assert_equal 3, @server.asked.length, "a request that may have been served is not sent twice by Net::HTTP"
+  end
+
+  # case 37: whoever comes next never reads the rest of somebody else's answer
+  def test_an_interrupted_request_takes_its_connection_with_it
+    @client.locks.get(KEY)
+    half = Queue.new
+    @server.script << lambda do |connection|
+      connection.write("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"held\":true,")
+      half.pop
+    end
+    assert_raises(Timeout::Error) { Timeout.timeout(0.1) { @client.locks.get("other") } }
+    refute @client.locks.get(KEY).held?
+    half << true
+    assert_equal 2, @server.connections
+  end
+
+  # SDK-4: the limit is on the whole request
+  def test_a_server_that_trickles_is_not_waited_for_longer
+    stop = false
+    trickle = lambda do |connection|
+      connection.write("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+      until stop
+        connection.write(" ")
+        sleep 0.02
+      end
+    end
+    client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 0.2)
+    2.times { @server.script << trickle }
+    began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    assert_raises(TransportError) { client.locks.get(KEY) }
+    assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 5
+  ensure
+    stop = true
+    client.close
+  end
+
+  def test_answers_that_are_none
+    ["", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"held\":false}",
+     "HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n#{' ' * 70_000}"].each do |raw|
+      2.times { @server.script << raw }
+      error = assert_raises(TransportError, raw[0, 20]) { @client.locks.get(KEY) }
+      assert_predicate error, :request_sent?
+    end
+    refute @client.locks.get(KEY).held?
+  end
+
+  def test_a_redirect_is_not_followed
+    @server.script << "HTTP/1.1 302 Found\r\nLocation: #{@server.url}/elsewhere\r\nContent-Length: 0\r\n\r\n"
+    error = assert_raises(ServerError) { @client.locks.get(KEY) }
+    assert_equal 302, error.status
+    assert_equal 1, @server.asked.length
+  end
+
+  def test_nobody_there
+    @server.close
+    error = assert_raises(TransportError) { @client.locks.acquire(KEY, ttl: 30) }
+    refute_predicate error, :request_sent?
+    assert_match(/ECONNREFUSED/, error.message)
+  end
+
+  def test_the_address_may_have_a_path
+    client = Client.new(api_url: "#{@server.url}/base/", service_key: "sk-x")
+    assert_raises(NotFoundError) { client.locks.get(KEY) }
+    assert_equal "/base/locks/#{KEY}", @server.asked.last.last
+  ensure
+    client.close
+  end
+
+  def test_closing_ends_a_request_under_way
+    began = Queue.new
+    hold = Queue.new
+    @server.script << lambda do |_connection|
+      began << true
+      hold.pop
+    end
+    thread = quiet_thread { @client.locks.get(KEY) }
+    began.pop
+    @client.close
+    error = assert_raises(VolcanoError) { thread.value }
+    assert_equal "this client is closed", error.message
+  ensure
+    hold << true
+  end
+
+  # SDK-3 under the real clock
+  def test_real_time_a_block_is_renewed
+    clock = @locks.clock
+    moving = Thread.new { loop { sleep(0.05) && clock.jump(0.05) } }
+    @client.locks.with_lock(KEY, ttl: 5) do |guard|
+      first = guard.lease
+      eventually { guard.lease.expires_at > first.expires_at }
+      refute guard.lost?
+    end
+    assert_includes @server.asked.map(&:first), "PATCH"
+  ensure
+    moving.kill
+  end
+end
