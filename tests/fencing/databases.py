@@ -84,6 +84,10 @@ class Database(ABC):
         )
         assert ran.returncode == 0, ran.stderr + ran.stdout
 
+    @abstractmethod
+    def counting(self, update: str) -> str:
+        """SQL for the client that prints how many rows `update` changes, and nothing else."""
+
     def refused(self) -> AbstractContextManager[Any]:
         """The database itself refuses what is done inside, for its token."""
         return pytest.raises(self.refusals, match=REFUSAL)
@@ -104,10 +108,13 @@ class Postgresql(Database):
     def __init__(self, folder: Path, name: str, user: str = "postgres") -> None:
         super().__init__()
         self.folder, self.name, self.user = folder, name, user
-        self.client = ["psql", "-X", "-q", "-v", "ON_ERROR_STOP=1", "-h", str(folder), "-U", user, "-d", name]
+        self.client = ["psql", "-X", "-q", "-At", "-v", "ON_ERROR_STOP=1", "-h", str(folder), "-U", user, "-d", name]
 
     def connect(self) -> Connection:
         return psycopg.connect(host=str(self.folder), user=self.user, dbname=self.name, autocommit=True)
+
+    def counting(self, update: str) -> str:
+        return f"WITH changed AS ({update} RETURNING 1) SELECT count(*) FROM changed;"
 
     def waits(self, watcher: Connection) -> bool:
         waiting = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
@@ -130,6 +137,9 @@ class Mariadb(Database):
             unix_socket=str(self.socket), user=self.user, database=self.name, autocommit=True, charset="utf8mb4"
         )
 
+    def counting(self, update: str) -> str:
+        return f"{update}; SELECT ROW_COUNT();"
+
     def waits(self, watcher: Connection) -> bool:
         return bool(self.rows(watcher, "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"))
 
@@ -150,6 +160,9 @@ class Sqlite(Database):
     def connect(self) -> Connection:
         # A second connection in another thread is the point of some tests.
         return sqlite3.connect(self.file, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False)
+
+    def counting(self, update: str) -> str:
+        return f"{update}; SELECT changes();"
 
     def waits(self, watcher: Connection) -> bool:
         return True  # nobody can see it; that it ends only after the other is what the tests look at
