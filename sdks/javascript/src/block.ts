@@ -13,7 +13,7 @@
  */
 
 import type { Clock } from "./clock.ts";
-import { LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
+import { attach, LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
 import type { Flows, Granted } from "./flows.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
 import type { Lease } from "./lease.ts";
@@ -123,10 +123,7 @@ function resultOf<T>(
   if ("thrown" in outcome) {
     if (loss !== null && isEffectOf(loss, outcome.thrown)) return { ...lost, error: loss };
     const error = asError(outcome.thrown);
-    attach(
-      error,
-      [loss, releaseError].filter((other) => other !== null),
-    );
+    attach(error, loss, releaseError);
     return { ...lost, error };
   }
   return loss === null ? { acquired: true, data: outcome.data, error: null } : { ...lost, error: loss };
@@ -142,10 +139,4 @@ function isEffectOf(loss: LockOwnershipLostError, thrown: unknown): boolean {
 function asError(thrown: unknown): Error {
   if (thrown instanceof Error || Object.prototype.toString.call(thrown) === "[object Error]") return thrown as Error;
   return new Error("the body threw something that is no error", { cause: thrown });
-}
-
-/** Beside the body's error, where logs show it, and never in its place (case 21). */
-function attach(error: Error, others: readonly VolcanoError[]): void {
-  if (others.length === 0 || !Object.isExtensible(error)) return;
-  Object.defineProperty(error, "suppressed", { value: others, enumerable: true, configurable: true, writable: true });
 }

@@ -128,3 +128,15 @@ function classFor(status: number, code: string | null | undefined): ErrorClass {
   }
   return BY_STATUS[status] ?? (status >= 400 && status < 500 ? VolcanoError : ServerError);
 }
+
+/** Puts `others` beside `error` as its `suppressed`, where logs show them, and never in its place (case 21). */
+export function attach(error: unknown, ...others: ReadonlyArray<VolcanoError | null>): void {
+  const suppressed = others.filter((other) => other !== null);
+  if (suppressed.length === 0 || !Object.isExtensible(error)) return;
+  Object.defineProperty(error, "suppressed", {
+    value: suppressed,
+    enumerable: true,
+    configurable: true,
+    writable: true,
+  });
+}

@@ -10,7 +10,14 @@
  */
 
 import type { Clock } from "./clock.ts";
-import { LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError } from "./errors.ts";
+import {
+  attach,
+  LockOwnershipLostError,
+  ServerError,
+  TransportError,
+  UnavailableError,
+  VolcanoError,
+} from "./errors.ts";
 import { type Answer, grantedTerm, newUuid, readTerm, refusalFrom, type Term } from "./messages.ts";
 import type { LockRequest, Sender } from "./transport.ts";
 
@@ -70,7 +77,7 @@ export class Flows {
     try {
       return await this.#retried(once, pace);
     } catch (error) {
-      if (uncertain) await this.#giveUp(owner);
+      if (uncertain) attach(error, await this.#giveUp(owner));
       throw error;
     }
   }
@@ -155,10 +162,15 @@ export class Flows {
     }
   }
 
-  /** Not cut short by the caller's signal, and never a failure of its own: the acquire's error is what is told. */
-  async #giveUp(owner: Owner): Promise<void> {
+  /** Not cut short by the caller's signal; why it failed is attached to the acquire's error, which is what is told. */
+  async #giveUp(owner: Owner): Promise<VolcanoError | null> {
     const pace = { requestId: newUuid(), timeoutSeconds: GIVE_UP_SECONDS_MAX };
-    await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token }).catch(() => {});
+    try {
+      await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token });
+      return null;
+    } catch (error) {
+      return error as VolcanoError;
+    }
   }
 }
 

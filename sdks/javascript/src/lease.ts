@@ -27,11 +27,12 @@ export interface LeaseFacts {
   readonly ttlSeconds: number;
   readonly expiresAt: Date;
   readonly fencingToken: number;
-  readonly deadline?: number;
   readonly dispose?: (lease: Lease) => Promise<void>;
 }
 
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
+/** The same in every copy of this package, so that a lease from its ESM form serves its CommonJS form. */
+const BRAND = Symbol.for("volcano-locks.Lease");
 const FIELDS = ["key", "token", "ttl_seconds", "expires_at", "fencing_token"] as const;
 
 /** One holding of a lock. Immutable; an older one of the same acquisition still releases (case 22). */
@@ -45,7 +46,6 @@ export class Lease {
   /** `await using`, in runtimes that have it. */
   declare readonly [Symbol.asyncDispose]: () => Promise<void>;
   readonly #token: string;
-  readonly #deadline: number | null;
   readonly #dispose: ((lease: Lease) => Promise<void>) | null;
 
   /** Made by `client.locks` and `Lease.fromRecord`. */
@@ -55,7 +55,6 @@ export class Lease {
     this.expiresAt = facts.expiresAt;
     this.fencingToken = facts.fencingToken;
     this.#token = facts.token;
-    this.#deadline = facts.deadline ?? null;
     this.#dispose = facts.dispose ?? null;
     Object.freeze(this);
   }
@@ -63,11 +62,6 @@ export class Lease {
   /** The owner token: a secret that proves ownership. */
   get token(): string {
     return this.#token;
-  }
-
-  /** Seconds on the client's clock after which not to rely on it; null when loaded from a record. */
-  get deadline(): number | null {
-    return this.#deadline;
   }
 
   /** For storage or another process; contains the secret token. */
@@ -111,6 +105,7 @@ export class Lease {
   }
 
   static {
+    Object.defineProperty(Lease.prototype, BRAND, { value: true });
     if (Symbol.asyncDispose !== undefined) {
       Object.defineProperty(Lease.prototype, Symbol.asyncDispose, {
         value(this: Lease): Promise<void> {
@@ -131,6 +126,10 @@ export type LockState =
 
 /** `lease` if it is one, else `TypeError`. */
 export function checkedLease(lease: unknown): Lease {
-  if (lease instanceof Lease) return lease;
+  if (isLease(lease)) return lease;
   throw new TypeError(`lease must be a Lease, got ${lease === null ? "null" : typeof lease}`);
+}
+
+function isLease(value: unknown): value is Lease {
+  return typeof value === "object" && value !== null && BRAND in value;
 }

@@ -54,6 +54,8 @@ export class Locks {
   readonly #flows: Flows;
   readonly #clock: Clock;
   readonly #timeoutSeconds: number;
+  /** On this client's clock, so not the lease's own: another client may have another. */
+  readonly #deadlines: WeakMap<Lease, number> = new WeakMap();
 
   /** Made by `Client`. */
   constructor(flows: Flows, clock: Clock, timeoutSeconds: number) {
@@ -76,9 +78,10 @@ export class Locks {
   /** The lease, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any more. */
   async renew(lease: Lease, options: RenewOptions = {}): Promise<LeaseResult> {
     const ttlSeconds = optionsOf(options).ttl === undefined ? checkedLease(lease).ttlSeconds : checkedTtl(options.ttl);
-    const { deadline } = checkedLease(lease);
-    const alive = deadline !== null && deadline > this.#clock.now();
-    const pace = { ...this.#pace(options), ...(alive ? { until: deadline } : {}) };
+    const deadline = this.#deadlines.get(lease) ?? Number.NEGATIVE_INFINITY;
+    // Worth waiting for until the lease's deadline; past it, and of a lease from elsewhere, only the service can tell.
+    const until = deadline > this.#clock.now() ? deadline : Number.POSITIVE_INFINITY;
+    const pace = { ...this.#pace(options), until };
     try {
       const granted = await this.#flows.renew(lease, ttlSeconds, pace);
       return { lease: this.#leaseOf(lease.key, lease.token, ttlSeconds, granted), error: null };
@@ -163,7 +166,11 @@ export class Locks {
   }
 
   #leaseOf(key: string, token: string, ttlSeconds: number, granted: Granted): Lease {
-    return new Lease({ key, token, ttlSeconds, ...granted, dispose: (lease) => this.#dispose(lease) });
+    const { expiresAt, fencingToken, deadline } = granted;
+    const dispose = (lease: Lease): Promise<void> => this.#dispose(lease);
+    const lease = new Lease({ key, token, ttlSeconds, expiresAt, fencingToken, dispose });
+    this.#deadlines.set(lease, deadline);
+    return lease;
   }
 
   /** `await using`: bounded and quiet. */

@@ -102,6 +102,20 @@ describe("the packed package", () => {
     SLOW_MS,
   );
 
+  it("a lease of its ESM form serves its CommonJS form", () => {
+    const program = `
+      import { createRequire } from "node:module";
+      import { FakeClient, FakeLocks } from "volcano-locks/testing";
+      const { Client } = createRequire(import.meta.url)("volcano-locks");
+      const server = new FakeLocks();
+      const { lease } = await server.client().locks.acquire("k", { ttl: 30 });
+      const other = new Client({ apiUrl: "http://x.test", serviceKey: "sk", clock: server.clock, fetch: server.fetch });
+      console.log(JSON.stringify(await other.locks.release(lease)));
+    `;
+    writeFileSync(join(folder, "both.mjs"), program);
+    expect(run("node", "both.mjs")).toBe('{"error":null}');
+  });
+
   it("runs where there is nothing but the web's standards, as on the edge", async () => {
     const { AbortController, AbortSignal, Headers, Response, URL, TextDecoder } = globalThis;
     const web = { AbortController, AbortSignal, Headers, Response, URL, TextDecoder, crypto, performance };

@@ -9,6 +9,7 @@ import {
   UnavailableError,
   VolcanoError,
 } from "../src/index.ts";
+import { ManualClock } from "../src/testing/index.ts";
 import { KEY, methods, stage, TOKEN, TTL, there } from "./stage.ts";
 
 describe("the envelopes", () => {
@@ -126,6 +127,13 @@ describe("identity and retry", () => {
     expect((await client.locks.get(KEY)).state?.held).toBe(false);
   });
 
+  it("SDK-2: that it could not be given back is attached to the failure", async () => {
+    const { client, network } = stage(["drop_after_send", "drop_after_send", "unavailable"]);
+    const { error } = await client.locks.acquire(KEY, { ttl: TTL });
+    expect(error).toMatchObject({ name: "TransportError", suppressed: [{ name: "UnavailableError" }] });
+    expect(methods(network)).toBe("POST POST DELETE");
+  });
+
   it("SDK-2: nothing is given back that certainly never left", async () => {
     const { client, network } = stage(["drop_before_send", "drop_before_send"]);
     expect((await client.locks.acquire(KEY, { ttl: TTL })).error).toMatchObject({ requestSent: false });
@@ -225,6 +233,15 @@ describe("identity and retry", () => {
     await clock.advance(10);
     expect((await asking).error).toBeInstanceOf(TransportError);
     expect(clock.waiting).toBe(0);
+  });
+
+  it("SDK-4: a lease of another client, with another clock, is renewed by what the service says alone", async () => {
+    const { server, client } = stage();
+    const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
+    const clock = new ManualClock();
+    clock.jump(TTL - 0.001);
+    const other = server.client({ clock });
+    expect((await other.locks.renew(lease)).error).toBeNull();
   });
 
   it("SDK-4: an acquire is not waited for longer than it asks for", async () => {
