@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from volcano_locks import AsyncClient, LockOwnershipLostError
+from volcano_locks import AsyncClient, LockOwnershipLostError, VolcanoError
 from volcano_locks.testing import Delay, DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
 
 
@@ -273,22 +273,36 @@ async def test_a_forgotten_block_is_not_renewed_for_ever(
     assert [seen.method for seen in net.seen] == ["POST"]
 
 
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_client_serves_one_event_loop_after_another(wire_url: str) -> None:
-    """Connections are a loop's own; the client is not."""
-    client = AsyncClient(wire_url, "sk-x")
+    """Connections are a loop's own and end with it; the client is not."""
 
-    async def once() -> bool:
+    async def once(client: AsyncClient, *, close: bool) -> None:
         lease = await client.locks.acquire("k", ttl=30)
         await client.locks.release(lease)
-        await client.close()
-        return (await client.locks.get("k")).held
+        assert not (await client.locks.get("k")).held
+        if close:
+            await client.close()
 
-    async def again() -> None:
-        assert not await once()
-        await client.close()
+    def twice(client: AsyncClient) -> None:
+        asyncio.run(once(client, close=False))
+        asyncio.run(once(client, close=True))
 
-    asyncio.run(again())
-    asyncio.run(again())
+    twice(AsyncClient(wire_url, "sk-x"))
+    gc.collect()
+
+
+async def test_closing_a_client_under_an_open_block_ends_its_renewal(
+    server: FakeLocks, clock: ManualClock, net: FlakyTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SDK-6: nothing is sent any more, and the block says that it could not release."""
+    client = server.async_client(transport=net)
+    async with client.locks.with_lock("k", ttl=30) as guard:
+        await client.close()
+        await clock.advance_async(20)
+    assert [seen.method for seen in net.seen] == ["POST"]
+    assert isinstance(guard.release_error, VolcanoError)
+    assert "lock k was not released" in caplog.text
 
 
 async def test_nothing_is_left_running_when_blocks_are_left(

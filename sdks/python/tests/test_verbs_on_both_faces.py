@@ -15,6 +15,7 @@ from volcano_locks import (
     ServerError,
     TransportError,
     UnavailableError,
+    VolcanoError,
 )
 from volcano_locks.testing import (
     Answers,
@@ -202,6 +203,25 @@ async def test_an_address_may_have_a_path(server: FakeLocks, clock: ManualClock)
     async with AsyncClient("http://gateway/locks-service/v1/", "sk-x", clock=clock, transport=net) as client:
         await client.locks.get("a:b")
     assert net.seen[0].path == "/locks-service/v1/locks/a:b"
+
+
+async def test_a_closed_client_refuses_every_verb_and_sends_nothing(face: Face, net: FlakyTransport) -> None:
+    """SDK-6: a connection opened after `close` would be closed by nobody."""
+    lease = await face.acquire("k", ttl=30)
+    await face.close()
+    await face.close()
+    verbs = (
+        lambda: face.acquire("k", ttl=30),
+        lambda: face.renew(lease),
+        lambda: face.release(lease),
+        lambda: face.get("k"),
+        lambda: face.force_release("k"),
+        lambda: face.hold("k").__aenter__(),
+    )
+    for verb in verbs:
+        with pytest.raises(VolcanoError, match="this client is closed"):
+            await verb()
+    assert len(net.seen) == 1
 
 
 async def until(true: object, tries: int = 10_000) -> None:

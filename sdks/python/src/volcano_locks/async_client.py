@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Self
 from volcano_locks.block import Block, outcome_of
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.errors import CLOSED, VolcanoError
+from volcano_locks.flows import Request
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState
-from volcano_locks.transport import HttpSender, perform
+from volcano_locks.messages import Answer, Lease, LockState
+from volcano_locks.transport import HttpSender, Sender, perform
 
 if TYPE_CHECKING:
     import httpx2
@@ -40,12 +42,13 @@ class AsyncClient:
     ) -> None:
         config = Config.resolve(api_url, service_key, timeout_seconds, holder)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self._sender = HttpSender(config, transport)
+        self._sender = _UntilClosed(HttpSender(config, transport))
         self.locks = AsyncLocks(config, clock or SystemClock(), self._sender)
 
     async def close(self) -> None:
-        """Close the connections. Leave the blocks first: they release over them."""
-        await self._sender.aclose()
+        """Close the connections of this loop; the client sends nothing any more. Leave the blocks first: they
+        release over the connections."""
+        await self._sender.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -57,10 +60,27 @@ class AsyncClient:
         return self._repr
 
 
+class _UntilClosed:
+    """Sends over `sender` until the client is closed: a connection opened later would be closed by nobody."""
+
+    def __init__(self, sender: HttpSender) -> None:
+        self._sender = sender
+        self._closed = False
+
+    async def send(self, request: Request) -> Answer:
+        if self._closed:
+            raise VolcanoError(CLOSED, request_id=request.request_id)
+        return await self._sender.send(request)
+
+    async def close(self) -> None:
+        self._closed = True
+        await self._sender.aclose()
+
+
 class AsyncLocks:
     """The verbs. Each raises `VolcanoError`s for answers and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, sender: HttpSender) -> None:
+    def __init__(self, config: Config, clock: Clock, sender: Sender) -> None:
         self._clock = clock
         self._sender = sender
         self._flows = LockFlows(clock.now, config.timeout_seconds)

@@ -18,14 +18,12 @@ from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
-from volcano_locks.errors import VolcanoError
+from volcano_locks.errors import CLOSED, VolcanoError
 
 IDLE_SECONDS_MAX = 30.0
 CLEAN_UP_SECONDS_MAX = 8.0
 
 T = TypeVar("T")
-
-CLOSED = "this client is closed"
 
 _left_by_parents: list[object] = []
 

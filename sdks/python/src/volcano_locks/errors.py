@@ -8,6 +8,7 @@ anything is sent.
 
 LOCK_HELD = "lock_held"
 LOCK_OWNERSHIP_LOST = "lock_ownership_lost"
+CLOSED = "this client is closed"
 
 
 class VolcanoError(Exception):
