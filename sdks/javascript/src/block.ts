@@ -72,10 +72,10 @@ async function inBody<T>(
   hold: Hold,
   signal: AbortSignal | undefined,
 ): Promise<Outcome<T>> {
+  if (signal?.aborted) return { thrown: signal.reason };
   const onAbort = (): void => hold.stop(signal?.reason);
   signal?.addEventListener("abort", onAbort);
   try {
-    signal?.throwIfAborted();
     return { data: await body(guard) };
   } catch (thrown) {
     return { thrown };
