@@ -18,6 +18,7 @@ import psycopg
 import pymysql
 import pytest
 from click.testing import CliRunner
+from pymysql.constants import CLIENT
 
 from volcano_locks.cli.app import app
 
@@ -134,7 +135,11 @@ class Mariadb(Database):
 
     def connect(self) -> Connection:
         return pymysql.connect(
-            unix_socket=str(self.socket), user=self.user, database=self.name, autocommit=True, charset="utf8mb4"
+            unix_socket=str(self.socket),
+            user=self.user,
+            database=self.name,
+            autocommit=True,
+            client_flag=CLIENT.FOUND_ROWS,
         )
 
     def counting(self, update: str) -> str:

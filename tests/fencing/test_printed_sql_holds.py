@@ -36,6 +36,31 @@ def test_the_printed_update_takes_no_lower_token(written: Database, connection: 
     assert written.rows(connection, TOTALS) == [(4,)]
 
 
+def test_a_claim_may_be_repeated(written: Database, connection: Connection) -> None:
+    """The printed update alone, by the new holder, who may not know whether its first try arrived."""
+    write = pattern(written.dialect, "write")
+    assert [written.execute(connection, write, id="monday", fencing_token=300) for _ in range(2)] == [1, 1]
+    with written.refused():
+        written.execute(connection, FORGOTTEN, day="monday", total=1, token=299)
+
+
+def test_a_lock_with_a_row_of_its_own_fences_every_table(database: Database, connection: Connection) -> None:
+    """docs/guide/fencing.md: the claim comes first, so a late transaction does not come to its DELETE."""
+    database.apply(f"{TABLE}; CREATE TABLE lock_fence (lock_key varchar(128) NOT NULL PRIMARY KEY);")
+    database.apply(fencing_sql(database.dialect, "lock_fence", "lock_key"))
+    database.execute(connection, "INSERT INTO lock_fence (lock_key) VALUES ('daily-rollup')")
+    claim = "UPDATE lock_fence SET fencing_token = :token WHERE lock_key = 'daily-rollup'"
+    database.begin(connection)
+    assert database.execute(connection, claim, token=200) == 1
+    database.execute(connection, "INSERT INTO report (day, total) VALUES ('monday', 2)")
+    database.execute(connection, "COMMIT")
+    database.begin(connection)
+    with database.refused():
+        database.execute(connection, claim, token=199)
+    database.execute(connection, "ROLLBACK")
+    assert database.rows(connection, TOTALS) == [(2,)]
+
+
 def test_a_forgotten_where_does_not_undo_it(written: Database, connection: Connection) -> None:
     with written.refused():
         written.execute(connection, FORGOTTEN, day="monday", total=1, token=199)

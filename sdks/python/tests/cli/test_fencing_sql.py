@@ -1,9 +1,11 @@
 """CLI-20, CLI-21: what `fencing sql` prints, and which names it takes. What the SQL does: tests/fencing."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
@@ -151,3 +153,11 @@ def test_an_unknown_dialect_is_named_with_those_there_are(sql: Sql) -> None:
     refused = sql("--dialect", "oracle", "--table", "t", "--id", "day")
     assert refused.exit_code == 64
     assert all(dialect in refused.stderr for dialect in ("oracle", *DIALECTS))
+
+
+def test_the_commands_of_the_guide_print_what_its_tables_need(sql: Sql) -> None:
+    """docs/guide/fencing.md: one for each dialect, piped into the database's client."""
+    guide = (Path(__file__).parents[4] / "docs/guide/fencing.md").read_text()
+    commands = re.findall(r"^volcano-locks fencing sql ([^|\n]+) \| (?:psql|mariadb|sqlite3) ", guide, re.MULTILINE)
+    assert [command.split()[1] for command in commands] == list(DIALECTS)
+    assert [sql(*command.split()).exit_code for command in commands] == [0, 0, 0]

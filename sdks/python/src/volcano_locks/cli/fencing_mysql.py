@@ -1,4 +1,4 @@
-"""The fence in MySQL 5.7 and newer and in MariaDB, for InnoDB tables.
+"""The fence in MySQL 8.0.21 and newer and in MariaDB, for InnoDB tables.
 
 Each trigger first writes the fence, which waits for a transaction that is writing the same id, and then reads what
 is there now with a locking read: a plain one would show the past of a transaction that began earlier.
@@ -12,6 +12,7 @@ from .fencing_names import MYSQL
 from .fencing_script import REFUSAL, Fenced, Script, Step
 
 _DELIMITER: Final = "//"
+_CAUTION: Final = "Its driver has to count rows found, not rows changed (CLIENT_FOUND_ROWS)."
 _EVENTS: Final = ("insert", "update")
 
 
@@ -29,7 +30,7 @@ def script(table: tuple[str, ...], id_column: str, token_column: str) -> Script:
     )
     quoted = {event: MYSQL.quoted(*database, trigger) for event, trigger in triggers.items()}
     removal = (*(f"DROP TRIGGER {trigger}" for trigger in quoted.values()), f"DROP TABLE {names.fence}")
-    return Script("MySQL or MariaDB", names, _steps(names, quoted), removal, _DELIMITER)
+    return Script("MySQL or MariaDB", names, _steps(names, quoted), removal, _DELIMITER, _CAUTION)
 
 
 def _steps(names: Fenced, triggers: dict[str, str]) -> tuple[Step, ...]:

@@ -51,13 +51,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """Everything about one table in one dialect. `database` is the dialect's name for people."""
+    """Everything about one table in one dialect. `database` is the dialect's name for people, `caution` what its
+    applications have to know beside the patterns."""
 
     database: str
     fenced: Fenced
     steps: Sequence[Step]
     removal: Sequence[str]
     delimiter: str | None = None
+    caution: str = ""
 
     def text(self) -> str:
         """SQL that the database's command line client runs as it is; the patterns are comments in it."""
@@ -71,7 +73,8 @@ class Script:
                 (
                     _comment(
                         "The application binds :id and :fencing_token, and adds to SET what else it writes. If no row "
-                        "changes, it was overtaken (or the row is not there), and stops. A new holder does this first."
+                        "changes, it was overtaken (or the row is not there), and stops. A new holder does this first. "
+                        + self.caution
                     ),
                     _quoted(self.fenced.write),
                     _comment("And where it deletes:"),
