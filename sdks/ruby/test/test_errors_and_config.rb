@@ -123,8 +123,8 @@ class TestErrorsAndConfig < Minitest::Test
   end
 
   def class_for(status, code)
-    return { "lock_held" => LockHeldError, "lock_ownership_lost" => LockOwnershipLostError }.fetch(code, ConflictError) if
-      status == 409
+    conflicts = { "lock_held" => LockHeldError, "lock_ownership_lost" => LockOwnershipLostError }
+    return conflicts.fetch(code, ConflictError) if status == 409
 
     { 400 => ValidationError, 401 => AuthenticationError, 403 => PermissionDeniedError, 404 => NotFoundError,
       413 => ValidationError, 429 => RateLimitedError, 500 => ServerError, 503 => UnavailableError }

@@ -32,7 +32,7 @@ class TestForks < Minitest::Test
       assert @client.locks.get(KEY).held?
     end
     assert_equal [true, true, LockOwnershipLostError], seen
-    assert_equal 1, @server.asked.count { |verb, path| verb == "DELETE" && path.end_with?("/lease") }
+    assert_equal 1, @server.asked.count(["DELETE", "/locks/#{KEY}/lease"])
   end
 
   def test_a_child_that_leaves_the_block_is_told_of_the_loss_and_sends_nothing

@@ -63,8 +63,8 @@ module VolcanoLocks
     # A lease of `ttl` seconds. The same `token` again gives the same lease.
     #
     # Interrupted (`Timeout.timeout`, `Thread#raise`), or failed in a way that leaves the outcome unknown, it sends a
-    # release before it raises. Between its return and your assignment an interrupt can still lose the lease: `with_lock`
-    # has no such gap.
+    # release before it raises. Between its return and your assignment an interrupt can still lose the lease;
+    # `with_lock` has no such gap.
     #
     # @param key [String]
     # @param ttl [Integer] 5 to 7,776,000

@@ -11,7 +11,7 @@
 # - `now`: seconds since some fixed instant; never backwards. Called from any thread.
 # - `wait(until_, signal)`: return once `now >= until_` or the {Signal} is set. May return early.
 # - `pause(seconds)`: rest before the caller's own next attempt.
-# - `watch(activity)`: told of each piece of background work, which has `over?` and `thread`.
+# - `watch(activity)`: told of each request and each background thread, which have `over?` and `thread`.
 #
 # Not promised: a pause of the process is noticed when the process next runs, not before.
 module VolcanoLocks

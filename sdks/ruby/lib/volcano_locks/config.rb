@@ -60,9 +60,7 @@ module VolcanoLocks
       unless parts.is_a?(URI::HTTP) && !parts.hostname.to_s.empty? && VISIBLE.match?(url)
         raise ArgumentError, "api_url must be like https://locks.example.com, got #{url.inspect}"
       end
-      if parts.query || parts.fragment
-        raise ArgumentError, "api_url must end with its path: no query and no fragment"
-      end
+      raise ArgumentError, "api_url must end with its path: no query, no fragment" if parts.query || parts.fragment
 
       url.sub(%r{[/?#]+\z}, "").freeze
     end

@@ -6,7 +6,7 @@ module VolcanoLocks
   #
   # Nothing raised here holds an owner token or the service key, also when a proxy echoed them (SDK-8).
   class Courier
-    USER_AGENT = "volcano-locks-ruby/#{VERSION}"
+    USER_AGENT = "volcano-locks-ruby/#{VERSION}".freeze
     HIDDEN = "[hidden]"
 
     def initialize(config, clock, transport)
@@ -38,7 +38,7 @@ module VolcanoLocks
     # Send a request without waiting. The block is told, in another thread, that it is over; `drop` it when it is late.
     #
     # @return [Call]
-    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, watched: false, &on_over)
+    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, &on_over)
       if timeout_seconds <= 0
         raise TransportError.new("no time left to ask", request_sent: false, request_id: request_id)
       end
@@ -46,7 +46,7 @@ module VolcanoLocks
       until_ = @clock.now + timeout_seconds
       request = request_for(verb, path, request_id, timeout_seconds, token, ttl_seconds)
       call = Call.new(request, until_, @clock, &on_over)
-      @clock.watch(call) if watched
+      @clock.watch(call)
       @workers.submit(call)
       call
     end

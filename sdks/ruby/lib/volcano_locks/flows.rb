@@ -252,7 +252,7 @@ module VolcanoLocks
 
     # Send it. The block is told, in another thread, that it is over.
     def begin(&on_over)
-      @call = @courier.send_off("PATCH", Flows.lease_path(@lease.key), **options, watched: true, &on_over)
+      @call = @courier.send_off("PATCH", Flows.lease_path(@lease.key), **options, &on_over)
     end
 
     # @return [Boolean] whether `lease` has something to say

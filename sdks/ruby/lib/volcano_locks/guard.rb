@@ -171,11 +171,8 @@ module VolcanoLocks
     end
 
     # @return [VolcanoError, nil] why the release on leaving the block was not confirmed; the lock then frees itself at
-    #   its expiry
-    attr_reader :release_error
-
-    # @api private
-    attr_writer :release_error
+    #   its expiry. Set by the block.
+    attr_accessor :release_error
 
     # @return [String]
     def inspect

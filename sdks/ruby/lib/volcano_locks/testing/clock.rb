@@ -42,12 +42,7 @@ module VolcanoLocks
       def jump(seconds)
         raise ArgumentError, "seconds must not be negative, got #{seconds}" if seconds.negative?
 
-        @on_move&.call(seconds)
-        due = @mutex.synchronize do
-          @seconds += seconds
-          @rests.select { |rest| rest.until <= @seconds }
-        end
-        due.each { |rest| rest.signal.wake }
+        move_to(@seconds + seconds)
       end
 
       # Move step by step, settling at each.
@@ -55,7 +50,7 @@ module VolcanoLocks
         target = @seconds + seconds
         settle
         while @seconds < target
-          jump([next_due, target].min - @seconds)
+          move_to([next_due, target].min)
           settle
         end
       end
@@ -67,7 +62,7 @@ module VolcanoLocks
         end
       end
 
-      # Return once all background work rests.
+      # Return once every request and every background thread is over or rests on this clock.
       #
       # @raise [RuntimeError] if some does not within real seconds
       def settle
@@ -106,6 +101,16 @@ module VolcanoLocks
       end
 
       private
+
+      # Exactly there: a difference added back need not give the instant it was taken from.
+      def move_to(instant)
+        @on_move&.call(instant - @seconds)
+        due = @mutex.synchronize do
+          @seconds = instant
+          @rests.select { |rest| rest.until <= instant }
+        end
+        due.each { |rest| rest.signal.wake }
+      end
 
       def settled?
         @mutex.synchronize do

@@ -1,0 +1,441 @@
+# frozen_string_literal: true
+
+# This client as a face of the conformance book: a process that is told one verb a line and answers one line each.
+#
+#     -> {"verb": "open", "args": {"api_url": "http://127.0.0.1:7420", "service_key": "sk-..."}}   <- {"answer": {}}
+#     -> {"verb": "acquire", "args": {"actor": "ann", "key": "k", "ttl_seconds": 30, "lease": "ann_1", "token": null}}
+#     <- {"answer": {"expires_at_ms": 1767225630000, "fencing_token": 1767225600000}}
+#     -> {"verb": "advance_ms", "args": {"value": 600000}}
+#     <- {"move_seconds": 10.1}   -> {"moved": true}   ... as often as time stops on the way ...   <- {"answer": {}}
+#     -> {"verb": "close", "args": {}}                                                             <- {"answer": {}}
+#
+# Verbs, arguments and answers are those of conformance/README.md, of the client's side; the server's own (`restart`,
+# `purge`) are its owner's. `move_seconds` asks for the server's clock to be moved before this one moves: it is asked in
+# the midst of any verb that takes time, and waits for one line. `{"fake": true}` instead of an address opens the fake
+# that the client ships (SDK-10); `now_ms` then tells its time. What a caller must not see is `{"crash": "..."}`.
+#
+# A verb runs in a thread of its own. While it waits for something, time goes by: the clock is moved to the next instant
+# that anybody waits for, since nobody else would move it.
+
+require "json"
+require_relative "lib/volcano_locks/testing"
+
+# What the face is made of.
+module Conformance
+  include VolcanoLocks
+
+  OPERATIONS = {
+    %w[POST lease] => "acquire", %w[PATCH lease] => "renew", %w[DELETE lease] => "release",
+    %w[GET lock] => "get", %w[DELETE lock] => "force_release"
+  }.freeze
+  ANSWERS = {
+    "answer_503" => [503, "lock_unavailable"], "answer_500" => [500, "internal"],
+    "answer_429" => [429, "lock_rate_limited"]
+  }.freeze
+
+  # Trouble that the scenario tells of, shared by all actors.
+  class Outages
+    Outage = Struct.new(:kind, :left, :of, :actor, :delay_ms, :retry_after_seconds)
+    NONE = Outage.new("none")
+
+    def initialize
+      @mutex = Mutex.new
+      @told = []
+    end
+
+    def tell(args)
+      outage = Outage.new(args.fetch("kind"), args.fetch("count", Float::INFINITY), args.fetch("of", OPERATIONS.values),
+                          args["actor"], args.fetch("delay_ms", 0), args.fetch("retry_after_seconds", 1))
+      @mutex.synchronize { @told << outage }
+    end
+
+    def end
+      @mutex.synchronize { @told.clear }
+    end
+
+    def striking(operation, actor)
+      @mutex.synchronize do
+        found = @told.find do |one|
+          one.left.positive? && one.of.include?(operation) && [nil, actor].include?(one.actor)
+        end
+        found.left -= 1 if found
+        found || NONE
+      end
+    end
+  end
+
+  # One actor's way to the server: a transport. Time on the way is waited for on the clock.
+  class Network
+    Sent = Struct.new(:operation, :token, :request_id)
+
+    def initialize(actor, inner, clock, outages)
+      @actor = actor
+      @inner = inner
+      @clock = clock
+      @outages = outages
+      @mutex = Mutex.new
+      @sent = []
+    end
+
+    # What was sent since this was last asked.
+    def sent
+      @mutex.synchronize { @sent.slice!(0..) }
+    end
+
+    def call(request)
+      operation = OPERATIONS.fetch([request.verb, request.path.end_with?("/lease") ? "lease" : "lock"])
+      @mutex.synchronize { @sent << Sent.new(operation, request.token, request.request_id) }
+      outage = @outages.striking(operation, @actor)
+      before(outage, request) || after(outage, served(outage, request))
+    end
+
+    private
+
+    # An answer that comes from somewhere on the way; nil where the request goes on.
+    def before(outage, request)
+      case outage.kind
+      when *ANSWERS.keys then scripted(outage)
+      when "answer_page" then VolcanoLocks::Answer.new(502, {}, "<html>Bad Gateway</html>")
+      when "drop_before"
+        raise VolcanoLocks::TransportError.new("no connection", request_sent: false, request_id: request.request_id)
+      when "reset" then raise Errno::ECONNRESET
+      when "hang_before" then wait(Float::INFINITY)
+      when "delay_before" then wait(outage.delay_ms / 1000.0)
+      end
+    end
+
+    def served(outage, request)
+      answer = @inner.call(request)
+      outage.kind == "duplicate" ? @inner.call(request) : answer
+    end
+
+    def after(outage, answer)
+      case outage.kind
+      when "drop_after" then raise Errno::ECONNRESET
+      when "hang_after" then wait(Float::INFINITY)
+      when "delay_after" then wait(outage.delay_ms / 1000.0)
+      end
+      answer
+    end
+
+    def scripted(outage)
+      status, code = ANSWERS.fetch(outage.kind)
+      headers = status == 500 ? {} : { "retry-after" => outage.retry_after_seconds.to_s }
+      VolcanoLocks::Answer.new(status, headers, JSON.generate({ error: "this answer was scripted", code: code }))
+    end
+
+    def wait(seconds)
+      until_ = @clock.now + seconds
+      signal = VolcanoLocks::Signal.new
+      @clock.wait(until_, signal) while @clock.now < until_
+      nil
+    end
+  end
+
+  class BodyError < StandardError; end
+  class BodyCancelled < StandardError; end
+
+  # A thread that does one thing for an actor. As the clock sees it, it is at rest while it waits on the clock.
+  class Doing
+    attr_reader :thread
+
+    def initialize(clock, &work)
+      @thread = Thread.new(&work)
+      @thread.report_on_exception = false
+      clock.watch(self)
+    end
+
+    def over?
+      !@thread.alive?
+    end
+
+    # What the work gave, or raised.
+    def result
+      @thread.value
+    end
+  end
+
+  # A `with_lock` whose body waits to be ended.
+  class Block
+    attr_reader :guard
+
+    def initialize(locks, clock, key:, ttl:, token:)
+      @ending = VolcanoLocks::Signal.new
+      @how = nil
+      @doing = Doing.new(clock) do
+        locks.with_lock(key, ttl: ttl, token: token) do |guard|
+          @guard = guard
+          clock.wait(Float::INFINITY, @ending) until @ending.set?
+          raise BodyError, "the body's own error" if @how == "raises"
+
+          Thread.current.raise(BodyCancelled) if @how == "cancelled"
+        end
+      end
+    end
+
+    def begun?
+      !@guard.nil? || over?
+    end
+
+    def over?
+      @doing.over?
+    end
+
+    def end(how)
+      @how = how
+      @ending.set
+    end
+
+    def result
+      @doing.result
+    end
+  end
+
+  # The verbs. Each gives its answer as a hash.
+  class Face
+    VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
+               enter guard exit close].freeze
+
+    def initialize(conversation)
+      @conversation = conversation
+      @outages = Outages.new
+      @networks = {}
+      @clients = {}
+      @leases = {}
+      @blocks = {}
+    end
+
+    def do(verb, args)
+      raise ArgumentError, "this face does not know #{verb}" unless VERBS.include?(verb)
+
+      public_send(verb, args)
+    rescue VolcanoLocks::VolcanoError => e
+      failure(e)
+    rescue BodyError => e
+      { error: "body", **attached_to(e) }
+    rescue BodyCancelled => e
+      { error: "cancelled", **attached_to(e) }
+    end
+
+    def open(args)
+      if args["fake"]
+        @clock = VolcanoLocks::Testing::ManualClock.new
+        @inner = VolcanoLocks::Testing::FakeLocks.new(@clock)
+      else
+        @clock = VolcanoLocks::Testing::ManualClock.new { |seconds| @conversation.ask_to_move(seconds) }
+        @inner = VolcanoLocks::HttpTransport.new(args.fetch("api_url"))
+      end
+      @address = { api_url: args.fetch("api_url", VolcanoLocks::Testing::FakeLocks::URL),
+                   service_key: args.fetch("service_key", VolcanoLocks::Testing::FakeLocks::SERVICE_KEY) }
+      {}
+    end
+
+    def now_ms(_args)
+      { now_ms: ms_of(@clock.utc_now) }
+    end
+
+    def advance_ms(args)
+      @clock.advance(args.fetch("value") / 1000.0)
+      {}
+    end
+
+    def pause_ms(args)
+      @clock.jump(args.fetch("value") / 1000.0)
+      @clock.settle
+      {}
+    end
+
+    def outage(args)
+      @outages.tell(args)
+      {}
+    end
+
+    def outage_ends(_args)
+      @outages.end
+      {}
+    end
+
+    def sent(args)
+      sent = network(args.fetch("actor")).sent
+      OPERATIONS.values.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
+                .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
+    end
+
+    def acquire(args)
+      token = @leases[args.fetch("lease")]&.token || args["token"]
+      keep(args, blocking { locks(args).acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token) })
+    end
+
+    def renew(args)
+      keep(args, blocking { locks(args).renew(lease(args), ttl: args.fetch("ttl_seconds")) })
+    end
+
+    def release(args)
+      blocking { locks(args).release(lease(args)) }
+      {}
+    end
+
+    def get(args)
+      state = blocking { locks(args).get(args.fetch("key")) }
+      state.held? ? { held: true, **told(state) } : { held: false }
+    end
+
+    def force_release(args)
+      blocking { locks(args).force_release(args.fetch("key")) }
+      {}
+    end
+
+    def race(args)
+      racers = args.fetch("tokens").map do |token|
+        Doing.new(@clock) { acquired_or_code(args, token) }
+      end
+      until_over { racers.all?(&:over?) }
+      leases, codes = racers.map(&:result).partition { |one| one.is_a?(VolcanoLocks::Lease) }
+      { granted: leases.length, refused: codes.tally, **(leases.empty? ? {} : told(leases.first)) }
+    end
+
+    def enter(args)
+      block = Block.new(locks(args), @clock, key: args.fetch("key"), ttl: args.fetch("ttl_seconds"),
+                                             token: args["token"])
+      until_over { block.begun? }
+      block.result if block.over?
+      @blocks[place(args)] = block
+      guard(args)
+    end
+
+    def guard(args)
+      guard = @blocks.fetch(place(args)).guard
+      { lost: guard.lost?, **told(guard.lease) }
+    end
+
+    def exit(args)
+      block = @blocks.fetch(place(args))
+      block.end(args.fetch("body", "returns"))
+      until_over { block.over? }
+      block.result
+      {}
+    end
+
+    def close(_args)
+      @clients.each_value(&:close)
+      {}
+    end
+
+    private
+
+    # What the work gives: in a thread, while time goes by.
+    def blocking(&work)
+      doing = Doing.new(@clock, &work)
+      until_over { doing.over? }
+      doing.result
+    end
+
+    def until_over
+      loop do
+        @clock.settle
+        return if yield
+        raise "waits for nothing that will come" if @clock.next_due == Float::INFINITY
+
+        @clock.advance(@clock.next_due - @clock.now)
+      end
+    end
+
+    def acquired_or_code(args, token)
+      client("racers").locks.acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token)
+    rescue VolcanoLocks::VolcanoError => e
+      code_of(e)
+    end
+
+    def network(actor)
+      @networks[actor] ||= Network.new(actor, @inner, @clock, @outages)
+    end
+
+    def client(actor)
+      @clients[actor] ||= VolcanoLocks::Client.new(**@address, clock: @clock, transport: network(actor))
+    end
+
+    def locks(args)
+      client(args.fetch("actor")).locks
+    end
+
+    def lease(args)
+      @leases.fetch(args.fetch("lease"))
+    end
+
+    def keep(args, lease)
+      @leases[args.fetch("lease")] = lease
+      told(lease)
+    end
+
+    def place(args)
+      args.values_at("actor", "key")
+    end
+
+    def told(lease)
+      { expires_at_ms: ms_of(lease.expires_at), fencing_token: lease.fencing_token }
+    end
+
+    def ms_of(time)
+      (time.to_r * 1000).to_i
+    end
+
+    def failure(error)
+      { error: code_of(error), retry_after_seconds: error.retry_after }.compact
+    end
+
+    def code_of(error)
+      return "no_answer" if error.is_a?(VolcanoLocks::TransportError)
+      return error.code if error.code
+
+      error.is_a?(VolcanoLocks::ServerError) ? "bad_answer" : raise(error)
+    end
+
+    def attached_to(error)
+      first = VolcanoLocks.attached_errors(error).first
+      first ? { attached: first.class.name.split("::").last } : {}
+    end
+  end
+
+  # Lines in and out.
+  class Conversation
+    def initialize(input, output)
+      @input = input
+      @output = output
+      @mutex = Mutex.new
+    end
+
+    def run
+      face = Face.new(self)
+      while (line = @input.gets)
+        asked = JSON.parse(line)
+        say(answer_of(face, asked))
+        break if asked["verb"] == "close"
+      end
+    end
+
+    # Ask for the server's clock to be moved. The one who asks for verbs is waiting, so the next line is the answer.
+    def ask_to_move(seconds)
+      @mutex.synchronize do
+        say({ move_seconds: seconds })
+        @input.gets
+      end
+    end
+
+    private
+
+    def answer_of(face, asked)
+      { answer: face.do(asked.fetch("verb"), asked.fetch("args")) }
+    rescue StandardError => e
+      { crash: e.full_message(highlight: false) }
+    end
+
+    def say(message)
+      @output.puts(JSON.generate(message))
+      @output.flush
+    end
+  end
+end
+
+# A release that fails is part of the play.
+VolcanoLocks.logger = nil
+Conformance::Conversation.new($stdin, $stdout).run

@@ -1,0 +1,49 @@
+# frozen_string_literal: true
+
+require "json"
+require "minitest/autorun"
+require "rbconfig"
+
+# The adapter speaks the conformance book's language. The book itself is acted out by conformance/.
+class TestConformanceAdapter < Minitest::Test
+  ADAPTER = File.expand_path("../conformance-adapter.rb", __dir__)
+
+  def setup
+    @process = IO.popen([{ "RUBYOPT" => nil, "RUBYLIB" => nil }, RbConfig.ruby, "-w", ADAPTER], "r+")
+    ask("open", fake: true)
+  end
+
+  def teardown
+    @process.close
+  end
+
+  def test_a_story
+    block = { actor: "ann", key: "k" }
+    entered = ask("enter", **block, ttl_seconds: 30, lease: "ann_1", token: nil)
+    shown = { "lost" => false, "expires_at_ms" => 1_767_225_630_000, "fencing_token" => 1_767_225_600_000 }
+    assert_equal shown, entered
+    ask("advance_ms", value: 100_000)
+    refused = ask("acquire", actor: "bob", key: "k", ttl_seconds: 30, lease: "bob_1", token: nil)
+    assert_equal({ "error" => "lock_held" }, refused)
+    ask("outage", kind: "hang_before", of: ["renew"])
+    ask("advance_ms", value: 30_000)
+    assert ask("guard", **block)["lost"]
+    assert_equal({ "error" => "body", "attached" => "LockOwnershipLostError" }, ask("exit", **block, body: "raises"))
+    assert_equal({ "now_ms" => 1_767_225_730_000 }, ask("now_ms"))
+    sent = ask("sent", actor: "ann")
+    assert_equal [1, 1], sent.values_at("acquire", "tokens")
+    assert_equal({}, ask("close"))
+  end
+
+  def test_what_a_caller_must_not_see_is_a_crash
+    @process.puts(JSON.generate({ verb: "instance_eval", args: {} }))
+    assert_match(/does not know/, JSON.parse(@process.gets).fetch("crash"))
+  end
+
+  private
+
+  def ask(verb, **args)
+    @process.puts(JSON.generate({ verb: verb, args: args }))
+    JSON.parse(@process.gets).fetch("answer")
+  end
+end

@@ -1,0 +1,27 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+# The suite checks every call against sig/ while it runs; these show that it does.
+class TestSignaturesAreChecked < Minitest::Test
+  include Kit
+
+  def test_a_call_that_does_not_fit_its_signature_fails
+    assert_raises(RBS::Test::Tester::TypeError) { Stage.new.locks.acquire(KEY, ttl: "30") }
+    assert_raises(RBS::Test::Tester::TypeError) { Stage.new.locks.acquire(5, ttl: 30) }
+  end
+
+  # A class without a signature would be a class that is not checked.
+  def test_every_public_method_has_a_signature
+    signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
+    [Client, Locks, Lease, LockState, LockGuard, VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
+     Hold, Heartbeat, Keeper, Beat, Block, Flows, Acquisition, Renewal, Courier, Workers, Call, Config,
+     Testing::ManualClock, Testing::FakeLocks, Testing::FakeClient, Testing::FlakyTransport].each do |kind|
+      methods = kind.instance_methods(false) + kind.private_instance_methods(false) + kind.singleton_methods(false)
+      methods.map(&:to_s).grep_v(/__with|__without|RBS_TEST/).each do |name|
+        assert_match(/(def|attr_\w+|alias) (self\??\.)?#{Regexp.escape(name.delete_suffix('='))}\b?/, signed,
+                     "#{kind}##{name}")
+      end
+    end
+  end
+end
