@@ -116,6 +116,31 @@ class TestInterrupts < Minitest::Test
     refute brought_back
   end
 
+  # Ctrl-C, which Ruby lets nothing defer.
+  def test_real_time_ctrl_c_gives_back_and_releases
+    { "Hang" => "kit::Faults::Hang.new", "body" => "kit::Faults::Pass.new" }.each do |where, fault|
+      program = <<~RUBY
+        require "volcano_locks/testing"
+        kit = VolcanoLocks::Testing
+        server = kit::FakeLocks.new
+        network = kit::FlakyTransport.new(server, server.clock, script: [#{fault}])
+        client = VolcanoLocks::Client.new(api_url: "http://x", service_key: "sk-x", clock: server.clock, transport: network)
+        Thread.new do
+          sleep 0.001 until server.client.locks.get("k").held?
+          Process.kill("INT", Process.pid)
+        end
+        begin
+          client.locks.with_lock("k", ttl: 30) { sleep }
+        rescue Interrupt
+          puts network.seen.map(&:verb).join(" "), server.client.locks.get("k").held?
+        end
+      RUBY
+      library = File.expand_path("../lib", __dir__)
+      command = [{ "RUBYOPT" => nil, "RUBYLIB" => nil }, RbConfig.ruby, "-I", library, "-e", program]
+      assert_equal "POST DELETE\nfalse\n", IO.popen(command, &:read), where
+    end
+  end
+
   private
 
   def strike(thread, number)
