@@ -89,6 +89,20 @@ def test_arguments_come_before_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_what_is_wrong_is_named_by_where_it_came_from(
+    kind: type[Client] | type[AsyncClient], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("VOLCANO_API_URL", "locks.example.com")
+    monkeypatch.setenv("VOLCANO_SERVICE_KEY", "sk two words")
+    with pytest.raises(ValueError, match=r"^VOLCANO_API_URL must be like https://.*'locks.example.com'"):
+        kind()
+    with pytest.raises(ValueError, match=r"^api_url must be like https://"):
+        kind("ftp://x")
+    with pytest.raises(ValueError, match=r"^VOLCANO_SERVICE_KEY must be visible ASCII"):
+        kind("http://x")
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
 def test_what_is_missing_is_named_with_both_ways_to_give_it(
     kind: type[Client] | type[AsyncClient], monkeypatch: pytest.MonkeyPatch
 ) -> None:

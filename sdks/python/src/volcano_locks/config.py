@@ -26,10 +26,11 @@ class Config:
 
     @classmethod
     def resolve(cls, api_url: str | None, service_key: str | None, timeout_seconds: float, holder: str | None) -> Self:
-        """Settings from arguments and environment; `TypeError` or `ValueError` names what is missing or wrong."""
+        """Settings from arguments and environment; `TypeError` or `ValueError` names what is missing or wrong: the
+        argument, or the variable where that was read."""
         return cls(
-            _checked_url(_given("api_url", api_url, API_URL_VARIABLE)),
-            _checked_service_key(_given("service_key", service_key, SERVICE_KEY_VARIABLE)),
+            checked_url(*_given("api_url", api_url, API_URL_VARIABLE)),
+            checked_service_key(*_given("service_key", service_key, SERVICE_KEY_VARIABLE)),
             _checked_timeout(timeout_seconds),
             None if holder is None else _checked_holder(holder),
         )
@@ -46,33 +47,36 @@ def default_holder() -> str:
     return host[: HOLDER_CHARACTERS_MAX - len(tail)] + tail
 
 
-def _given(name: str, value: str | None, variable: str) -> str:
+def _given(name: str, value: str | None, variable: str) -> tuple[str, str]:
+    """What the value is to be called, and the value."""
     found = value if value is not None else os.environ.get(variable)
     if found is None or found == "":
         raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}")
     if not isinstance(found, str):
         raise TypeError(f"{name} must be a str, got {type(found).__name__}")
-    return found
+    return name if value is not None else variable, found
 
 
-def _checked_url(url: str) -> str:
+def checked_url(name: str, url: str) -> str:
+    """`url` without a slash at its end; `ValueError` begins with `name` and says what an address must be."""
     try:
         parts = urlsplit(url)
         _ = parts.port
     except ValueError as error:
-        raise ValueError(f"api_url is not a URL: {error}") from None
+        raise ValueError(f"{name} is not a URL: {error}") from None
     if parts.username is not None or parts.password is not None:
-        raise ValueError("api_url must not contain a user name or password")
+        raise ValueError(f"{name} must not contain a user name or password")
     if parts.scheme not in ("http", "https") or not parts.hostname or not _VISIBLE.fullmatch(url):
-        raise ValueError(f"api_url must be like https://locks.example.com, got {url!r}")
+        raise ValueError(f"{name} must be like https://locks.example.com, got {url!r}")
     if parts.query or parts.fragment:
-        raise ValueError("api_url must end with its path: no query and no fragment")
+        raise ValueError(f"{name} must end with its path: no query and no fragment")
     return url.rstrip("/?#")
 
 
-def _checked_service_key(service_key: str) -> str:
+def checked_service_key(name: str, service_key: str) -> str:
+    """`service_key` if it can be sent; `ValueError` begins with `name` and does not show it (SDK-8)."""
     if _VISIBLE.fullmatch(service_key) is None:
-        raise ValueError("service_key must be visible ASCII characters without spaces or line ends")
+        raise ValueError(f"{name} must be visible ASCII characters without spaces or line ends")
     return service_key
 
 

@@ -1,14 +1,20 @@
 """CLI-10: acquire, renew and release as single steps, and where the owner token may stay meanwhile."""
 
 import json
+import os
 import stat
+import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import Result
 
-from volcano_locks import Client
+from volcano_locks import Client, Lease
+from volcano_locks.cli.lease_file import has_lapsed
+
+from .conftest import Start
 
 Invoke = Callable[..., Result]
 
@@ -34,7 +40,7 @@ def test_lease_stays_in_a_file_for_its_owner_alone(invoke: Invoke, key: str, tmp
     acquired = invoke("acquire", key, "--lease-file", str(file))
     token = json.loads(file.read_text())["token"]
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "held until" in acquired.stdout
+    assert acquired.stdout.startswith(f"{key} is held\nuntil ")
     before = file.read_text()
     renewed = invoke("renew", "--lease-file", str(file), "--ttl", "1h", "--json")
     assert set(json.loads(renewed.stdout)) == {"expires_at", "fencing_token"}
@@ -65,10 +71,13 @@ def test_lost_lease_is_76(invoke: Invoke, key: str, client: Client) -> None:
 
 
 def test_held_lock_is_75_and_leaves_no_file(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
-    client.locks.acquire(key, ttl=30)
+    """CLI-10: until when it is held is said as `run` says it."""
+    lease = client.locks.acquire(key, ttl=30)
     result = invoke("acquire", key, "--lease-file", str(tmp_path / "lease"))
     assert (result.exit_code, result.stdout) == (75, "")
-    assert f"{key} is held by another" in result.stderr
+    until = f"{lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+    assert f"{key} is held by another until {until} unless renewed; nothing was acquired" in result.stderr
+    assert "-w DURATION waits for it" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -78,6 +87,87 @@ def test_place_that_cannot_keep_a_lease_is_found_first(
     """A lease nobody could release would be in everybody's way."""
     result = invoke("acquire", key, "--lease-file", str(tmp_path / "no" / "folder"))
     assert result.exit_code == 74
+    assert not client.locks.get(key).held
+
+
+def kept(file: Path, key: str, seconds: float) -> str:
+    """A lease of `key` that ends that many seconds from now, kept in `file`; what the file then holds."""
+    expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
+    file.write_text(json.dumps(Lease(key, str(uuid.uuid4()), 30, expires_at, 7).to_record()))
+    return file.read_text()
+
+
+def test_lease_of_another_lock_is_not_overwritten_while_it_may_live(
+    invoke: Invoke, key: str, client: Client, tmp_path: Path
+) -> None:
+    """CLI-10: with its owner token a lock could be released by nobody any more."""
+    file = tmp_path / "lease"
+    assert invoke("acquire", f"{key}-one", "--lease-file", str(file)).exit_code == 0
+    before = file.read_text()
+    result = invoke("acquire", key, "--lease-file", str(file))
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{file} keeps the lease of {key}-one" in result.stderr
+    assert f"volcano-locks release --lease-file {file}" in result.stderr
+    assert "another file" in result.stderr
+    assert file.read_text() == before
+    assert list(tmp_path.iterdir()) == [file]
+    assert not client.locks.get(key).held
+    assert invoke("release", "--lease-file", str(file)).exit_code == 0
+    assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
+
+
+def test_lease_of_another_lock_makes_room_once_its_grace_is_over(invoke: Invoke, key: str, tmp_path: Path) -> None:
+    """CLI-10: a second after its expiry."""
+    kept(tmp_path / "lease", f"{key}-one", -2)
+    assert invoke("acquire", key, "--lease-file", str(tmp_path / "lease")).exit_code == 0
+    expiry = datetime(2026, 7, 22, 9, 0, 40, tzinfo=UTC)
+    lease = Lease("k", str(uuid.uuid4()), 30, expiry, 7)
+    assert not has_lapsed(lease, expiry + timedelta(seconds=0.999))
+    assert has_lapsed(lease, expiry + timedelta(seconds=1))
+
+
+def test_lease_of_the_same_lock_is_for_the_server_to_judge(
+    invoke: Invoke, key: str, client: Client, tmp_path: Path
+) -> None:
+    """CLI-10: what holds the lock is refused, and what lost it is replaced."""
+    file = tmp_path / "lease"
+    assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
+    before = file.read_text()
+    assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 75
+    assert file.read_text() == before
+    client.locks.force_release(key)
+    assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
+    assert file.read_text() != before
+
+
+def test_what_is_no_lease_is_not_overwritten(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
+    """CLI-10; an empty file, as `mktemp` makes it, is room."""
+    file = tmp_path / "lease"
+    file.write_text("dear diary")
+    result = invoke("acquire", key, "--lease-file", str(file))
+    assert result.exit_code == 64
+    assert "another file" in result.stderr
+    assert file.read_text() == "dear diary"
+    os.mkfifo(tmp_path / "pipe")
+    assert invoke("acquire", key, "--lease-file", str(tmp_path / "pipe")).exit_code == 64
+    assert not client.locks.get(key).held
+    file.write_text("")
+    assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
+
+
+def test_lease_that_came_while_waiting_is_not_overwritten_either(
+    start: Start, key: str, client: Client, tmp_path: Path, until: Callable[..., None]
+) -> None:
+    """CLI-10: and the lock that was waited for is given back."""
+    lease = client.locks.acquire(key, ttl=30)
+    process = start("acquire", key, "-w", "20s", "--lease-file", str(tmp_path / "lease"))
+    until(lambda: list(tmp_path.iterdir()))
+    before = kept(tmp_path / "lease", f"{key}-one", 30)
+    client.locks.release(lease)
+    _, told = process.communicate()
+    assert process.returncode == 64
+    assert f"keeps the lease of {key}-one" in told
+    assert (tmp_path / "lease").read_text() == before
     assert not client.locks.get(key).held
 
 

@@ -1,8 +1,14 @@
 """CLI-12: projects and service keys, against a server that really has them."""
 
+import contextlib
 import json
+import os
+import pty
+import re
 import subprocess
+import termios
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from click.testing import Result
@@ -57,12 +63,54 @@ def test_secret_alone_is_on_stdout_and_works_until_revoked(invoke: Invoke, serve
 def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:
     old = invoke("key", "create", project, "w1").stdout.strip()
     assert invoke("key", "rotate", project, "w1").exit_code == 64
-    new = json.loads(invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json").stdout)["key_value"]
+    before = datetime.now(UTC)
+    rotated = invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json")
+    new = json.loads(rotated.stdout)["key_value"]
     assert new != old
+    until = re.search(r"the old secret of w1 works until (\S+Z)", rotated.stderr)
+    assert until is not None
+    hour_from_before = before + timedelta(hours=1)
+    assert timedelta(seconds=-1) < datetime.fromisoformat(until[1]) - hour_from_before < timedelta(minutes=1)
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 0
-    newest = invoke("key", "rotate", project, "w1", "--yes").stdout.strip()
+    ended = invoke("key", "rotate", project, "w1", "--yes")
+    assert "the old secret of w1 works no longer" in ended.stderr
+    newest = ended.stdout.strip()
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=new).exit_code == 77
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=newest).exit_code == 0
+
+
+def test_old_secret_of_a_key_that_expires_is_not_promised_to_outlive_it(invoke: Invoke, project: str) -> None:
+    invoke("key", "create", project, "w1", "--expires-in", "60s")
+    rotated = invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json")
+    assert f"works until {json.loads(rotated.stdout)['expires_at'][:19]}Z" in rotated.stderr
+
+
+def shown_on(keyboard: int) -> str:
+    """What a program showed on the terminal until it ended."""
+    shown = b""
+    with os.fdopen(keyboard, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
+        while more := terminal.read(4096):
+            shown += more
+    return shown.decode()
+
+
+def test_table_fits_the_terminal_it_is_shown_on(environment: dict[str, str], invoke: Invoke) -> None:
+    """CLI-1: a name is cut there and nowhere else."""
+    name = "n" * 200
+    made = json.loads(invoke("project", "create", name, "--json").stdout)
+    try:
+        keyboard, screen = pty.openpty()
+        termios.tcsetwinsize(screen, (24, 80))
+        without_columns = {name: value for name, value in environment.items() if name != "COLUMNS"}
+        with subprocess.Popen([*PROGRAM, "project", "list"], env=without_columns, stdout=screen):
+            os.close(screen)
+            lines = shown_on(keyboard).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any("nnn…  " in line and made["id"] in line for line in lines)
+        assert name in invoke("project", "list").stdout
+        assert name in invoke("project", "list", "--json").stdout
+    finally:
+        invoke("project", "delete", made["id"], "--yes")
 
 
 def test_lists_longer_than_a_page_are_whole(invoke: Invoke, server: RunningServer, project: str) -> None:
@@ -105,7 +153,10 @@ def test_admin_credentials_are_77(invoke: Invoke, server: RunningServer) -> None
     without = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=None)
     assert without.exit_code == 77
     assert "`serve` says at its start where the token is kept" in without.stderr
-    assert invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN="wrong").exit_code == 77
+    wrong = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN="wrong")
+    assert wrong.exit_code == 77
+    assert "does not accept the admin token in VOLCANO_LOCKS_ADMIN_TOKEN" in wrong.stderr
+    assert "`serve` says at its start where the token is kept" in wrong.stderr
     with_key = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=server.service_key)
     assert with_key.exit_code == 77
     assert server.service_key not in with_key.output

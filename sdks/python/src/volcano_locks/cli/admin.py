@@ -37,7 +37,9 @@ class Admin:
                 method, path, json=body, params=query, headers={"X-Volcano-Request-Id": request_id}
             )
         except httpx2.HTTPError as error:
-            raise errors.TransportError(f"{type(error).__name__}: {error}", request_id=request_id) from None
+            sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
+            told = f"{type(error).__name__}: {error}"
+            raise errors.TransportError(told, request_sent=sent, request_id=request_id) from error
         headers = {name.lower(): value for name, value in response.headers.items()}
         answer = messages.Answer(response.status_code, headers, response.content)
         if not response.is_success:

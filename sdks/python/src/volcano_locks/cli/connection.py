@@ -1,19 +1,22 @@
 """Where the server is and what opens it, for one command (CLI-2).
 
 Secrets come from the environment or from a file, never from an argument: everybody on the machine can read
-arguments. A connection remembers where its secret came from, so that a refusal can say what to look at.
+arguments. A connection remembers where its secret came from, so that a refusal can say what to look at. An
+address or a secret that can be none is refused before anything else, by the name of where it came from.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
-from volcano_locks.config import TIMEOUT_SECONDS
+from volcano_locks.config import TIMEOUT_SECONDS, checked_service_key, checked_url
 
 from . import exits
 
@@ -26,40 +29,43 @@ SERVICE_KEY_VARIABLE: Final = "VOLCANO_SERVICE_KEY"
 ADMIN_TOKEN_VARIABLE: Final = "VOLCANO_LOCKS_ADMIN_TOKEN"  # noqa: S105 (the variable's name)
 SECRET_VARIABLES: Final = (SERVICE_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE)
 _SECRET_BYTES_MAX: Final = 4096
+_SERVICE_KEY_REMEDY: Final = (
+    "`volcano-locks key create PROJECT NAME` makes a service key, and\n"
+    "`volcano-locks key rotate PROJECT KEY` gives one a new secret"
+)
+_ADMIN_REMEDY: Final = "`serve` says at its start where the token is kept, `dev` shows it"
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A server's address, a secret, and the words for where the secret came from."""
+    """A server's address and a secret, with the words for what and where the secret is and how to get another."""
 
     api_url: str
     secret: str = field(repr=False)
     secret_origin: str
+    remedy: str = ""
 
     @classmethod
     def for_work(cls, api_url: str, service_key_file: Path | None) -> "Connection":
-        """With the service key; Stop 77 when there is none."""
-        return cls(api_url, *_secret("service key", SERVICE_KEY_VARIABLE, "--service-key-file", service_key_file))
+        """With the service key; Stop 77 when there is none, 64 when it can be none."""
+        found = _secret(
+            "service key", SERVICE_KEY_VARIABLE, "--service-key-file", service_key_file, _SERVICE_KEY_REMEDY
+        )
+        return cls(api_url, *found)
 
     @classmethod
     def for_admin(cls, api_url: str, admin_token_file: Path | None) -> "Connection":
-        """With the admin token; Stop 77 when there is none."""
-        try:
-            return cls(api_url, *_secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file))
-        except exits.Stop as stop:
-            place = "`serve` says at its start where the token is kept, `dev` shows it"
-            raise exits.Stop(f"{stop.message}\n{place}", stop.exit_code) from None
+        """With the admin token; Stop 77 when there is none, 64 when it can be none."""
+        found = _secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file, _ADMIN_REMEDY)
+        return cls(api_url, *found)
 
     def client(self, timeout_seconds: float = TIMEOUT_SECONDS) -> "Client":
-        """The client for it; Stop 64 when the address or the key cannot be used."""
+        """The client for it."""
         from volcano_locks import Client  # noqa: PLC0415 (brings the HTTP library)
 
-        try:
-            return Client(self.api_url, self.secret, timeout_seconds=timeout_seconds)
-        except (TypeError, ValueError) as error:
-            raise exits.Stop(str(error), exits.USAGE) from None
+        return Client(self.api_url, self.secret, timeout_seconds=timeout_seconds)
 
 
 def service_options(command: Callable[..., R]) -> Callable[..., R]:
@@ -77,6 +83,10 @@ def _connected(
 ) -> Callable[..., R]:
     @wraps(command)
     def connected(*, api_url: str, secret_file: Path | None, **arguments: Any) -> R:
+        source = click.get_current_context().get_parameter_source("api_url")
+        name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
+        with _refused():
+            checked_url(name, api_url)
         return command(connection=connect(api_url, secret_file), **arguments)
 
     url_help = f"The server; else {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
@@ -87,15 +97,28 @@ def _connected(
     return url(file(connected))
 
 
-def _secret(what: str, variable: str, option: str, file: Path | None) -> tuple[str, str]:
+def _secret(what: str, variable: str, option: str, file: Path | None, remedy: str) -> tuple[str, str, str]:
+    """The secret, the words for what and where it is, and the remedy."""
     if file is None:
         text, origin = os.environ.get(variable, ""), variable
     else:
         text, origin = _read(file), str(file)
     text = text.strip()
     if not text:
-        raise exits.Stop(f"no {what}: set {variable} or pass {option} PATH", exits.CREDENTIALS)
-    return text, origin
+        raise exits.Stop(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exits.CREDENTIALS)
+    place = f"the {what} in {origin}"
+    with _refused():
+        checked_service_key(place, text)
+    return text, place, remedy
+
+
+@contextmanager
+def _refused() -> Iterator[None]:
+    """Inside, what cannot be used ends the command with Stop 64."""
+    try:
+        yield
+    except ValueError as error:
+        raise exits.Stop(str(error), exits.USAGE) from None
 
 
 def _read(file: Path) -> str:

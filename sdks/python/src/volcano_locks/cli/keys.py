@@ -5,6 +5,8 @@ from typing import Final
 
 import click
 
+from volcano_locks.messages import parse_date
+
 from . import output
 from .admin import Thing, admin_of, keys_path
 from .connection import SERVICE_KEY_VARIABLE, Connection, admin_options
@@ -24,6 +26,12 @@ def key() -> None:
 
     These commands need the admin token, in VOLCANO_LOCKS_ADMIN_TOKEN or a
     file. PROJECT and KEY are names or ids.
+
+    \b
+    Examples:
+      volcano-locks key create nightly-jobs worker-1
+      volcano-locks key list nightly-jobs
+      volcano-locks key rotate nightly-jobs worker-1 --keep-old 1h
     """
 
 
@@ -147,7 +155,10 @@ def rotate(
         found = admin.service_key(owner["id"], name_or_id)
         ask(f"End the old secret of {found['name']} at once? (--keep-old lets it live on)", yes or keep_old > 0)
         path = f"{keys_path(owner['id'], found['id'])}/regenerate"
-        _print_secret(admin.ask("POST", path, {"keep_old_seconds": keep_old}), as_json)
+        before = datetime.now(UTC)
+        item = admin.ask("POST", path, {"keep_old_seconds": keep_old})
+        _print_secret(item, as_json)
+    output.message(f"the old secret of {item['name']} works {_old_until(item, before, keep_old)}")
 
 
 def _print_secret(item: Thing, as_json: bool) -> None:
@@ -160,6 +171,16 @@ def _print_secret(item: Thing, as_json: bool) -> None:
         f"this is the only time the secret of {item['name']} is shown: keep it now, "
         f"and give it to workers as {SERVICE_KEY_VARIABLE} or in a file"
     )
+
+
+def _old_until(item: Thing, before: datetime, keep_old: int) -> str:
+    """How long the old secret works, counted from before the request, so that it is not said to work too long."""
+    if keep_old == 0:
+        return "no longer"
+    until = before + timedelta(seconds=keep_old)
+    if item["expires_at"] is not None:
+        until = min(until, parse_date(item["expires_at"]))
+    return f"until {output.instant_text(until)}"
 
 
 def _day(instant: str | None) -> str:

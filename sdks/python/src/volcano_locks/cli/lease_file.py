@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import tempfile
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
@@ -17,9 +18,10 @@ from typing import Final, Self
 from volcano_locks.messages import Lease
 
 from . import exits
-from .output import instant_json
+from .output import instant_json, instant_text
 
 STDIN: Final = Path("-")
+GRACE: Final = timedelta(seconds=1)
 _RECORD_BYTES_MAX: Final = 4096
 
 
@@ -43,14 +45,25 @@ def read_lease(source: Path) -> Lease:
         raise exits.Stop(f"no lease in {where}: {error}", exits.USAGE) from None
 
 
-class LeaseFile:
-    """Room for a lease at `path`, as a context manager; `keep` fills it. Left without `keep`, nothing changed."""
+def has_lapsed(lease: Lease, now: datetime) -> bool:
+    """Whether somebody else may have the lock by then, so that the lease's owner token is of no use any more."""
+    return now >= lease.expires_at + GRACE
 
-    def __init__(self, path: Path) -> None:
+
+class LeaseFile:
+    """Room for a lease of `key` at `path`, as a context manager; `keep` fills it. Left without, nothing changed.
+
+    The lease of another lock is not overwritten while it may live, nor is what is no lease (CLI-10). Whether an
+    older lease of `key` itself lives, the server has judged before `keep`.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
         self._path = path
+        self._key = key
         self._draft: Path | None = None
 
     def __enter__(self) -> Self:
+        self._look()
         try:
             descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
         except OSError as error:
@@ -61,11 +74,32 @@ class LeaseFile:
         return self
 
     def keep(self, lease: Lease) -> None:
-        """Put `lease` there, readable by its owner alone; OSError when the disk does not take it."""
+        """Put `lease` there, readable by its owner alone; OSError when the disk does not take it, Stop 64 when
+        something came there that must stay."""
         assert self._draft is not None
+        self._look()
         self._draft.write_text(json.dumps(record_of(lease)) + "\n", encoding="utf-8")
         self._draft.replace(self._path)
         self._draft = None
+
+    def _look(self) -> None:
+        """Stop 64 when what is there must stay."""
+        if not self._path.exists():
+            return
+        if not self._path.is_file():
+            raise exits.Stop(f"{self._path} is no ordinary file: name another file", exits.USAGE)
+        if self._path.stat().st_size == 0:
+            return
+        try:
+            kept = read_lease(self._path)
+        except exits.Stop as stop:
+            raise exits.Stop(f"{stop.message}\nIt is not overwritten: name another file", exits.USAGE) from None
+        if kept.key != self._key and not has_lapsed(kept, datetime.now(UTC)):
+            raise exits.Stop(
+                f"{self._path} keeps the lease of {kept.key} until {instant_text(kept.expires_at)}\n"
+                f"Release it (volcano-locks release --lease-file {self._path}) or name another file",
+                exits.USAGE,
+            )
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -20,8 +20,9 @@ from volcano_locks.messages import Lease, checked_key, checked_ttl, checked_uuid
 
 from . import exits
 from .connection import Connection, service_options
+from .held import held_text
 from .lease_file import STDIN, LeaseFile, read_lease, record_of
-from .output import instant_json, instant_text, json_line, line, message
+from .output import held, instant_json, json_line, message
 from .parameters import TTL, WAIT
 from .problems import explained
 from .waiting import Patience, patiently
@@ -60,6 +61,10 @@ def acquire(
     that renews and releases it: keep that secret. Nothing renews the lease
     but you; `run` does it by itself.
 
+    A file that keeps the lease of another lock is not overwritten until a
+    second after that lease's expiry, by this machine's clock; release it or
+    name another file. What is no lease is not overwritten at all.
+
     \b
     Examples:
       volcano-locks acquire deploy --ttl 5m --lease-file deploy.lease
@@ -78,16 +83,19 @@ def acquire(
             try:
                 return patiently(lambda: client.locks.acquire(key, ttl=ttl), patience)
             except LockHeldError:
-                advice = "" if wait_seconds else "; -w DURATION waits for it"
-                raise exits.Stop(f"{key} is held by another{advice}", exits.NOT_ACQUIRED) from None
+                told = held_text(client, key, undone="nothing was acquired", waited=bool(wait_seconds))
+                raise exits.Stop(told, exits.NOT_ACQUIRED) from None
 
         if lease_file is None:
             json_line(record_of(granted()))
             return
-        with LeaseFile(lease_file) as room:
+        with LeaseFile(lease_file, key) as room:
             lease = granted()
             try:
                 room.keep(lease)
+            except exits.Stop as stop:
+                client.locks.release(lease)
+                raise exits.Stop(f"{stop.message}\n{key} was released again", stop.exit_code) from None
             except OSError as error:
                 client.locks.release(lease)
                 reason = f"cannot write {lease_file}: {error.strerror}; the lock was released"
@@ -173,7 +181,7 @@ def _lease(key: str | None, lease_file: Path | None, ttl: int | None) -> Lease:
 def _keep_renewed(lease: Lease, lease_file: Path) -> None:
     """A file that cannot be rewritten still holds the token, so the lease is not lost with it."""
     try:
-        with LeaseFile(lease_file) as room:
+        with LeaseFile(lease_file, lease.key) as room:
             room.keep(lease)
     except (OSError, exits.Stop):
         message(f"renewed, but {lease_file} could not be rewritten: it shows the old expiry")
@@ -183,4 +191,4 @@ def _print(lease: Lease, as_json: bool) -> None:
     if as_json:
         json_line({"expires_at": instant_json(lease.expires_at), "fencing_token": lease.fencing_token})
     else:
-        line(f"{lease.key} held until {instant_text(lease.expires_at)}, fencing token {lease.fencing_token}")
+        held(lease.key, lease.expires_at, lease.fencing_token)

@@ -34,8 +34,7 @@ def get(*, key: str, as_json: bool, connection: Connection) -> None:
         expires_at = output.instant_json(state.expires_at)
         output.json_line({"held": True, "expires_at": expires_at, "fencing_token": state.fencing_token})
     else:
-        until = output.instant_text(state.expires_at)
-        output.line(f"{key} is held until {until} unless renewed, fencing token {state.fencing_token}")
+        output.held(key, state.expires_at, state.fencing_token)
 
 
 @click.command(name="force-release", short_help="Free a lock, whoever holds it.")

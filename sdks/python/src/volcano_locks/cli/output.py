@@ -1,11 +1,13 @@
 """What people and programs read: data on stdout, messages on stderr (CLI output).
 
 Colour only decorates, only on a terminal, and never when NO_COLOR is set to anything; the words alone
-say everything. Tables keep to the narrowest columns that hold their cells, with two spaces between.
+say everything. Tables keep to the narrowest columns that hold their cells, with two spaces between, and on a
+terminal to its width.
 """
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -13,6 +15,8 @@ from datetime import UTC, datetime
 import click
 
 PROGRAM = "volcano-locks"
+GAP = "  "
+NAME_CHARACTERS_MIN = 8
 
 
 def message(text: str, *, colour: str | None = None) -> None:
@@ -32,10 +36,25 @@ def json_line(value: object) -> None:
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under their heads, in columns that line up, on stdout. No rows: the heads alone."""
+    """Rows under their heads, in columns that line up, on stdout. No rows: the heads alone.
+
+    On a terminal the first column, the names, is cut so that no row is wider than the screen.
+    """
     widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    if sys.stdout.isatty():
+        excess = sum(widths) + len(GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns
+        widths[0] = max(widths[0] - max(excess, 0), min(widths[0], NAME_CHARACTERS_MIN))
     for row in (heads, *rows):
-        line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+        cells = (cut(row[0], widths[0]), *row[1:])
+        line(GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def cut(text: str, width: int) -> str:
+    """`text`, or as much of it as leaves room for the sign that says that there is more."""
+    if len(text) <= width:
+        return text
+    more = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "..."
+    return text[: width - len(more)] + more
 
 
 def fields(pairs: Mapping[str, str]) -> None:
@@ -43,6 +62,12 @@ def fields(pairs: Mapping[str, str]) -> None:
     width = max(len(name) for name in pairs)
     for name, value in pairs.items():
         line(f"{name.ljust(width)}  {value}")
+
+
+def held(key: str, expires_at: datetime, fencing_token: int | None) -> None:
+    """A lock that is held, on stdout."""
+    line(f"{key} is held")
+    fields({"until": f"{instant_text(expires_at)} unless renewed", "fencing token": str(fencing_token)})
 
 
 def instant_text(instant: datetime) -> str:

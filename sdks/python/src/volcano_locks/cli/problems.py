@@ -6,7 +6,8 @@ from contextlib import contextmanager
 from volcano_locks import errors
 
 from . import exits
-from .connection import ADMIN_TOKEN_VARIABLE, API_URL_VARIABLE, Connection
+from .connection import ADMIN_TOKEN_VARIABLE, Connection
+from .no_answer import no_answer
 
 
 @contextmanager
@@ -43,17 +44,13 @@ def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
     sentence = str(error)
     match error:
         case errors.AuthenticationError():
-            sentence = f"{connection.api_url} does not accept the secret in {connection.secret_origin}: {error}"
+            sentence = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
         case errors.PermissionDeniedError() if error.code == "admin_token_required":
             sentence = f"{error}; the admin token belongs in {ADMIN_TOKEN_VARIABLE}"
         case errors.PermissionDeniedError():
-            sentence = f"the secret in {connection.secret_origin} may not do this: {error}"
+            sentence = f"{connection.secret_origin} may not do this: {error}"
         case errors.TransportError():
-            sentence = (
-                f"no answer from {connection.api_url}: {sentence.removesuffix(f' ({connection.api_url})')}\n"
-                f"Is the server running there? {API_URL_VARIABLE} or --api-url names another one;\n"
-                "`volcano-locks dev` starts one for trying out."
-            )
+            sentence = no_answer(error, connection.api_url)
         case errors.RateLimitedError() if error.retry_after:
             sentence = f"{error}; try again in {error.retry_after:.0f} s, or ask less often"
         case errors.ServerError() if error.request_id:

@@ -16,6 +16,12 @@ def project() -> None:
 
     These commands need the admin token, in VOLCANO_LOCKS_ADMIN_TOKEN or a
     file. PROJECT is a project's name or id.
+
+    \b
+    Examples:
+      volcano-locks project create nightly-jobs
+      volcano-locks project list
+      volcano-locks project set nightly-jobs --requests-per-minute 6000
     """
 
 

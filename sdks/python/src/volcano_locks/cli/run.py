@@ -10,18 +10,19 @@ import logging
 import os
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from volcano_locks.errors import LockHeldError, LockOwnershipLostError, VolcanoError
+from volcano_locks.errors import LockHeldError, LockOwnershipLostError
 from volcano_locks.messages import checked_key
 
 from . import exits
 from .child import Child
 from .connection import SECRET_VARIABLES, Connection, service_options
 from .events import Events, interrupt_on_ending_signals
+from .held import held_text
 from .linux import adopt_orphans
 from .output import instant_json, instant_text, message
 from .parameters import EXIT_CODE, TTL, WAIT
@@ -130,7 +131,7 @@ def run(
             try:
                 return _run_holding(child, program, client, key, ttl=ttl, wait_seconds=wait_seconds or 0)
             except LockHeldError:
-                told = None if quiet else _held_text(client, key, waited=bool(wait_seconds))
+                told = None if quiet else held_text(client, key, undone="nothing was run", waited=bool(wait_seconds))
                 raise exits.Stop(told, not_acquired) from None
     finally:
         child.dismiss()
@@ -189,13 +190,3 @@ def _leave_locked(ended: Ended) -> NoReturn:
     message("processes of the command cannot be ended; the lock is not released and lapses by itself", colour="red")
     sys.stdout.flush()
     os._exit(exits.OWNERSHIP_LOST if ended.lost else ended.exit_code)
-
-
-def _held_text(client: "Client", key: str, *, waited: bool) -> str:
-    until = ""
-    with suppress(VolcanoError):
-        state = client.locks.get(key)
-        if state.held and state.expires_at is not None:
-            until = f" until {instant_text(state.expires_at)} unless renewed"
-    advice = "" if waited else " (-w DURATION waits for it)"
-    return f"{key} is held by another{until}; nothing was run{advice}"

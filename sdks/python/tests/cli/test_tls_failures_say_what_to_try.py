@@ -1,0 +1,85 @@
+"""CLI-4: where TLS fails, what to change is said: the scheme, the name or what this machine trusts."""
+
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from volcano_locks_server.testing import RunningServer
+
+Invoke = Callable[..., Result]
+COMMANDS = pytest.mark.parametrize("command", [("get", "k"), ("project", "list")], ids=["worker", "admin"])
+
+
+class QuietServer(ThreadingHTTPServer):
+    """Handshakes that fail are what is tested here."""
+
+    def handle_error(self, request: object, client_address: object) -> None: ...
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate for `localhost` that signed itself, and its key, in one file."""
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
+    names = ("-addext", "subjectAltName=DNS:localhost", "-keyout", "-", "-out", "-")
+    file.write_bytes(subprocess.run([*make.split(), *names], check=True, capture_output=True).stdout)
+    return file
+
+
+@pytest.fixture(scope="module")
+def tls_port(certificate: Path) -> Iterator[int]:
+    """A port of this machine where TLS is spoken, under that certificate."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with QuietServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.daemon_threads = True
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def told(result: Result) -> str:
+    """What the person reads: no raw words of the TLS library."""
+    assert (result.exit_code, result.stdout) == (69, "")
+    assert "[SSL" not in result.stderr
+    assert "_ssl.c" not in result.stderr
+    assert "`volcano-locks dev`" not in result.stderr, "a server is there"
+    return result.stderr
+
+
+@COMMANDS
+def test_tls_asked_of_a_server_without(invoke: Invoke, server: RunningServer, command: tuple[str, ...]) -> None:
+    address = server.url.replace("http://", "https://")
+    assert "begins with http://" in told(invoke(*command, "--api-url", address))
+
+
+@COMMANDS
+def test_no_tls_spoken_to_a_server_with(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
+    assert "begins with https://" in told(invoke(*command, "--api-url", f"http://127.0.0.1:{tls_port}"))
+
+
+@COMMANDS
+def test_certificate_that_nobody_here_trusts(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
+    text = told(invoke(*command, "--api-url", f"https://localhost:{tls_port}"))
+    assert "self-signed certificate" in text
+    assert "SSL_CERT_FILE" in text
+
+
+@COMMANDS
+def test_certificate_for_another_name(
+    invoke: Invoke, tls_port: int, certificate: Path, command: tuple[str, ...]
+) -> None:
+    """And the advice of the test above works: the certificate is trusted now."""
+    text = told(invoke(*command, "--api-url", f"https://127.0.0.1:{tls_port}", SSL_CERT_FILE=str(certificate)))
+    assert "not valid for '127.0.0.1'" in text
+    assert "--api-url" in text
+    assert "SSL_CERT_FILE" not in text
