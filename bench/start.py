@@ -26,7 +26,7 @@ def measure(folder: Path, *, samples: int) -> Report:
             "python -c pass": [sys.executable, "-c", "pass"],
             "import volcano_locks": [sys.executable, "-c", "import volcano_locks"],
             "from volcano_locks import Client": [sys.executable, "-c", "from volcano_locks import Client"],
-            "import httpx2, its only dependency": [sys.executable, "-c", "import httpx2"],
+            "import httpx2, for proxies": [sys.executable, "-c", "import httpx2"],
             "volcano-locks --help": [our_program(), "--help"],
             "volcano-locks run KEY -- true": [our_program(), "run", "bench", "--", "true"],
         }

@@ -5,11 +5,13 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from volcano_locks import AsyncClient, Client, ServerError, TransportError
+from volcano_locks.connections import LOOK_AFTER_SECONDS
 from volcano_locks.testing import ManualClock
 
 from .conftest import AsyncFace, Face, SyncFace, in_a_fork
@@ -124,6 +126,81 @@ async def test_a_connection_that_dies_under_a_post_costs_one_retry_with_the_same
 
 
 @both
+async def test_requests_follow_each_other_on_one_connection_and_not_side_by_side(kind: str, clock: ManualClock) -> None:
+    """A request that waits for its answer has its connection to itself."""
+    together = threading.Barrier(2)
+    came: list[tuple[int, str]] = []
+
+    def serve(line: Line, number: int) -> None:
+        while head := line.request():
+            came.append((number, head.split()[1]))
+            if "/locks/side" in head:
+                together.wait(20)
+            line.answer(GRANTED)
+
+    with listening(serve) as url:
+        async with face_at(url, kind, clock) as face:
+            for key in ("a", "b"):
+                await face.acquire(key, ttl=30)
+            await asyncio.gather(face.acquire("side-a", ttl=30), face.acquire("side-b", ttl=30))
+    assert came[:2] == [(0, "/locks/a/lease"), (0, "/locks/b/lease")]
+    assert {number for number, _ in came[2:]} == {0, 1}
+
+
+def test_a_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
+    """case 32: a force release is never sent twice, so the closed connection has to be seen before it is used. An
+    event loop that stood still sees it only when it is asked to."""
+    closed = threading.Event()
+
+    def serve(line: Line, number: int) -> None:
+        line.request()
+        line.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
+        line.sock.shutdown(socket.SHUT_RDWR)
+        closed.set()
+
+    with listening(serve) as url, contextlib.closing(asyncio.new_event_loop()) as loop:
+        client = AsyncClient(url, "sk-x")
+        for key in ("a", "b"):
+            loop.run_until_complete(client.locks.force_release(key))
+            assert closed.wait(20)
+            closed.clear()
+            time.sleep(2 * LOOK_AFTER_SECONDS)
+        loop.run_until_complete(client.close())
+
+
+@both
+async def test_an_address_with_a_path_keeps_it(kind: str, clock: ManualClock) -> None:
+    heads: list[str] = []
+
+    def serve(line: Line, number: int) -> None:
+        heads.append(line.request())
+        line.answer(GRANTED)
+
+    with listening(serve) as url:
+        async with face_at(f"{url}/tools/locks/", kind, clock) as face:
+            await face.acquire("a:b", ttl=30)
+    assert heads[0].startswith("POST /tools/locks/locks/a:b/lease HTTP/1.1\r\n")
+    assert header(heads[0], "host") == url.removeprefix("http://")
+    assert header(heads[0], "authorization") == "Bearer sk-x"
+
+
+@both
+async def test_a_proxy_that_is_set_is_used(kind: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The address itself cannot be reached here."""
+    heads: list[str] = []
+
+    def serve(line: Line, number: int) -> None:
+        heads.append(line.request())
+        line.answer(GRANTED)
+
+    with listening(serve) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        async with face_at("http://locks.invalid", kind, clock) as face:
+            await face.acquire("k", ttl=30)
+    assert heads[0].startswith("POST http://locks.invalid/locks/k/lease HTTP/1.1\r\n")
+
+
+@both
 async def test_a_server_that_trickles_is_cut_off_at_the_requests_time(kind: str, clock: ManualClock) -> None:
     """SDK-4, case 6: the limit is on the whole request; a byte now and then does not stretch it."""
     trickling = threading.Event()
@@ -166,7 +243,7 @@ async def test_nobody_listening_is_told_at_once_and_without_secrets(kind: str, c
         port = taken.getsockname()[1]
     token = "11111111-2222-4333-8444-555555555555"
     async with face_at(f"http://127.0.0.1:{port}", kind, clock) as face:
-        with pytest.raises(TransportError, match="POST /locks/k/lease: ConnectError") as failed:
+        with pytest.raises(TransportError, match="POST /locks/k/lease: cannot connect: ") as failed:
             await face.acquire("k", ttl=30, token=token)
     assert failed.value.request_sent is False
     assert failed.value.request_id is not None

@@ -9,7 +9,10 @@ Not promised: a pause of the process is noticed when the process next runs, not 
 
 import asyncio
 import time
-from typing import Any, Protocol
+from collections.abc import Coroutine
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 NAP_SECONDS_MAX = 2.0
 """The event loop's timers stand still in suspend and overflow on far instants; waiting in naps does neither."""
@@ -23,6 +26,9 @@ class Clock(Protocol):
 
     async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
         """Return once `now() >= until` or `signal` is done, whichever is first. Leaves `signal` alone."""
+
+    async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
+        """`work`'s result; `TimeoutError` once `now() >= until`, with `work` cancelled."""
 
     async def pause(self, seconds: float) -> None:
         """Rest before the caller's own next attempt. (A moved clock moves itself here: nobody else would.)"""
@@ -44,6 +50,27 @@ class SystemClock:
                 await asyncio.sleep(nap)
             else:
                 await asyncio.wait((signal,), timeout=nap)
+
+    async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
+        # In the caller's own task: a task for each request would cost as much as sending it.
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+        timer: asyncio.TimerHandle
+
+        def look() -> None:
+            nonlocal timer
+            left = until - _now()
+            if left > 0:
+                timer = loop.call_later(min(left, NAP_SECONDS_MAX), look)
+            else:
+                limit.reschedule(loop.time())
+
+        async with limit:
+            timer = loop.call_later(min(max(until - _now(), 0), NAP_SECONDS_MAX), look)
+            try:
+                return await work
+            finally:
+                timer.cancel()
 
     async def pause(self, seconds: float) -> None:
         await self.wait(_now() + seconds)

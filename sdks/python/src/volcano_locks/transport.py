@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from volcano_locks import __version__
+from volcano_locks.answers import BrokenAnswerError, Fields, Received
 from volcano_locks.clock import Clock
 from volcano_locks.config import Config
+from volcano_locks.connections import Connections, NotConnectedError, behind_proxy
 from volcano_locks.errors import TransportError, VolcanoError
 from volcano_locks.flows import Flow, Request, Sleep
 from volcano_locks.messages import Answer
@@ -25,9 +27,6 @@ from volcano_locks.messages import Answer
 if TYPE_CHECKING:
     import httpx2
 
-ANSWER_BYTES_MAX = 65_536
-CONNECTIONS_MAX = 100
-KEEP_ALIVE_SECONDS = 30.0
 USER_AGENT = f"volcano-locks-python/{__version__}"
 HIDDEN = b"[hidden]"
 
@@ -86,126 +85,96 @@ async def _step(step: Request | Sleep, sender: Sender, clock: Clock) -> Answer |
 async def _in_time(request: Request, sender: Sender, clock: Clock) -> Answer:
     if request.timeout_seconds <= 0:
         raise TransportError("no time left to ask", request_sent=False, request_id=request.request_id)
-    until = clock.now() + request.timeout_seconds
-    task = asyncio.ensure_future(sender.send(request))
     try:
-        await clock.wait(until, task)
-        if task.done():
-            return task.result()
-    finally:
-        if not task.done():
-            task.add_done_callback(_forget)
-            task.cancel()
-    late = f"{request.method} {request.path}: no answer within {request.timeout_seconds:.3g} seconds"
-    raise TransportError(late, request_id=request.request_id)
+        return await clock.within(clock.now() + request.timeout_seconds, sender.send(request))
+    except TimeoutError:
+        late = f"{request.method} {request.path}: no answer within {request.timeout_seconds:.3g} seconds"
+        raise TransportError(late, request_id=request.request_id) from None
 
 
-def _forget(task: "asyncio.Task[Any]") -> None:
-    if not task.cancelled():
-        task.exception()
+class Wire(Protocol):
+    """Performs exchanges with the API URL. Raises NotConnectedError, BrokenAnswerError, OSError."""
+
+    async def exchange(self, method: str, path: str, headers: Fields, body: bytes) -> Received:
+        """One request, and its whole answer."""
+
+    async def aclose(self) -> None:
+        """End all connections."""
 
 
-class _PerProcess(NamedTuple):
+class _Here(NamedTuple):
+    """What one event loop of one process sends with."""
+
     pid: int
-    client: "httpx2.AsyncClient"
+    wire: Wire
+    headers: Fields
 
 
 class HttpSender:
-    """Sends over httpx2, through `transport` when one is given, else over its own connection pool."""
+    """Sends over connections of its own; through httpx2 where a `transport` is given or a proxy is set."""
 
     def __init__(self, config: Config, transport: "httpx2.AsyncBaseTransport | None" = None) -> None:
         self._config = config
         self._transport = transport
         self._pid = os.getpid()
-        self._clients: WeakKeyDictionary[asyncio.AbstractEventLoop, _PerProcess] = WeakKeyDictionary()
+        self._here: WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = WeakKeyDictionary()
 
     async def send(self, request: Request) -> Answer:
-        import httpx2  # noqa: PLC0415 - loading the HTTP stack waits for the first request
-
-        client = self._client_here()
+        wire, headers = self._wire_and_headers()
+        fields = [*headers, (b"X-Volcano-Request-Id", request.request_id.encode())]
+        if request.token is not None:
+            fields.append((b"X-Volcano-Lock-Token", request.token.encode()))
+        body = b""
+        if request.ttl_seconds is not None:
+            fields.append((b"Content-Type", b"application/json"))
+            body = b'{"ttl_seconds":%d}' % request.ttl_seconds
         try:
-            async with client.stream(
-                request.method,
-                self._config.api_url + request.path,
-                headers=self._headers(request),
-                json=None if request.ttl_seconds is None else {"ttl_seconds": request.ttl_seconds},
-                timeout=request.timeout_seconds,
-            ) as response:
-                body = await self._body(request, response)
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            return Answer(response.status_code, headers, self._without_secrets(body, request))
-        except VolcanoError:
-            raise
-        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout) as error:
-            raise self._failure(request, error, request_sent=False) from error
+            received = await wire.exchange(request.method, request.path, fields, body)
+        except NotConnectedError as error:
+            raise self._failure(request, str(error), request_sent=False) from error
+        except (BrokenAnswerError, OSError) as error:
+            raise self._failure(request, str(error), request_sent=True) from error
         except Exception as error:
-            raise self._failure(request, error, request_sent=True) from error
+            raise self._failure(request, f"{type(error).__name__}: {error}", request_sent=True) from error
+        return Answer(received.status, received.headers, self._without_secrets(received.body, request))
 
     async def aclose(self) -> None:
         """Close the connections of this loop and process. The next `send` would open new ones."""
-        mine = self._clients.pop(asyncio.get_running_loop(), None)
+        mine = self._here.pop(asyncio.get_running_loop(), None)
         if mine is not None and mine.pid == os.getpid():
-            await mine.client.aclose()
+            await mine.wire.aclose()
 
-    def _client_here(self) -> "httpx2.AsyncClient":
+    def _wire_and_headers(self) -> tuple[Wire, Fields]:
         pid, loop = os.getpid(), asyncio.get_running_loop()
         if self._transport is not None and self._pid != pid:
             raise VolcanoError("this client was given a transport before a fork: make a new client in the child")
-        mine = self._clients.get(loop)
+        mine = self._here.get(loop)
         if mine is None or mine.pid != pid:
-            mine = self._clients[loop] = _PerProcess(pid, self._new_client())
-        return mine.client
+            mine = self._here[loop] = _Here(pid, self._new_wire(), self._usual_headers())
+        return mine.wire, mine.headers
 
-    def _new_client(self) -> "httpx2.AsyncClient":
-        import ssl  # noqa: PLC0415 - see send
+    def _new_wire(self) -> Wire:
+        if self._transport is None and not behind_proxy(self._config.api_url):
+            return Connections(self._config.api_url)
+        from volcano_locks.through_httpx2 import ThroughHttpx2  # noqa: PLC0415 - loading httpx2 takes long
 
-        import httpx2  # noqa: PLC0415 - see send
+        return ThroughHttpx2(self._config.api_url, self._transport)
 
-        # Reading the certificate store takes tens of milliseconds, which a plain http:// address need not pay.
-        plain = self._config.api_url.startswith("http://")
-        return httpx2.AsyncClient(
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True,
-            transport=self._transport,
-            follow_redirects=False,
-            limits=httpx2.Limits(
-                max_connections=CONNECTIONS_MAX,
-                max_keepalive_connections=CONNECTIONS_MAX,
-                keepalive_expiry=KEEP_ALIVE_SECONDS,
-            ),
-        )
-
-    def _headers(self, request: Request) -> dict[str, str]:
-        headers = {
-            "Authorization": f"Bearer {self._config.service_key}",
-            "Accept": "application/json",
-            "Accept-Encoding": "identity",
-            "User-Agent": USER_AGENT,
-            "X-Volcano-Request-Id": request.request_id,
-            "X-Volcano-Lock-Holder": self._config.holder_label(),
-        }
-        if request.token is not None:
-            headers["X-Volcano-Lock-Token"] = request.token
-        return headers
-
-    async def _body(self, request: Request, response: "httpx2.Response") -> bytes:
-        body = bytearray()
-        async for chunk in response.aiter_bytes():
-            body += chunk
-            if len(body) > ANSWER_BYTES_MAX:
-                raise TransportError(
-                    f"{request.method} {request.path}: answer longer than {ANSWER_BYTES_MAX} bytes",
-                    request_id=request.request_id,
-                )
-        return bytes(body)
+    def _usual_headers(self) -> Fields:
+        return [
+            (b"Authorization", f"Bearer {self._config.service_key}".encode()),
+            (b"Accept", b"application/json"),
+            (b"Accept-Encoding", b"identity"),
+            (b"User-Agent", USER_AGENT.encode()),
+            (b"X-Volcano-Lock-Holder", self._config.holder_label().encode()),
+        ]
 
     def _without_secrets(self, body: bytes, request: Request) -> bytes:
         body = body.replace(self._config.service_key.encode(), HIDDEN)
         return body if request.token is None else body.replace(request.token.encode(), HIDDEN)
 
-    def _failure(self, request: Request, error: Exception, *, request_sent: bool) -> TransportError:
-        told = self._without_secrets(f"{type(error).__name__}: {error}".encode(), request).decode()
+    def _failure(self, request: Request, why: str, *, request_sent: bool) -> TransportError:
+        told = self._without_secrets(why.encode(), request).decode()
         return TransportError(
-            f"{request.method} {request.path}: {told} ({self._config.api_url})",
-            request_sent=request_sent,
-            request_id=request.request_id,
+            f"{request.method} {request.path}: {told}", request_sent=request_sent, request_id=request.request_id
         )

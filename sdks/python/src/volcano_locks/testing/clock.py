@@ -11,15 +11,17 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from math import inf
-from typing import Any
+from typing import Any, TypeVar
 
 SETTLE_SECONDS_MAX = 20.0
 POLL_SECONDS = 0.0005
 START = datetime(2026, 1, 1, tzinfo=UTC)
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -111,6 +113,19 @@ class ManualClock:
             with self._mutex:
                 self._rests = [other for other in self._rests if other is not rest]
 
+    async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
+        """See `Clock.within`."""
+        task = asyncio.ensure_future(work)
+        try:
+            await self.wait(until, task)
+            if task.done():
+                return task.result()
+        finally:
+            if not task.done():
+                task.add_done_callback(_forget)
+                task.cancel()
+        raise TimeoutError
+
     async def pause(self, seconds: float) -> None:
         """Moves the clock by `seconds` itself."""
         self.jump(seconds)
@@ -146,6 +161,11 @@ def _at_rest(task: "asyncio.Task[Any]", resting: "dict[asyncio.Task[Any] | None,
     if rest is None or (rest.signal is not None and rest.signal.done()):
         return False
     return not isinstance(rest.signal, asyncio.Task) or _at_rest(rest.signal, resting)
+
+
+def _forget(task: "asyncio.Task[Any]") -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _done(future: "asyncio.Future[None]") -> None:
