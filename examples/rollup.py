@@ -6,13 +6,13 @@ lock, because a lease can be lost (a long network outage, a suspended laptop) wh
 
 import sys
 
-from volcano_locks import Client, LockHeldError
+from volcano_locks import Client, LockHeldError, LockOwnershipLostError
 
 STEPS = ("read the day's orders", "add them up", "write the report")
 
 
 def main() -> int:
-    """0: done here; 75: somebody else is doing it, which is fine."""
+    """0: done here; 75: somebody else is doing it, which is fine; 76: the lease was lost half-way."""
     with Client() as client:  # reads VOLCANO_API_URL and VOLCANO_SERVICE_KEY
         try:
             with client.locks.with_lock("daily-rollup", ttl=30) as guard:
@@ -22,6 +22,9 @@ def main() -> int:
         except LockHeldError:
             print("somebody else holds daily-rollup", file=sys.stderr)
             return 75
+        except LockOwnershipLostError:
+            print("daily-rollup was lost: the steps not done yet are left to the next holder", file=sys.stderr)
+            return 76
     return 0
 
 

@@ -1,5 +1,6 @@
-"""The examples do what they say, alone and beside a holder."""
+"""The examples do what they say, alone, beside a holder, and when their lease is lost."""
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ from types import ModuleType
 import pytest
 
 from volcano_locks import Client
+from volcano_locks.testing import FakeAsyncClient, FakeClient, ManualClock
 
 from .running_dev import running_dev
 
@@ -55,14 +57,52 @@ def test_the_fenced_write_is_made(environment: dict[str, str], tmp_path: Path) -
     assert said.startswith("wrote 42 with fencing token ")
 
 
-@pytest.fixture
-def fenced_write() -> ModuleType:
-    spec = spec_from_file_location("fenced_write", EXAMPLES / "fenced_write.py")
+def loaded(name: str) -> ModuleType:
+    spec = spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_rollup_that_loses_its_lease_stops_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rollup, clock = loaded("rollup"), ManualClock()
+
+    def steps() -> Iterator[str]:
+        yield "one"
+        clock.jump(31)
+        yield "two"
+
+    monkeypatch.setattr(rollup, "Client", lambda: FakeClient(clock))
+    monkeypatch.setattr(rollup, "STEPS", steps())
+    assert rollup.main() == 76
+    said, told = capsys.readouterr()
+    assert "one" in said
+    assert "two" not in said
+    assert told == "daily-rollup was lost: the steps not done yet are left to the next holder\n"
+
+
+def test_an_async_worker_that_loses_its_lease_stops_and_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    worker, clock = loaded("async_worker"), ManualClock()
+
+    async def send_mails(_count: int) -> None:
+        clock.jump(31)
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(worker, "AsyncClient", lambda: FakeAsyncClient(clock))
+    monkeypatch.setattr(worker, "send_mails", send_mails)
+    assert asyncio.run(worker.main()) == 76
+    assert capsys.readouterr().err == "newsletter was lost: the mails not sent yet are left to the next holder\n"
+
+
+@pytest.fixture
+def fenced_write() -> ModuleType:
+    return loaded("fenced_write")
 
 
 def test_a_lower_fencing_token_writes_nothing(fenced_write: ModuleType) -> None:
