@@ -131,7 +131,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "release": Verb(_OWNER, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
     "force_release": Verb(_CALLER, (), _ANSWER),
-    # a client's block: the body runs between enter and exit
+    # a client's block: the body runs between enter and exit; its guard may be asked after exit too
     "enter": Verb(_TAKER, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
     "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
     "exit": Verb(

@@ -49,6 +49,26 @@ async def test_an_answer_after_leaving_re_arms_nothing(hold: Hold, clock: Manual
     assert hold.loss() is None
 
 
+async def test_a_hold_that_was_left_is_not_to_be_relied_on(hold: Hold) -> None:
+    """SDK-5: for whoever still asks; its outcome is no loss."""
+    assert hold.held_no_more() is None
+    hold.leave()
+    told = hold.held_no_more()
+    assert told is not None
+    assert (str(told), told.code) == ("the lease of 'k' is lost: its block was left", "lock_ownership_lost")
+    assert await hold.wait_lost(None)
+    assert hold.loss() is None
+
+
+async def test_leaving_after_a_loss_goes_on_telling_that_loss(hold: Hold, clock: ManualClock) -> None:
+    """case 12: the leaving is no second one."""
+    clock.jump(30)
+    loss = hold.loss()
+    assert loss is not None
+    hold.leave()
+    assert hold.held_no_more() is hold.loss() is loss
+
+
 async def test_an_answer_after_a_loss_is_not_believed(hold: Hold) -> None:
     """case 8, case 12."""
     hold.lose(LockOwnershipLostError("told"))

@@ -204,7 +204,47 @@ async def test_waiting_for_the_loss_ends_with_its_timeout_or_the_block(face: Fac
         assert waiting.result() is False
         until_left = asyncio.ensure_future(face.wait_lost(guard))
         await asyncio.sleep(0.01)
-    assert await until_left is False
+    assert await until_left is True
+
+
+async def test_a_guard_that_outlives_its_block_counts_as_lost(face: Face, caplog: pytest.LogCaptureFixture) -> None:
+    """SDK-5: so that a thread or task that was forgotten stops; the block itself succeeded."""
+    async with face.hold("k", ttl=30) as guard:
+        assert not guard.lost
+    assert guard.lost
+    assert "lost=True" in repr(guard)
+    assert await face.wait_lost(guard) is True
+    with pytest.raises(LockOwnershipLostError, match="the lease of 'k' is lost: its block was left"):
+        guard.raise_if_lost()
+    assert not caplog.records
+
+
+async def test_a_guard_counts_as_lost_while_its_lock_is_being_released(
+    face: Face, server: FakeLocks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-5: nobody writes any more once the release may have been served."""
+    seen: list[bool] = []
+    serve = server.handle_async_request
+
+    async def look_and_serve(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            seen.append(guard.lost)
+        return await serve(request)
+
+    monkeypatch.setattr(server, "handle_async_request", look_and_serve)
+    async with face.hold("k", ttl=30) as guard:
+        pass
+    assert seen == [True]
+
+
+async def test_a_guard_that_outlives_a_lost_block_tells_that_loss(face: Face, clock: ManualClock) -> None:
+    """SDK-5, case 12: exactly one loss."""
+    with pytest.raises(LockOwnershipLostError) as raised:
+        async with face.hold("k", ttl=30) as guard:
+            clock.jump(31)
+    with pytest.raises(LockOwnershipLostError) as told:
+        guard.raise_if_lost()
+    assert told.value is raised.value
 
 
 async def test_the_bodys_error_wins_and_others_are_attached(

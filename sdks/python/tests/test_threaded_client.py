@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 import httpx2
 import pytest
 
 from volcano_locks import Client, LockOwnershipLostError, VolcanoError
+from volcano_locks.background import Background
 from volcano_locks.guard import LockGuard
 from volcano_locks.testing import DropBeforeSend, FakeClient, FakeLocks, FlakyTransport, Hang, ManualClock
 
@@ -110,6 +112,82 @@ def test_closing_a_client_under_an_open_block_ends_its_renewal(
         assert guard.wait_lost() is False
     assert isinstance(guard.release_error, VolcanoError)
     assert "lock k was not released" in caplog.text
+
+
+def test_closing_a_client_lets_a_block_that_is_being_left_release(
+    client: Client, server: FakeLocks, net: FlakyTransport
+) -> None:
+    """SDK-5: the lock need not wait out its TTL."""
+    under_way = threading.Event()
+    may_go_on = threading.Event()
+    serve = net.handle_async_request
+
+    async def slowly(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            under_way.set()
+            await asyncio.to_thread(may_go_on.wait, 10)
+        return await serve(request)
+
+    net.handle_async_request = slowly  # type: ignore[method-assign]
+    block = client.locks.with_lock("k", ttl=30)
+    guard = block.__enter__()
+    leaver = threading.Thread(target=block.__exit__, args=(None, None, None))
+    leaver.start()
+    assert under_way.wait(10)
+    closer = threading.Thread(target=client.close)
+    closer.start()
+    eventually(lambda: client.locks._background._loop is None)
+    may_go_on.set()
+    leaver.join(10)
+    closer.join(10)
+    assert guard.release_error is None
+    assert not threads()
+    with server.client() as another:
+        assert not another.locks.get("k").held
+
+
+def test_closing_a_client_waits_for_no_release_that_never_ends(
+    client: Client, net: FlakyTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-6: bounded; the block says that it could not release."""
+    monkeypatch.setattr("volcano_locks.background.LEAVING_SECONDS_MAX", 0.05)
+    block = client.locks.with_lock("k", ttl=30)
+    guard = block.__enter__()
+    net.otherwise = Hang()
+    leaver = threading.Thread(target=block.__exit__, args=(None, None, None))
+    leaver.start()
+    eventually(lambda: len(net.seen) == 2)
+    client.close()
+    leaver.join(10)
+    assert not leaver.is_alive()
+    assert isinstance(guard.release_error, VolcanoError)
+    assert not threads()
+
+
+def test_work_that_cannot_be_begun_is_told_to_its_caller() -> None:
+    """SDK-6: nobody waits for ever, and the thread goes on."""
+    told: list[object] = []
+
+    def impossible() -> Coroutine[Any, Any, None]:
+        raise ZeroDivisionError("a bug")
+
+    async def possible() -> str:
+        return "done"
+
+    async def on_end() -> None: ...
+
+    background = Background(OURS, on_end)
+
+    def ask() -> None:
+        with pytest.raises(ZeroDivisionError, match="a bug"):
+            background.run(impossible)
+        told.append(background.run(possible))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(5)
+    background.close()
+    assert told == ["done"]
 
 
 def test_a_block_that_is_forgotten_is_not_renewed_for_ever(

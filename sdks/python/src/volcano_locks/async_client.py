@@ -90,7 +90,10 @@ class AsyncLocks:
         return await perform(self._flows.acquire(key, ttl, token, request_id), self._sender, self._clock)
 
     async def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
-        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`."""
+        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
+
+        Never renew a block's lease by hand, and never shorten one after a renewal that timed out: see `Locks.renew`.
+        """
         return await perform(self._flows.renew(lease, ttl, request_id), self._sender, self._clock)
 
     async def release(self, lease: Lease, *, request_id: str | None = None) -> None:

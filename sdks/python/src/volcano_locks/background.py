@@ -22,8 +22,12 @@ from volcano_locks.errors import CLOSED, VolcanoError
 
 IDLE_SECONDS_MAX = 30.0
 CLEAN_UP_SECONDS_MAX = 8.0
+LEAVING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX / 2
+CANCELLING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX - LEAVING_SECONDS_MAX
 
 T = TypeVar("T")
+
+TO_THE_END = "to the end"
 
 _left_by_parents: list[object] = []
 
@@ -50,7 +54,7 @@ class Background:
         a result that was there already is handed to `undo`. Work that goes `to_the_end` is not cancelled, only
         waited for. Then the interrupt goes on."""
         outcome: Future[T] = Future()
-        call = _Call()
+        call = _Call(to_the_end=to_the_end)
         try:
             self._submit(call, work, outcome)
             return outcome.result()
@@ -64,7 +68,7 @@ class Background:
             del outcome  # its exception's traceback holds this frame
 
     def close(self) -> None:
-        """Cancel what runs, close the connections, end the thread (bounded). Idempotent."""
+        """Wait for what goes `to_the_end`, cancel the rest, close the connections and end the thread; bounded."""
         self._after_fork()
         with self._mutex:
             self._closed = True
@@ -106,7 +110,7 @@ class Background:
             result = outcome.result(CLEAN_UP_SECONDS_MAX)
             if undo is not None:
                 undone: Future[object] = Future()
-                self._submit(_Call(), lambda: undo(result), undone)
+                self._submit(_Call(to_the_end=True), lambda: undo(result), undone)
                 undone.result(CLEAN_UP_SECONDS_MAX)
 
     def _start(self) -> asyncio.AbstractEventLoop:
@@ -137,12 +141,15 @@ class Background:
         loop.stop()
 
     def _wind_up(self, loop: asyncio.AbstractEventLoop) -> None:
+        with contextlib.suppress(Exception):
+            if leaving := [task for task in asyncio.all_tasks(loop) if task.get_name() == TO_THE_END]:
+                loop.run_until_complete(asyncio.wait(leaving, timeout=LEAVING_SECONDS_MAX))
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
         with contextlib.suppress(Exception):
             if tasks:
-                loop.run_until_complete(asyncio.wait(tasks, timeout=CLEAN_UP_SECONDS_MAX / 2))
+                loop.run_until_complete(asyncio.wait(tasks, timeout=CANCELLING_SECONDS_MAX))
             loop.run_until_complete(self._on_end())
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
@@ -151,7 +158,8 @@ class Background:
 class _Call:
     """One piece of work under way in the loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, to_the_end: bool) -> None:
+        self._name = TO_THE_END if to_the_end else None
         self.submitted = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -172,7 +180,11 @@ class _Call:
                 outcome.set_result(task.result())
 
         self._loop = loop
-        self._task = task = loop.create_task(work())
+        try:
+            self._task = task = loop.create_task(work(), name=self._name)
+        except BaseException as error:  # noqa: BLE001 - the caller waits for it
+            outcome.set_exception(error)
+            return
         task.add_done_callback(tell)
         if self._cancelled:
             self._task.cancel()

@@ -59,7 +59,7 @@ class Block:
         return self.hold
 
     def stop(self) -> None:
-        """No renewal is begun or believed after this. Does not await; harmless when repeated."""
+        """No renewal is begun or believed after this, and the guard counts as lost. Does not await; repeat at will."""
         if self.hold is not None:
             self.hold.leave()
 

@@ -48,7 +48,8 @@ class Client:
         self.locks = Locks(config, clock or SystemClock(), HttpSender(config, transport))
 
     def close(self) -> None:
-        """End the background thread and the connections. Guards still open are renewed no more."""
+        """End the background thread and the connections. Blocks still open are renewed no more; the releases of
+        those that are being left end first (bounded)."""
         self.locks._close()
 
     def __enter__(self) -> Self:
@@ -79,7 +80,12 @@ class Locks:
         )
 
     def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
-        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`."""
+        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
+
+        Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal
+        that timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the
+        lease before the deadline you go by.
+        """
         return self._run(self._flows.renew(lease, ttl, request_id))
 
     def release(self, lease: Lease, *, request_id: str | None = None) -> None:
@@ -99,6 +105,7 @@ class Locks:
 
         Entering raises `LockHeldError` and the like, and the body does not run (case 18). The body is not
         interrupted by a loss: ask `guard.lost`, or `guard.raise_if_lost()`, before what must not be done twice.
+        Once the block is being left the guard counts as lost, for a thread that outlives it.
         """
         acquire = self._flows.acquire(key, ttl, token, None)
         return LockBlock(Block(self._flows, self._sender, self._clock, acquire), self._background)
@@ -158,7 +165,7 @@ class LockBlock:
         try:
             return self._background.run(lambda: hold.wait_lost(timeout))
         except VolcanoError:  # the client was closed: nothing is renewed, and nobody waits any longer
-            return hold.loss() is not None
+            return hold.held_no_more() is not None
 
 
 def _nothing() -> None:

@@ -4,6 +4,9 @@
 asked, so it is right even if the renewals are starved, stuck or dead (SDK-4). It turns true once and stays
 so: a renewal confirmed after somebody could have seen the loss is not believed.
 
+Once its block is being left a guard counts as lost too, so that a thread or task that outlives the block stops
+(SDK-5). The block's own outcome knows only a loss while it was held.
+
 After `fork` the child's guard is lost, and the child never releases its parent's lock (SDK-6).
 
 Not promised: code that does not ask is not stopped (the asyncio block is cancelled at its next await).
@@ -69,6 +72,11 @@ class Hold:
                 self._lose_locally()
             return self._loss
 
+    def held_no_more(self) -> LockOwnershipLostError | None:
+        """Why the lease must not be relied on now: the loss, or else that the block was left."""
+        loss = self.loss()
+        return _loss_of(self._lease.key, "its block was left") if loss is None and self._left else loss
+
     def deadline(self) -> float:
         """The instant on the client's clock after which the lease must not be relied on."""
         return self._heartbeat.deadline
@@ -120,11 +128,11 @@ class Hold:
         return self._over
 
     async def wait_lost(self, seconds: float | None) -> bool:
-        """Until the loss, the leaving or the time is up; whether it is lost. In the hold's own loop."""
+        """Until the loss, the leaving or the time is up; whether it is held no more. In the hold's own loop."""
         until = inf if seconds is None else self._clock.now() + seconds
-        while self.loss() is None and not self._left and self._clock.now() < until:
+        while self.held_no_more() is None and self._clock.now() < until:
             await self._clock.wait(min(until, self.deadline()), self._over)
-        return self.loss() is not None
+        return self.held_no_more() is not None
 
     def _lose_locally(self) -> None:
         if self._loss is None and not self._left:
@@ -188,8 +196,11 @@ class _Guard:
 
     @property
     def lost(self) -> bool:
-        """Whether the lease must not be relied on any more, judged now. Never turns false again."""
-        return self._hold.loss() is not None
+        """Whether the lease must not be relied on any more, judged now: it was lost, or its block was left.
+
+        Never turns false again.
+        """
+        return self._hold.held_no_more() is not None
 
     @property
     def release_error(self) -> VolcanoError | None:
@@ -197,8 +208,8 @@ class _Guard:
         return self._release_error
 
     def raise_if_lost(self) -> None:
-        """Raise `LockOwnershipLostError` if `lost`."""
-        loss = self._hold.loss()
+        """Raise `LockOwnershipLostError` if `lost`; it says whether by a loss or because the block was left."""
+        loss = self._hold.held_no_more()
         if loss is not None:
             raise loss
 
@@ -214,7 +225,7 @@ class LockGuard(_Guard):
         self._wait = wait
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Block until the loss, or `timeout` seconds, or the end of the block; whether it is lost."""
+        """Block until the loss, or the end of the block, or `timeout` seconds; whether it is `lost`."""
         return True if self.lost else self._wait(timeout)
 
 
@@ -222,7 +233,7 @@ class AsyncLockGuard(_Guard):
     """The lock as the body of `async with client.locks.with_lock(…)` sees it. `lost` may be asked from any thread."""
 
     async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - on the client's clock
-        """Until the loss, or `timeout` seconds, or the end of the block; whether it is lost."""
+        """Until the loss, or the end of the block, or `timeout` seconds; whether it is `lost`."""
         return await self._hold.wait_lost(timeout)
 
 

@@ -39,7 +39,7 @@ class Guard(Protocol):
         """Whether the lease must not be relied on any more."""
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost; False when the time was up or the hold ended first."""
+        """Wait until it is lost or its block is left; False when the time was up first."""
 
 
 @dataclass(frozen=True, slots=True)
