@@ -14,7 +14,7 @@ import gc
 import logging
 import signal
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Final, Self, TextIO
 
@@ -117,22 +117,32 @@ class Server:
         ]
 
     async def start(self) -> None:
-        """`open`, then listen. Raises SettingsError too where the address or the certificate cannot be used."""
+        """Take the address, `open`, then listen. Raises SettingsError too where the address or the certificate
+        cannot be used, mostly before the store is touched.
+        """
+        settings = self.settings
         try:
+            listener = Listener(host=settings.host, port=settings.port, tls=_tls(settings))
+            with self._listening():
+                listener.bind()
+            self._listener = listener
             await self.open()
-            self._listener = listener = Listener(
-                self.app, host=self.settings.host, port=self.settings.port, tls=_tls(self.settings)
-            )
             self.metrics.connections = lambda: listener.connections
-            try:
-                await listener.start()
-            except OSError as error:
-                where = f"{self.settings.host} port {self.settings.port}"
-                raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
+            with self._listening():
+                await listener.start(self.app)
         except BaseException:
             await self._close()
             raise
         self.log.event("started", url=self.url, store=self.settings.store.partition("?")[0])
+
+    @contextlib.contextmanager
+    def _listening(self) -> Iterator[None]:
+        """Inside, the address may turn out not to be had: ListenError."""
+        try:
+            yield
+        except OSError as error:
+            where = f"{self.settings.host} port {self.settings.port}"
+            raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
 
     async def close(self) -> None:
         """Answer what is in flight, turn the rest away, let go of everything; within about DRAIN_SECONDS_MAX."""

@@ -71,6 +71,26 @@ def test_a_taken_port_is_unavailable(command: Callable[..., Ended], arguments: l
         assert_one_sentence(command(*arguments, "--port", port), UNAVAILABLE, port, "another program listens there")
 
 
+def test_a_server_that_cannot_listen_leaves_no_files(command: Callable[..., Ended]) -> None:
+    """CLI-15: neither a database nor an admin token, whether the port or the certificate is what is wrong."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        ended = command("serve", "--store", "sqlite:///locks.db", "--port", port)
+    assert_one_sentence(ended, UNAVAILABLE, "another program listens there")
+    ended = command("serve", "--store", "sqlite:///locks.db", "--tls-certificate", "no.pem", "--tls-key", "no.key")
+    assert_one_sentence(ended, USAGE, "no.pem")
+    assert list(Path().iterdir()) == []
+
+
+def test_a_server_whose_store_cannot_be_opened_lets_its_port_go(command: Callable[..., Ended]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    ended = command("serve", "--store", "sqlite:///none/locks.db", "--port", str(port))
+    assert_one_sentence(ended, UNAVAILABLE, "directory does not exist")
+    with socket.create_server(("127.0.0.1", port), reuse_port=False):
+        pass
+
+
 def test_a_file_in_use_names_its_server(start: Callable[..., Running], command: Callable[..., Ended]) -> None:
     first = start("serve", "--store", "sqlite:///locks.db", "--port", "0")
     first.read_until(r"(listening)")

@@ -26,27 +26,13 @@ HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
 
 
 class Listener:
-    """Accepts connections for an app between `start` and `close`."""
+    """Has its address from `bind` to `close`, and accepts connections for an app from `start` on."""
 
-    def __init__(
-        self, app: App, *, host: str, port: int, tls: ssl.SSLContext | None, connections_max: int | None = None
-    ) -> None:
+    def __init__(self, *, host: str, port: int, tls: ssl.SSLContext | None, connections_max: int | None = None) -> None:
         self._host: Final = host
         self._port: Final = port
         self._tls: Final = tls
-        self._config: Final = Config(
-            cast(Any, app),
-            interface="asgi3",
-            http=BoundedHttpProtocol,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        )
+        self._bound: socket.socket | None = None
         self._state: Final = ServerState()
         self._connections: Final = Connections(
             cast("Collection[BoundedHttpProtocol]", self._state.connections), limit=connections_max
@@ -60,23 +46,22 @@ class Listener:
         """How many are open now."""
         return len(self._state.connections)
 
-    async def start(self) -> None:
-        """Bind and accept. Raises OSError where the address cannot be bound."""
-        if not self._config.loaded:
-            self._config.load()
-        loop = asyncio.get_running_loop()
-        bound = _bound(self._host, self._port)
-        try:
-            self._server = await loop.create_server(
-                self._protocol,
-                sock=bound,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS_MAX,
-                backlog=BACKLOG,
-            )
-        except BaseException:
-            bound.close()
-            raise
+    def bind(self) -> None:
+        """Take the address; whoever connects is refused until `start`. Raises OSError where it cannot be had."""
+        self._bound = _bound(self._host, self._port)
+
+    async def start(self, app: App) -> None:
+        """Listen and accept. Raises OSError where another program listens there by now."""
+        assert self._bound is not None
+        bound, config = self._bound, _config(app)
+        bound.listen(BACKLOG)  # by ourselves: for an address that was taken meanwhile, uvloop gives no honest reason
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: BoundedHttpProtocol(config, self._state, self._connections),
+            sock=bound,
+            ssl=self._tls,
+            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS_MAX,
+            backlog=BACKLOG,
+        )
         self._tick()
         self._connections.sweep()
         scheme = "http" if self._tls is None else "https"
@@ -86,6 +71,8 @@ class Listener:
     async def close(self) -> None:
         """Accept no more, let answers that are being written go out, then hang up."""
         if self._server is None:
+            if self._bound is not None:
+                self._bound.close()
             return
         self._server.close()
         self._connections.stop()
@@ -106,21 +93,46 @@ class Listener:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
         self._server = None
 
-    def _protocol(self) -> asyncio.Protocol:
-        return BoundedHttpProtocol(self._config, self._state, self._connections)
-
     def _tick(self) -> None:
         """The Date header, once a second."""
         self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
         self._date = asyncio.get_running_loop().call_later(1.0, self._tick)
 
 
+def _config(app: App) -> Config:
+    config = Config(
+        cast(Any, app),
+        interface="asgi3",
+        http=BoundedHttpProtocol,
+        ws="none",
+        lifespan="off",
+        loop="none",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    config.load()
+    return config
+
+
 def _bound(host: str, port: int) -> socket.socket:
+    """Like `socket.create_server`, but not listening."""
     family, _, _, _, address = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] != socket.AF_INET,
     )[0]
-    return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        bound.bind(address[:2])
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
