@@ -30,5 +30,5 @@ demo: $(READY) ## two workers, one lock, a kill -9 and a refused late write
 	@$(BIN)/python examples/demo
 
 bench: $(READY) ## measure beside etcd and Redis
-	@.ci/debian-packages "the benchmark needs" wrk etcd-server redis-server
+	@.ci/debian-packages "the benchmark needs" wrk etcd-server redis-server ruby-redis
 	$(BIN)/python -m bench

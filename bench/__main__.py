@@ -1,4 +1,4 @@
-"""`python -m bench [throughput|held|logging|start] [--quick]`: measure, print, and keep the result under its date."""
+"""`python -m bench [NAME…] [--quick]`: measure, print, and keep the result under its date."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from . import held, logging_cost, start, throughput
+from . import clients, held, logging_cost, start, throughput
 from .machine import working_folder
 from .processes import BenchError
 from .report import Report
@@ -15,12 +15,14 @@ FULL: Final[dict[str, Callable[[Path], Report]]] = {
     "throughput": lambda folder: throughput.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
     "held": lambda folder: held.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
     "logging": lambda folder: logging_cost.measure(folder, pairs=8, seconds=4, warm_up_seconds=2),
+    "clients": lambda folder: clients.measure(folder, rounds=20, cycles=100),
     "start": lambda folder: start.measure(folder, samples=15),
 }
 QUICK: Final[dict[str, Callable[[Path], Report]]] = {
     "throughput": lambda folder: throughput.measure(folder, rounds=1, seconds=1, warm_up_seconds=1),
     "held": lambda folder: held.measure(folder, rounds=1, seconds=1, warm_up_seconds=1, held=10_000),
     "logging": lambda folder: logging_cost.measure(folder, pairs=1, seconds=1, warm_up_seconds=1),
+    "clients": lambda folder: clients.measure(folder, rounds=2, cycles=20),
     "start": lambda folder: start.measure(folder, samples=2),
 }
 

@@ -74,10 +74,15 @@ def facts(folder: Path) -> list[tuple[str, str]]:
 def peer_versions() -> list[tuple[str, str]]:
     """The versions of the peers and of what drives them."""
     return [
-        ("etcd", _first_version(run([program("etcd", "etcd-server"), "--version"]))),
-        ("Redis", _first_version(run([program("redis-server", "redis-server"), "--version"]))),
-        ("redis-benchmark", _first_version(run([program("redis-benchmark", "redis-tools"), "--version"]))),
+        ("etcd", version_of("etcd", "etcd-server")),
+        ("Redis", version_of("redis-server", "redis-server")),
+        ("redis-benchmark", version_of("redis-benchmark", "redis-tools")),
     ]
+
+
+def version_of(name: str, debian_package: str) -> str:
+    """What the program says its version is."""
+    return _first_version(run([program(name, debian_package), "--version"]))
 
 
 def _first_version(text: str) -> str:

@@ -54,22 +54,26 @@ def etcd(folder: Path) -> Iterator[Load]:
 
 
 @contextmanager
-def redis(folder: Path) -> Iterator[Load]:
-    """One Redis that appends every write to its file and syncs it before it answers."""
+def redis_serving(folder: Path) -> Iterator[int]:
+    """The port of one Redis that appends every write to its file and syncs it before it answers."""
     port, log = free_port(), folder / "redis.log"
     command = [
         *(program("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"),
         *("--dir", str(folder), "--save", "", "--appendonly", "yes", "--appendfsync", "always"),
         *("--auto-aof-rewrite-percentage", "0"),
     ]
+    with running(command, log=log) as process:
+        wait_until(lambda: _listens(port) and _ask_redis(port, "PING") == "PONG", process, log)
+        yield port
 
+
+@contextmanager
+def redis(folder: Path) -> Iterator[Load]:
+    """That Redis, loaded with fenced acquires."""
     per_second = 0.0
 
-    def ask(*words: str) -> str:
-        return run([program("redis-cli", "redis-tools"), "-p", str(port), *words]).strip()
-
     def fenced_acquires(count: int) -> Measured:
-        token_before = int(ask("GET", "fencing-token") or 0)
+        token_before = int(_ask_redis(port, "GET", "fencing-token") or 0)
         printed = run(
             [
                 *(program("redis-benchmark", "redis-tools"), "-p", str(port), "-c", str(CONNECTIONS)),
@@ -85,7 +89,7 @@ def redis(folder: Path) -> Iterator[Load]:
             p50_ms=float(row["p50_latency_ms"]),
             p99_ms=float(row["p99_latency_ms"]),
         )
-        return _checked(measured, int(ask("GET", "fencing-token") or 0) - token_before)
+        return _checked(measured, int(_ask_redis(port, "GET", "fencing-token") or 0) - token_before)
 
     def load(seconds: float) -> Measured:
         nonlocal per_second
@@ -94,10 +98,13 @@ def redis(folder: Path) -> Iterator[Load]:
         per_second = measured.per_second
         return measured
 
-    with running(command, log=log) as process:
-        wait_until(lambda: _listens(port) and ask("PING") == "PONG", process, log)
-        script_sha = ask("SCRIPT", "LOAD", (SCRIPTS / "fenced_acquire.lua").read_text())
+    with redis_serving(folder) as port:
+        script_sha = _ask_redis(port, "SCRIPT", "LOAD", (SCRIPTS / "fenced_acquire.lua").read_text())
         yield load
+
+
+def _ask_redis(port: int, *words: str) -> str:
+    return run([program("redis-cli", "redis-tools"), "-p", str(port), *words]).strip()
 
 
 def _checked(measured: Measured, changed: int) -> Measured:

@@ -67,6 +67,22 @@ def running(
             process.wait()
 
 
+@contextmanager
+def running_driver(command: Sequence[str], *, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
+    """The program while the block runs, to be spoken with over stdin and stdout; its stdin's end is its own."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
+    )
+    try:
+        yield process
+    finally:
+        try:
+            process.communicate(timeout=STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+
+
 def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> float:
     """Seconds until `answers()` is true. Raises BenchError with the log's end if the program stops or is too slow."""
     began = time.perf_counter()

@@ -1,0 +1,24 @@
+# frozen_string_literal: true
+
+# Acquire by SET NX PX and release by a script, with Debian's redis-rb.
+require "json"
+require "redis"
+require "securerandom"
+
+RELEASE = 'if redis.call("GET", KEYS[1]) == ARGV[1] then return redis.call("DEL", KEYS[1]) else return 0 end'
+key = ENV.fetch("BENCH_KEY")
+redis = Redis.new(port: Integer(ENV.fetch("BENCH_REDIS_PORT")))
+release = redis.script(:load, RELEASE)
+
+$stdin.each_line do |line|
+  taken = Array.new(Integer(line)) do
+    began = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
+    token = SecureRandom.uuid
+    raise "the lock is held" unless redis.set(key, token, nx: true, px: 30_000)
+    raise "not released" unless redis.evalsha(release, keys: [key], argv: [token]) == 1
+
+    Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - began
+  end
+  $stdout.puts(JSON.generate(taken))
+  $stdout.flush
+end

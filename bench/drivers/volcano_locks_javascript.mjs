@@ -1,0 +1,19 @@
+// Acquire and release by this project's JavaScript client, as it was built.
+import { createInterface } from "node:readline";
+import { Client } from "../../sdks/javascript/dist/index.mjs";
+
+const { BENCH_URL: apiUrl, BENCH_SERVICE_KEY: serviceKey, BENCH_KEY: key } = process.env;
+const { locks } = new Client({ apiUrl, serviceKey });
+
+for await (const line of createInterface({ input: process.stdin })) {
+  const taken = [];
+  for (let left = Number(line); left > 0; left -= 1) {
+    const began = process.hrtime.bigint();
+    const { acquired, lease, error } = await locks.acquire(key, { ttl: 30 });
+    if (!acquired) throw error ?? new Error("the lock is held");
+    const released = await locks.release(lease);
+    if (released.error) throw released.error;
+    taken.push(Number(process.hrtime.bigint() - began));
+  }
+  console.log(JSON.stringify(taken));
+}

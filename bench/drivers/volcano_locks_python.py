@@ -1,0 +1,59 @@
+"""Acquire and release by this project's Python client: `sync`, `async`, or `block` (`with_lock` around nothing)."""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from volcano_locks import AsyncClient, Client
+
+URL, SERVICE_KEY, KEY = os.environ["BENCH_URL"], os.environ["BENCH_SERVICE_KEY"], os.environ["BENCH_KEY"]
+
+
+def sync() -> Callable[[], None]:
+    locks = Client(URL, SERVICE_KEY).locks
+
+    def cycle() -> None:
+        locks.release(locks.acquire(KEY, ttl=30))
+
+    return cycle
+
+
+def block() -> Callable[[], None]:
+    locks = Client(URL, SERVICE_KEY).locks
+
+    def cycle() -> None:
+        with locks.with_lock(KEY, ttl=30):
+            pass
+
+    return cycle
+
+
+def threaded(cycle: Callable[[], None]) -> None:
+    for line in sys.stdin:
+        taken = []
+        for _ in range(int(line)):
+            began = perf_counter_ns()
+            cycle()
+            taken.append(perf_counter_ns() - began)
+        print(json.dumps(taken), flush=True)
+
+
+async def asynchronous() -> None:
+    async with AsyncClient(URL, SERVICE_KEY) as client:
+        locks = client.locks
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            taken = []
+            for _ in range(int(line)):
+                began = perf_counter_ns()
+                await locks.release(await locks.acquire(KEY, ttl=30))
+                taken.append(perf_counter_ns() - began)
+            print(json.dumps(taken), flush=True)
+
+
+if sys.argv[1] == "async":
+    asyncio.run(asynchronous())
+else:
+    threaded({"sync": sync, "block": block}[sys.argv[1]]())
