@@ -3,29 +3,23 @@
     async with Server(Settings(port=0, store="memory://")) as server:
         print(server.url)
 
-A `Server` owns its store, its listener and its chores, and takes no signal: `run` does, for a process that is
-nothing but a server. A `Server` is an ASGI application too, for those who bring their own listener.
+A `Server` owns its store, its listener and its chores, and takes no signal: `process.run` does, for a process that
+is nothing but a server. A `Server` is an ASGI application too, for those who bring their own listener.
 """
 
 import asyncio
 import contextlib
 import errno
-import gc
-import logging
-import signal
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
 from typing import Final, Self, TextIO
-
-import uvloop
 
 from .admin_token import admin_token
 from .clock import Clock, SystemClock
 from .errors import LockError, StoreUnavailableError
 from .http.access import Access
 from .http.app import App
-from .http.connections import allow_many_files
 from .http.issue import IssuedKey, issue_service_key
 from .http.listener import Listener, tls_context
 from .http.wire import Receive, Scope, Send
@@ -39,8 +33,7 @@ PURGE_EVERY_SECONDS: Final = 60.0
 PURGE_MAX: Final = 1_000
 PURGES_MAX: Final = 1_000
 LAST_USED_EVERY_SECONDS: Final = 10.0
-COLLECT_AFTER_OBJECTS: Final = (20_000, 20, 50)
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+STORE_CLOSE_SECONDS_MAX: Final = 10.0
 
 
 class ListenError(SettingsError):
@@ -162,14 +155,22 @@ class Server:
         if self._service is not None:
             await self._service.close()
         if self._store is not None:
-            with contextlib.suppress(LockError):
-                await self.remember_last_used()
-            await self._store.close()
+            await self._close_store(self._store)
         if self._app is not None and last_event is not None:
             self.log.event(last_event)
         self._app = self._listener = self._service = self._store = self._access = None
         self._chores = []
         await asyncio.to_thread(self.log.writer.close)
+
+    async def _close_store(self, store: OpenStore) -> None:
+        """Bounded: a disk that hangs must not keep the process. What was acknowledged is durable already."""
+        try:
+            async with asyncio.timeout(STORE_CLOSE_SECONDS_MAX):
+                with contextlib.suppress(LockError):
+                    await self.remember_last_used()
+                await store.close()
+        except TimeoutError:
+            self.log.trouble("store_close_cut_short", seconds=STORE_CLOSE_SECONDS_MAX)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -228,68 +229,6 @@ class Server:
                 self.log.trouble("store_unavailable", chore=chore.__name__, cause=error.cause_code)
             except Exception as error:  # noqa: BLE001 - a chore with a bug must not end silently, nor end the others
                 self.log.bug("chore_failed", error, chore=chore.__name__)
-
-
-async def _say_nothing(_server: Server) -> None:
-    return
-
-
-def run(server: Server, *, started: Callable[[Server], Awaitable[None]] = _say_nothing) -> None:
-    """Run until SIGTERM or SIGINT, then stop gracefully. For a process that is nothing but this server.
-
-    `started` is awaited once it listens. A second signal ends the process at once. Raises what `Server.start` raises.
-    """
-    allow_many_files()
-    _rest_garbage_collector()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_forever(server, started))
-
-
-def _rest_garbage_collector() -> None:
-    """Serving a request leaves no cycles behind, but makes many objects: at its usual pace the collector would walk
-    all that lives a hundred times a second, and its pauses are the longest that a request meets.
-    """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*COLLECT_AFTER_OBJECTS)
-
-
-async def run_forever(server: Server, started: Callable[[Server], Awaitable[None]]) -> None:
-    """`run`, in the loop that is running."""
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def first_signal() -> None:
-        stop.set()
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, first_signal)
-    try:
-        async with server:
-            bridge = _LogBridge(server.log)
-            logging.getLogger().addHandler(bridge)
-            try:
-                await started(server)
-                await stop.wait()
-            finally:
-                logging.getLogger().removeHandler(bridge)
-    finally:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-
-
-class _LogBridge(logging.Handler):
-    """What libraries warn of becomes lines of our log."""
-
-    def __init__(self, log: Log) -> None:
-        super().__init__(logging.WARNING)
-        self._log: Final = log
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._log.trouble("library", logger=record.name, message=record.getMessage())
 
 
 def _why_not(error: OSError) -> str:

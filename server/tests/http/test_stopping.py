@@ -1,6 +1,7 @@
 """Starting and stopping: what is in flight is answered, what comes later is turned away, nothing is left behind."""
 
 import asyncio
+import io
 import json
 import signal
 import socket
@@ -13,6 +14,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from volcano_locks_server import main
 from volcano_locks_server.http import listener
 from volcano_locks_server.http.wire import BODY_BYTES_MAX
 from volcano_locks_server.main import ListenError, Server
@@ -46,6 +48,22 @@ async def gated(running: RunningServer, clock: ManualClock) -> GatedStore:
     assert service is not None
     service._commit._store = store  # type: ignore[misc]
     return store
+
+
+@pytest.mark.real_time
+async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-23: a stop is bounded."""
+    monkeypatch.setattr(main, "STORE_CLOSE_SECONDS_MAX", 0.05)
+    log = io.StringIO()
+    async with running_server_async(log_stream=log, settings=Settings(store="memory://", port=0)) as running:
+        store = running.server.store
+
+        async def hang() -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(running.server, "_store", OpenStore(store.locks, store.registry, hang))
+    events = [json.loads(line)["event"] for line in log.getvalue().splitlines()]
+    assert events == ["started", "stopping", "store_close_cut_short", "stopped"]
 
 
 async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
@@ -236,7 +254,8 @@ async def test_what_is_old_is_forgotten_in_bites() -> None:
 
 PROGRAM = """
 import asyncio, sys
-from volcano_locks_server.main import Server, run
+from volcano_locks_server.main import Server
+from volcano_locks_server.process import run
 from volcano_locks_server.settings import Settings
 async def started(server): print(server.url, flush=True)
 run(Server(Settings(store=sys.argv[1], port=0)), started=started)

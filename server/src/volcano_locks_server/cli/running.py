@@ -30,6 +30,7 @@ def explained() -> Iterator[None]:
 
 def serve_until_asked_to_stop(settings: "Settings", announce: Callable[["Server"], Awaitable[None]]) -> None:
     """Serve with these settings until SIGTERM or SIGINT; `announce` is awaited once the server listens."""
-    from ..main import Server, run  # noqa: PLC0415
+    from ..main import Server  # noqa: PLC0415
+    from ..process import run  # noqa: PLC0415
 
     run(Server(settings), started=announce)
