@@ -9,7 +9,7 @@ class TestForks < Minitest::Test
 
   def setup
     @server = WireServer.new(Testing::FakeLocks.new(Testing::ManualClock.new))
-    @client = Client.new(api_url: @server.url, service_key: "sk-x")
+    @client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 600)
   end
 
   def teardown

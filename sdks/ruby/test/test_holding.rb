@@ -206,6 +206,11 @@ class TestHolding < Minitest::Test
     stage = Stage.new
     guard = nil
     newest = nil
+    served = []
+    stage.server.define_singleton_method(:call) do |request|
+      served << request.verb
+      super(request)
+    end
     stage.locks.with_lock(KEY, ttl: 30) do |one|
       guard = one
       newest = one.lease
@@ -218,6 +223,28 @@ class TestHolding < Minitest::Test
     assert_same newest, guard.lease
     refute guard.lost?, "it was not lost while it was held"
     assert_equal [POST, PATCH, DELETE], stage.sent
+    assert_equal %w[POST DELETE], served - ["GET"], "the renewal was dropped on its way"
+  end
+
+  # cases 3, 8, 12: an answer that comes after the end is not believed, whoever brings it
+  def test_a_hold_that_has_ended_stays_as_it_was
+    lease = Testing::FakeClient.new.locks.acquire(KEY, ttl: 30)
+    newer = Lease.new(key: KEY, token: lease.token, ttl_seconds: 30, expires_at: lease.expires_at + 10,
+                      fencing_token: lease.fencing_token, deadline: 40.0)
+    refusal = LockOwnershipLostError.new("told so", status: 409)
+    left = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5)
+    left.leave
+    left.renewed(newer)
+    left.lose(refusal)
+    assert_same lease, left.lease
+    assert_nil left.loss
+    lost = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5)
+    lost.lose(refusal)
+    lost.renewed(newer)
+    lost.lose(LockOwnershipLostError.new("again"))
+    assert_same lease, lost.lease
+    assert_same refusal, lost.loss
+    assert_nil lost.next_step
   end
 
   # case 17

@@ -67,6 +67,22 @@ class TestOverSockets < Minitest::Test
     assert_equal 2, @server.connections
   end
 
+  def test_a_request_that_is_given_up_is_ended
+    began = Queue.new
+    ended = Queue.new
+    transport = lambda do |_request|
+      began << true
+      sleep
+    ensure
+      ended << true
+    end
+    client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 0.05, transport: transport)
+    assert_raises(TransportError) { client.locks.get(KEY) }
+    client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 60, transport: transport)
+    assert_raises(Timeout::Error) { Timeout.timeout(0.05) { client.locks.get(KEY) } }
+    eventually { began.length == 3 && ended.length == 3 }
+  end
+
   # SDK-4: the limit is on the whole request
   def test_a_server_that_trickles_is_not_waited_for_longer
     stop = false
