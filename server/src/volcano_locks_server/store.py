@@ -7,6 +7,7 @@ what it found, so `step` must have no effect but its return value. What cannot b
 `StoreUnavailableError` with nothing half written (LEASE-16).
 
 `Registry` remembers projects and service keys, of which only a SHA-256 digest of the secret is kept.
+`QuotaStore` is what nodes of one service share of a project's minute; a store that serves one process has none.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -55,6 +56,16 @@ class LockStore(Protocol):
 
     async def ready(self) -> None:
         """Return if the store can write now, else raise `StoreUnavailableError` that says why."""
+        ...
+
+
+class QuotaStore(Protocol):
+    """The part of a project's minute that nodes share. Need not be durable. May raise `StoreUnavailableError`."""
+
+    async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
+        """Draw up to `wanted` requests of the project's minute for this node; how many were drawn, 0 once `limit`
+        are gone.
+        """
         ...
 
 

@@ -33,7 +33,7 @@ def assert_one_sentence(ended: Ended, exit_code: int, *words: str) -> None:
         (["--tls-certificate", "cert.pem"], ["--tls-key", "go together"]),
         (["--log-level", "loud"], ["--log-level", "debug, info, warning, error", "loud"]),
         (["--store", "locks.db"], ["--store", "sqlite:///relative.db", "locks.db"]),
-        (["--store", "postgresql://me:hunter2@db/locks"], ["--store", "not in this release"]),
+        (["--store", "etcd://me:hunter2@db:2379"], ["--store", "not in this release"]),
         (["--tls-certificate", "no.pem", "--tls-key", "no.key", "--port", "0"], ["no.pem", "No such file"]),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks_server.lease import Free
-from volcano_locks_server.stores import open_store, sqlite_path
+from volcano_locks_server.stores import open_store, shown_url, sqlite_path
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
@@ -41,7 +41,26 @@ def test_anything_else_is_refused_with_the_shapes_that_are_right(url: str) -> No
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "postgres://h/db", "etcd://h:2379"])
+@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "postgres://h/db"])
+def test_a_store_without_a_file_has_no_path(url: str) -> None:
+    assert sqlite_path(url) is None
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("postgresql://u:secret@a:1,b:2/db?password=secret", "postgresql://a:1,b:2/db"),
+        ("postgresql://u:se@cret/?@h/db", "postgresql://h/db"),
+        ("etcd://u:secret@a:2379,b:2379", "etcd://a:2379,b:2379"),
+        ("sqlite:////home/me@work/what?.db", "sqlite:////home/me@work/what?.db"),
+        ("memory://", "memory://"),
+    ],
+)
+def test_a_url_is_shown_without_its_secrets(url: str, told: str) -> None:
+    assert shown_url(url) == told
+
+
+@pytest.mark.parametrize("url", ["etcd://u:secret@h:2379", "etcd://h:2379"])
 def test_a_store_of_a_later_release_is_named_as_such(url: str) -> None:
     with pytest.raises(ValueError, match="not in this release") as caught:
         sqlite_path(url)

@@ -8,54 +8,89 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..clock import Clock
+from ..clock import Clock, SystemClock
 from ..limits import shown
-from ..store import LockStore, Registry
+from ..store import LockStore, QuotaStore, Registry
 
-LATER: Final = frozenset({"postgresql", "postgres", "etcd"})
+POSTGRES: Final = frozenset({"postgresql", "postgres"})
+LATER: Final = frozenset({"etcd"})
 
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store in use: its two ports, and `close`, which finishes what is queued and lets go of everything."""
+    """A store in use: its ports, and `close`, which finishes what is queued and lets go of everything.
+
+    `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
+    updates at once serve one process best; each key is to be in one of them only.
+    """
 
     locks: LockStore
     registry: Registry
     close: Callable[[], Awaitable[None]]
+    quotas: QuotaStore | None = None
+    batches_in_flight: int = 1
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file that a `sqlite:///relative.db` or `sqlite:////absolute.db` URL names, None for the memory store.
+    """The file that a `sqlite:///relative.db` or `sqlite:////absolute.db` URL names, None for a store without one.
 
     The path is taken as it stands, without percent-decoding. Raises ValueError, for people to read, on anything else.
     """
     scheme, separator, rest = url.partition("://")
     if scheme in LATER and separator:
         raise ValueError(f"store {scheme}:// is not in this release: use sqlite:///locks.db, or memory:// for a trial")
-    if scheme == "memory" and separator and not rest:
+    if (scheme == "memory" and separator and not rest) or (scheme in POSTGRES and rest):
         return None
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 and not rest.endswith("/"):
         return Path(rest[1:])
     got = f"{scheme}://…" if separator else shown(url)  # what follows may hold a password
-    raise ValueError(f"store must be sqlite:///relative.db, sqlite:////absolute.db or memory://; got {got}")
+    raise ValueError(
+        "store must be sqlite:///relative.db, sqlite:////absolute.db or memory://, "
+        f"or postgresql://user:password@host/database; got {got}"
+    )
+
+
+def shown_url(url: str) -> str:
+    """The URL as it may stand in a log, a message or a list: without user, password and parameters.
+
+    The path of a SQLite file is no secret and stays whole.
+    """
+    scheme, separator, rest = url.partition("://")
+    if scheme == "sqlite" or not separator:
+        return url if separator else shown(url)
+    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
 
 
 async def open_store(url: str, clock: Clock) -> OpenStore:
     """Open the store that `url` names, creating a SQLite file that is not there.
 
-    Raises ValueError for a URL that names no store of this release, and StoreUnavailableError, whose message says
-    what to do, where the file cannot be used.
+    `clock` is the time authority of a store that has none of its own. A store that has one follows `clock` only
+    where it is not the system's: then a test put it there (LEASE-1). Raises ValueError for a URL that names no store
+    of this release, and StoreUnavailableError, whose message says what to do, where the store cannot be used.
     """
     path = sqlite_path(url)
-    if path is None:
-        from .memory import MemoryRegistry, MemoryStore  # noqa: PLC0415 - only the store that is asked for is loaded
+    if path is not None:
+        from .sqlite import SqliteFile  # noqa: PLC0415 - only the store that is asked for is loaded
 
-        locks = MemoryStore(clock)
-        return OpenStore(locks, MemoryRegistry(locks), _nothing_to_close)
-    from .sqlite import SqliteFile  # noqa: PLC0415
+        file = await SqliteFile.open(path, clock)
+        return OpenStore(file.locks, file.registry, file.close)
+    if url.partition("://")[0] in POSTGRES:
+        return await _open_postgres(url, None if isinstance(clock, SystemClock) else clock)
+    from .memory import MemoryRegistry, MemoryStore  # noqa: PLC0415
 
-    file = await SqliteFile.open(path, clock)
-    return OpenStore(file.locks, file.registry, file.close)
+    locks = MemoryStore(clock)
+    return OpenStore(locks, MemoryRegistry(locks), _nothing_to_close)
+
+
+async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
+    try:
+        from .postgres import BATCHES_IN_FLIGHT, PostgresDatabase  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"store postgresql:// needs the package {error.name}: pip install 'volcano-locks-server[postgres]'"
+        ) from None
+    database = await PostgresDatabase.open(url, clock=clock)
+    return OpenStore(database.locks, database.registry, database.close, database.quotas, BATCHES_IN_FLIGHT)
 
 
 async def _nothing_to_close() -> None:
