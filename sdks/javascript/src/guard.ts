@@ -5,6 +5,9 @@
  * it is right even if timers are starved, stuck or dead (SDK-4, case 10). The guard's `signal` does the same when it is asked
  * for `aborted`. Loss is told once, and a renewal confirmed after it is not believed.
  *
+ * Once its block is being left a guard counts as lost too and the signal is aborted, so that work which outlives the
+ * block stops (SDK-5). The block's own outcome knows only a loss while it was held.
+ *
  * Not promised: code that neither asks nor listens is not stopped. Writes after a long pause are refused only by a
  * check of the fencing token where they land.
  */
@@ -25,10 +28,10 @@ export class Hold {
   readonly #body = new AbortController();
   #lease: Lease;
   #loss: LockOwnershipLostError | null = null;
-  #left = false;
+  #left: LockOwnershipLostError | null = null;
   #lastFailure: unknown = undefined;
   #forgetDeadline: () => void;
-  /** Aborted on loss, or by `stop`: what the body listens to. */
+  /** Aborted on loss, by `stop`, and when the block is left: what the body listens to. */
   readonly signal: AbortSignal;
 
   constructor(lease: Lease, deadline: number, clock: Clock, timeoutSeconds: number, jitter: number) {
@@ -62,7 +65,7 @@ export class Hold {
 
   /** The one loss of this hold, found by looking at the clock if need be. After `leave` it stays as it was. */
   loss(): LockOwnershipLostError | null {
-    if (this.#loss === null && !this.#left && this.#clock.now() >= this.#heartbeat.deadline) {
+    if (this.#loss === null && this.#left === null && this.#clock.now() >= this.#heartbeat.deadline) {
       const { key, ttlSeconds } = this.#lease;
       this.lose(
         new LockOwnershipLostError(`the lease of ${key} is lost: not renewed within its ${ttlSeconds} seconds`, {
@@ -74,15 +77,20 @@ export class Hold {
     return this.#loss;
   }
 
+  /** Why the lease must not be relied on now: the loss, or else that the block was left. */
+  heldNoMore(): LockOwnershipLostError | null {
+    return this.loss() ?? this.#left;
+  }
+
   /** What the renewals do now. */
   nextStep(): Step | { readonly kind: "left" } {
-    if (this.#left) return { kind: "left" };
+    if (this.#left !== null) return { kind: "left" };
     return this.loss() === null ? this.#heartbeat.nextStep(this.#clock.now()) : { kind: "lost" };
   }
 
   /** A renewal was confirmed. Ignored once the block was left or the lease was lost (cases 3 and 8). */
   renewed(lease: Lease, deadline: number): void {
-    if (this.#left || this.loss() !== null) return;
+    if (this.heldNoMore() !== null) return;
     if (!this.#heartbeat.renewed(deadline, this.#clock.now())) return;
     this.#lease = lease;
     this.#lastFailure = undefined;
@@ -98,7 +106,7 @@ export class Hold {
 
   /** The lease is lost. Only the first loss counts (case 12). */
   lose(error: LockOwnershipLostError): void {
-    if (this.#loss !== null || this.#left) return;
+    if (this.#loss !== null || this.#left !== null) return;
     this.#loss = error;
     this.#end();
     this.#body.abort(error);
@@ -109,11 +117,13 @@ export class Hold {
     this.#body.abort(reason);
   }
 
-  /** The block is being left: a last look at the clock, then nothing changes any more. */
+  /** The block is being left: a last look at the clock, then nothing changes any more. Who still listens is told. */
   leave(): void {
     this.loss();
-    this.#left = true;
+    const message = `the lease of ${this.#lease.key} is not to be relied on any more: its block was left`;
+    this.#left = new LockOwnershipLostError(message, { code: LOCK_OWNERSHIP_LOST });
     this.#end();
+    this.#body.abort(this.#left);
   }
 
   #end(): void {
@@ -173,7 +183,10 @@ export class LockGuard {
     this.#releaseError = releaseError;
   }
 
-  /** Aborted when the lock is lost (its reason is the `LockOwnershipLostError`) or the caller's own signal aborts. */
+  /**
+   * Aborted when the lock is lost or its block is left (the reason is a `LockOwnershipLostError` that says which), or
+   * when the caller's own signal aborts.
+   */
   get signal(): AbortSignal {
     return this.#hold.signal;
   }
@@ -183,14 +196,14 @@ export class LockGuard {
     return this.#hold.lease;
   }
 
-  /** Whether the lease must not be relied on any more, judged now. Never turns false again. */
+  /** Whether the lease must not be relied on any more, judged now: it was lost, or its block was left. */
   get lost(): boolean {
-    return this.#hold.loss() !== null;
+    return this.#hold.heldNoMore() !== null;
   }
 
-  /** Throws the `LockOwnershipLostError` if `lost`. */
+  /** Throws a `LockOwnershipLostError` if `lost`; it says whether by a loss or because the block was left. */
   throwIfLost(): void {
-    const loss = this.#hold.loss();
+    const loss = this.#hold.heldNoMore();
     if (loss !== null) throw loss;
   }
 

@@ -75,7 +75,13 @@ export class Locks {
     }
   }
 
-  /** The lease, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any more. */
+  /**
+   * The lease, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any more.
+   *
+   * Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal that
+   * timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
+   * the deadline you go by.
+   */
   async renew(lease: Lease, options: RenewOptions = {}): Promise<LeaseResult> {
     const ttlSeconds = optionsOf(options).ttl === undefined ? checkedLease(lease).ttlSeconds : checkedTtl(options.ttl);
     const deadline = this.#deadlines.get(lease) ?? Number.NEGATIVE_INFINITY;

@@ -105,6 +105,14 @@ describe("the moved clock", () => {
     expect(clock.now()).toBe(end);
   });
 
+  it("meets an instant between two microseconds when it is moved up to it", async () => {
+    const clock = new ManualClock();
+    const wake = vi.fn();
+    clock.at(clock.now() + 1 / 3, wake);
+    await clock.advance(clock.nextDue() - clock.now());
+    expect(wake).toHaveBeenCalledTimes(1);
+  });
+
   it("wakes a wait that is already due, but later than the call", async () => {
     const clock = new ManualClock();
     const wake = vi.fn();

@@ -50,7 +50,6 @@ describe("withLock", () => {
     expect(await result).toEqual({ acquired: true, data: "done", error: null });
     expect((await on.client.locks.get(KEY)).state?.held).toBe(false);
     expect(on.clock.waiting).toBe(0);
-    expect(signal.aborted).toBe(false);
     expect(guard.releaseError).toBeNull();
   });
 
@@ -388,7 +387,7 @@ describe("one hold, without its renewals", () => {
     const left = (await made()).hold;
     left.leave();
     left.lose(first);
-    expect([left.loss(), left.signal.aborted]).toEqual([null, false]);
+    expect([left.loss(), left.signal.reason]).toEqual([null, left.heldNoMore()]);
   });
 
   it("case 6: its deadline is watched by itself, also after it has moved", async () => {
@@ -469,6 +468,38 @@ describe("leaving", () => {
     await on.clock.advance(60);
     expect(end - start).toBe(5);
     expect((await result).error).toBeNull();
+  });
+
+  it("SDK-5: work that outlives the block is told before the release goes out, and the block ends well", async () => {
+    const on = stage();
+    const { guard, result, resolve } = await held(on);
+    const { signal } = guard;
+    const sent: string[] = [];
+    signal.addEventListener("abort", () => sent.push(methods(on.network)));
+    const outliving = new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    resolve("worked");
+    await expect(outliving).rejects.toThrow("its block was left");
+    expect(await result).toEqual({ acquired: true, data: "worked", error: null });
+    expect(sent).toEqual(["POST"]);
+    expect(guard.lost).toBe(true);
+    expect(signal.reason).toBeInstanceOf(LockOwnershipLostError);
+    expect(() => guard.throwIfLost()).toThrow(signal.reason);
+    on.clock.jump(60);
+    expect(() => guard.throwIfLost()).toThrow("its block was left");
+  });
+
+  it("SDK-5: a body that threw leaves with its own error, a lost one with its loss, also for who asks later", async () => {
+    const on = stage();
+    const failing = await held(on);
+    failing.reject(new Error("the body's own"));
+    expect(there((await failing.result).error).message).toBe("the body's own");
+    expect([failing.guard.lost, failing.guard.signal.reason.name]).toEqual([true, "LockOwnershipLostError"]);
+    const losing = await held(on);
+    on.clock.jump(TTL);
+    losing.resolve("too late");
+    const { error } = await losing.result;
+    expect(error).toBe(losing.guard.signal.reason);
+    expect(() => losing.guard.throwIfLost()).toThrow("not renewed");
   });
 
   it("case 16: nothing that the caller aborts cuts the release short", async () => {

@@ -112,9 +112,11 @@ export class ManualClock implements Clock {
     }
   }
 
-  /** To the microsecond, so that steps which add up to an instant also meet it. */
+  /** To the microsecond, so that steps which add up to an instant meet it; so does a step up to what `nextDue` told. */
   #after(seconds: number): number {
-    return Math.round((this.#seconds + seconds) * 1e6) / 1e6;
+    const instant = Math.round((this.#seconds + seconds) * 1e6) / 1e6;
+    const near = [...this.#waits].map((wait) => wait.until).filter((until) => Math.abs(until - instant) < 1e-6);
+    return Math.max(instant, ...near);
   }
 
   #moveTo(instant: number): void {
