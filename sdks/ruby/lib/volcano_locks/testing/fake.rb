@@ -35,9 +35,7 @@ module VolcanoLocks
         _, _, key, ending = request.path.split("/")
         ttl = request.body ? JSON.parse(request.body).fetch("ttl_seconds") : 0
         @mutex.synchronize do
-          lock = @locks[key]
-          lapse(lock)
-          serve(lock, [request.verb, ending], request.token, ttl)
+          serve(@locks[key], [request.verb, ending], request.token, ttl)
         end
       end
 
@@ -54,13 +52,13 @@ module VolcanoLocks
         end
       end
 
-      def lapse(lock)
-        lock.owner = nil if lock.owner && @clock.now >= lock.expires_at + GRACE_SECONDS
+      # Whether nobody may take it over yet. One that lapsed keeps its owner, whom a release or force release retires.
+      def held?(lock)
+        !lock.owner.nil? && @clock.now < lock.expires_at + GRACE_SECONDS
       end
 
       def acquire(lock, token, ttl)
-        return renew(lock, token, ttl, 201) if lock.owner == token
-        return refused(409, LOCK_HELD) if lock.owner
+        return lock.owner == token ? renew(lock, token, ttl, 201) : refused(409, LOCK_HELD) if held?(lock)
         return refused(409, LOCK_OWNERSHIP_LOST) if lock.retired.include?(token)
 
         lock.owner = token
@@ -79,7 +77,7 @@ module VolcanoLocks
       end
 
       def release(lock, token)
-        return refused(409, LOCK_OWNERSHIP_LOST) unless [nil, token].include?(lock.owner)
+        return refused(409, LOCK_OWNERSHIP_LOST) if held?(lock) && lock.owner != token
 
         free(lock, token)
       end
@@ -96,7 +94,7 @@ module VolcanoLocks
       end
 
       def read(lock)
-        answer(200, lock.owner ? { held: true, **term(lock) } : { held: false })
+        answer(200, held?(lock) ? { held: true, **term(lock) } : { held: false })
       end
 
       def term(lock)
