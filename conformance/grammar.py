@@ -178,6 +178,8 @@ def _arguments(given: object, verb: Verb, where: str) -> Mapping[str, object]:
     _check(args, verb.args, where)
     if str(args.get("kind", "")).startswith("delay") != ("delay_ms" in args):
         raise GrammarError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after, which need it")
+    if (args.get("kind") == "altered") != ("answer" in args):
+        raise GrammarError(f"{where}: answer belongs to the kind altered, which needs it")
     return args
 
 

@@ -53,6 +53,8 @@ def test_a_good_file_is_read() -> None:
         ("advance_ms: 1_000", "guard: {actor: ann}", "file.yaml:4: a scenario with a client's steps must say"),
         ("advance_ms: 1_000", "outage: {kind: storm}", "step 2 (outage): kind must be one of"),
         ("advance_ms: 1_000", "outage: {kind: delay_after}", "step 2 (outage): delay_ms belongs to the kinds"),
+        ("advance_ms: 1_000", "outage: {kind: altered}", "step 2 (outage): answer belongs to the kind altered"),
+        ("advance_ms: 1_000", "outage: {kind: altered, answer: {a: []}}", "answer must map fields of the answer"),
         ("advance_ms: 1_000", "search_store: {token: x}", "no step before this one names the token 'x'"),
         ("{equals: first}", "{equals: second}", "file.yaml:11: step 3 (acquire): nothing is remembered as 'second'"),
         ("{equals: first}", "{same_as: first}", "file.yaml:11: step 3 (acquire): expect: fencing_token must be now"),

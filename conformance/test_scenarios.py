@@ -3,12 +3,13 @@
 `known_failing.yaml` lists pairs that are known to fail: such a pair must fail, so the list cannot outlive its reasons.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-from .faces import ENTRANCES, Entrance
+from .faces import ADAPTERS, ENTRANCES, Entrance
 from .grammar import Scenario, load
 from .runner import ScenarioFailed, run
 
@@ -18,6 +19,13 @@ KNOWN_FAILING = {
     (str(one["scenario"]), str(one["face"])): str(one["why"])
     for one in yaml.safe_load(Path(__file__).with_name("known_failing.yaml").read_text("utf-8")) or []
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def end_of_the_adapters() -> Iterator[None]:
+    yield
+    for adapter in ADAPTERS:
+        adapter.end()
 
 
 def act(scenario: Scenario, entrance: Entrance, folder: Path) -> None:

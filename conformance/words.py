@@ -29,6 +29,7 @@ OUTAGES: Final = {
     "delay_before": "served after delay_ms on the way",
     "delay_after": "served, and the answer is delay_ms on the way",
     "duplicate": "served twice; the second answer is the one that comes back",
+    "altered": "served, and the fields named in answer come back with those values",
     "answer_503": "not served: an answer 503 lock_unavailable with Retry-After: retry_after_seconds, else 1",
     "answer_500": "not served: an answer 500 internal",
     "answer_429": "not served: an answer 429 lock_rate_limited with Retry-After: retry_after_seconds, else 1",
@@ -76,17 +77,23 @@ def counts(value: object) -> str | None:
     return None if fits else "must map words to whole numbers"
 
 
+def fields(value: object) -> str | None:
+    plain = (str, int, float, bool, type(None))
+    fits = isinstance(value, dict) and value and all(isinstance(one, plain) for one in value.values())
+    return None if fits else "must map fields of the answer to plain values"
+
+
 def a_relation(*words: str) -> Check:
-    """`word`, or {equals|greater_than|less_than: remembered name}."""
+    """A whole number, one of `words`, or {equals|greater_than|less_than: remembered name}."""
 
     def check(value: object) -> str | None:
-        if value in words:
+        if value in words or type(value) is int:
             return None
         if isinstance(value, dict) and len(value) == 1:
             ((relation, name),) = value.items()
             if relation in RELATIONS and a_name(name) is None:
                 return None
-        return f"must be {', '.join((*words, '{'))}{' | '.join(RELATIONS)}: remembered name}}"
+        return f"must be {', '.join((*words, 'a whole number, {'))}{' | '.join(RELATIONS)}: remembered name}}"
 
     return check
 
@@ -163,6 +170,7 @@ VERBS: Final[Mapping[str, Verb]] = {
             "count": a_number(1),
             "of": some_of(*OPERATIONS),
             "delay_ms": a_number(1),
+            "answer": fields,
             "retry_after_seconds": a_number(1),
         },
         ("kind",),

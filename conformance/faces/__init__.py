@@ -9,6 +9,7 @@ from ..grammar import Quota, Scenario
 from .face import Face
 from .house import House
 from .http import HttpFace
+from .process import Adapter, ProcessFace
 from .python import FakeBackend, RealBackend
 from .python_async import PythonAsyncFace
 from .python_sync import PythonSyncFace
@@ -42,6 +43,32 @@ SERVICE: Final = frozenset({"store_outage", "search_store", "purge"})
 CLIENT: Final = frozenset({"client", "purge"})
 RESTART: Final = frozenset({"restart"})
 
+
+ADAPTERS: Final = (
+    Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops"})),
+    Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb")),
+)
+"""The clients in other languages, one line each."""
+
+
+def entrances_of(adapter: Adapter) -> tuple[Entrance, Entrance]:
+    """A client in another language over a real server, and over the fake it ships."""
+    return (
+        Entrance(
+            f"{adapter.name}-sqlite",
+            "clients",
+            CLIENT | RESTART | adapter.able,
+            lambda quota, folder: ProcessFace(adapter, House(quota, in_file(folder), folder)),
+        ),
+        Entrance(
+            f"{adapter.name}-fake",
+            "clients",
+            frozenset({"client"}) | adapter.able,
+            lambda _quota, _folder: ProcessFace(adapter, None),
+        ),
+    )
+
+
 ENTRANCES: Final = (
     Entrance("service-memory", "server", SERVICE, lambda quota, folder: ServiceFace(quota, IN_MEMORY, folder)),
     Entrance(
@@ -72,4 +99,5 @@ ENTRANCES: Final = (
         lambda quota, folder: PythonAsyncFace(RealBackend(House(quota, IN_MEMORY, folder))),
     ),
     Entrance("python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())),
+    *(entrance for adapter in ADAPTERS for entrance in entrances_of(adapter)),
 )

@@ -45,6 +45,8 @@ class House:
         self._port = 0
         self._up = False
         self.clock = ManualClock()
+        self._start_ms: Final = self.clock.now_ms()
+        self._moved_seconds = 0.0
         self.loop: Final = LoopThread("server")
         self.loop.run(self._start())
         self.service_key: Final = self.loop.run(self._furnish())
@@ -67,6 +69,11 @@ class House:
         except LockError as error:
             return failure(error.code, error.retry_after_seconds)
         return {}
+
+    def follow(self, seconds: float) -> None:
+        """Move the clock on with a client's, which tells each move; only their sum is rounded to milliseconds."""
+        self._moved_seconds += seconds
+        self.clock.set(self._start_ms + round(self._moved_seconds * 1_000))
 
     def fail(self, kind: str, count: int) -> None:
         """Have the store of a house that does not listen fail, see `FaultyStore.fail`."""

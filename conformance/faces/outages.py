@@ -5,6 +5,7 @@ scenario moves. A request that somebody blocks for (`blocking`) moves the clock 
 """
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
@@ -48,13 +49,15 @@ class Outage:
     actor: str | None
     delay_ms: int
     retry_after_seconds: int
+    answer: Mapping[str, object]
 
     @classmethod
     def told(cls, args: Mapping[str, object]) -> "Outage":
         """From the arguments of the verb `outage`."""
         of = args.get("of", list(OPERATIONS.values()))
         assert isinstance(of, list)
-        actor = args.get("actor")
+        actor, answer = args.get("actor"), args.get("answer", {})
+        assert isinstance(answer, Mapping)
         return cls(
             kind=str(args["kind"]),
             left=int(str(args.get("count", ENDLESS))),
@@ -62,6 +65,7 @@ class Outage:
             actor=None if actor is None else str(actor),
             delay_ms=int(str(args.get("delay_ms", 0))),
             retry_after_seconds=int(str(args.get("retry_after_seconds", 1))),
+            answer=answer,
         )
 
 
@@ -109,6 +113,9 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         response = await self._served(request)
         if kind == "duplicate":
             response = await self._served(request)
+        if outage is not None and kind == "altered" and response.content:
+            content = json.dumps(json.loads(response.content) | outage.answer).encode()
+            response = httpx2.Response(response.status_code, content=content)
         if kind == "drop_after":
             raise httpx2.ReadError("scripted: connection reset", request=request)
         if kind == "hang_after":

@@ -50,11 +50,9 @@ class RealBackend:
 
     def __init__(self, house: House) -> None:
         self._house: Final = house
-        self._moved_seconds = 0.0
-        self._start_ms: Final = house.clock.now_ms()
         self.url = house.url
         self.service_key = house.service_key
-        self.clock = ManualClock(on_move=self._follow)
+        self.clock = ManualClock(on_move=house.follow)
 
     def now_ms(self) -> int:
         return self._house.clock.now_ms()
@@ -70,10 +68,6 @@ class RealBackend:
 
     def close(self) -> None:
         self._house.close()
-
-    def _follow(self, seconds: float) -> None:
-        self._moved_seconds += seconds
-        self._house.clock.set(self._start_ms + round(self._moved_seconds * 1_000))
 
 
 class FakeBackend:

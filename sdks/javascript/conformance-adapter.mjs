@@ -8,10 +8,9 @@
  *     ← {"move_seconds": 10.1}    → {"moved": true}    … as often as time stops on the way …    ← {"answer": {}}
  *     → {"verb": "close", "args": {}}                                                             ← {"answer": {}}
  *
- * Verbs, arguments and answers are those of conformance/README.md, of the client's side; the server's own (`restart`,
- * `purge`) are its owner's. `move_seconds` asks for the server's clock to be moved before this one moves: it is asked in the
- * midst of any verb that takes time, and waits for one line. `{"fake": true}` instead of an address opens the fake
- * that the client ships (SDK-10); `now_ms` then tells its time. What a caller must not see is `{"crash": "…"}`.
+ * The protocol is told in conformance/README.md: verbs, arguments and answers are those of the client's side there; the
+ * server's own (`restart`, `purge`) are its owner's. `{"fake": true}` instead of an address opens the fake that the
+ * client ships (SDK-10).
  *
  * It uses what the built package exports and nothing else: `npm run build` first.
  */
@@ -105,6 +104,7 @@ class Network {
     if (outage.kind === "delay_before") await this.#later(outage, init);
     let response = await this.#served(url, init);
     if (outage.kind === "duplicate") response = await this.#served(url, init);
+    if (outage.kind === "altered") response = await altered(response, outage.answer);
     if (outage.kind === "drop_after") throw failed("ECONNRESET");
     if (outage.kind === "hang_after") await this.#never(init);
     if (outage.kind === "delay_after") await this.#later(outage, init);
@@ -131,6 +131,12 @@ class Network {
     const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
     await Promise.race([due, this.#never(init)]);
   }
+}
+
+/** An answer whose fields are others. */
+async function altered(response, fields) {
+  const { status } = response;
+  return Response.json({ ...(await response.json()), ...fields }, { status });
 }
 
 function scripted({ kind, retry_after_seconds: seconds = 1 }) {
@@ -374,12 +380,12 @@ async function answer(face, { verb, args }) {
   }
 }
 
-const face = new Face();
+let face = new Face();
 for (;;) {
   for (let turn = 0; turn < TURNS_BETWEEN_VERBS; turn += 1) await new Promise((resolve) => setImmediate(resolve));
   const line = nextLine();
-  if (line === null) process.exit(0);
+  if (line === null) break; // and nothing may keep the process alive
   const asked = JSON.parse(line);
+  if (asked.verb === "open") face = new Face();
   say(await answer(face, asked));
-  if (asked.verb === "close") process.exit(0);
 }

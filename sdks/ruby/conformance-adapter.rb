@@ -9,10 +9,9 @@
 #     <- {"move_seconds": 10.1}   -> {"moved": true}   ... as often as time stops on the way ...   <- {"answer": {}}
 #     -> {"verb": "close", "args": {}}                                                             <- {"answer": {}}
 #
-# Verbs, arguments and answers are those of conformance/README.md, of the client's side; the server's own (`restart`,
-# `purge`) are its owner's. `move_seconds` asks for the server's clock to be moved before this one moves: it is asked in
-# the midst of any verb that takes time, and waits for one line. `{"fake": true}` instead of an address opens the fake
-# that the client ships (SDK-10); `now_ms` then tells its time. What a caller must not see is `{"crash": "..."}`.
+# The protocol is told in conformance/README.md: verbs, arguments and answers are those of the client's side there; the
+# server's own (`restart`, `purge`) are its owner's. `{"fake": true}` instead of an address opens the fake that the
+# client ships (SDK-10).
 #
 # A verb runs in a thread of its own. While it waits for something, time goes by: the clock is moved to the next instant
 # that anybody waits for, since nobody else would move it.
@@ -35,7 +34,7 @@ module Conformance
 
   # Trouble that the scenario tells of, shared by all actors.
   class Outages
-    Outage = Struct.new(:kind, :left, :of, :actor, :delay_ms, :retry_after_seconds)
+    Outage = Struct.new(:kind, :left, :of, :actor, :delay_ms, :retry_after_seconds, :answer)
     NONE = Outage.new("none")
 
     def initialize
@@ -45,7 +44,8 @@ module Conformance
 
     def tell(args)
       outage = Outage.new(args.fetch("kind"), args.fetch("count", Float::INFINITY), args.fetch("of", OPERATIONS.values),
-                          args["actor"], args.fetch("delay_ms", 0), args.fetch("retry_after_seconds", 1))
+                          args["actor"], args.fetch("delay_ms", 0), args.fetch("retry_after_seconds", 1),
+                          args["answer"])
       @mutex.synchronize { @told << outage }
     end
 
@@ -111,11 +111,16 @@ module Conformance
 
     def after(outage, answer)
       case outage.kind
+      when "altered" then return altered(answer, outage.answer)
       when "drop_after" then raise Errno::ECONNRESET
       when "hang_after" then wait(Float::INFINITY)
       when "delay_after" then wait(outage.delay_ms / 1000.0)
       end
       answer
+    end
+
+    def altered(answer, fields)
+      VolcanoLocks::Answer.new(answer.status, answer.headers, JSON.generate(JSON.parse(answer.body).merge(fields)))
     end
 
     def scripted(outage)
@@ -188,6 +193,13 @@ module Conformance
 
     def result
       @doing.result
+    end
+
+    # End a body that nobody has ended.
+    def forget
+      @doing.thread.kill.join
+    rescue BodyError, BodyCancelled, VolcanoLocks::VolcanoError # told when the block was left
+      nil
     end
   end
 
@@ -318,6 +330,7 @@ module Conformance
 
     def close(_args)
       @clients.each_value(&:close)
+      @blocks.each_value(&:forget)
       {}
     end
 
@@ -405,11 +418,11 @@ module Conformance
     end
 
     def run
-      face = Face.new(self)
+      face = nil
       while (line = @input.gets)
         asked = JSON.parse(line)
+        face = Face.new(self) if face.nil? || asked["verb"] == "open"
         say(answer_of(face, asked))
-        break if asked["verb"] == "close"
       end
     end
 
