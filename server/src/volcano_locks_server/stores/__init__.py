@@ -10,6 +10,7 @@ from typing import Final
 
 from ..clock import Clock, SystemClock
 from ..limits import shown
+from ..snapshot import Snapshot
 from ..store import LockStore, QuotaStore, Registry
 
 POSTGRES: Final = frozenset({"postgresql", "postgres"})
@@ -21,7 +22,8 @@ class OpenStore:
     """A store in use: its ports, and `close`, which finishes what is queued and lets go of everything.
 
     `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
-    updates at once serve one process best; each key is to be in one of them only.
+    updates at once serve one process best; each key is to be in one of them only. `snapshot` reads and writes the
+    store as a whole; None for a store that cannot.
     """
 
     locks: LockStore
@@ -29,6 +31,7 @@ class OpenStore:
     close: Callable[[], Awaitable[None]]
     quotas: QuotaStore | None = None
     batches_in_flight: int = 1
+    snapshot: Snapshot | None = None
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -73,13 +76,14 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
         from .sqlite import SqliteFile  # noqa: PLC0415 - only the store that is asked for is loaded
 
         file = await SqliteFile.open(path, clock)
-        return OpenStore(file.locks, file.registry, file.close)
+        return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot)
     if url.partition("://")[0] in POSTGRES:
         return await _open_postgres(url, None if isinstance(clock, SystemClock) else clock)
-    from .memory import MemoryRegistry, MemoryStore  # noqa: PLC0415
+    from .memory import MemoryRegistry, MemorySnapshot, MemoryStore  # noqa: PLC0415
 
     locks = MemoryStore(clock)
-    return OpenStore(locks, MemoryRegistry(locks), _nothing_to_close)
+    registry = MemoryRegistry(locks)
+    return OpenStore(locks, registry, _nothing_to_close, snapshot=MemorySnapshot(locks, registry))
 
 
 async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:

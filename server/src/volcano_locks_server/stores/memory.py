@@ -4,7 +4,7 @@ Correct by construction: dictionaries, one event loop, no await inside a method.
 durability; within one process it keeps every other promise of a store.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final, TypeVar
@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 from ..clock import Clock
 from ..errors import LockError
 from ..lease import LockRecord, blocks_others, purgeable
+from ..snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ..store import Credential, Page, Project, RecordKey, ServiceKey, Step
 from .refusals import (
     clock_behind,
@@ -31,7 +32,7 @@ class MemoryStore:
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
-        self._newest_ms = 0
+        self.newest_ms = 0
         self.records: Final[dict[RecordKey, LockRecord]] = {}
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -60,9 +61,9 @@ class MemoryStore:
 
     def _now_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        if now_ms < self._newest_ms:
-            raise clock_behind(now_ms, self._newest_ms)
-        self._newest_ms = now_ms
+        if now_ms < self.newest_ms:
+            raise clock_behind(now_ms, self.newest_ms)
+        self.newest_ms = now_ms
         return now_ms
 
 
@@ -177,6 +178,24 @@ class MemoryRegistry:
         good_until_ms = min((end for end in ends if end is not None), default=None)
         return Credential(kept.service_key, self._projects[kept.service_key.project_id][1], good_until_ms)
 
+    def entries(self) -> list[Entry]:
+        """All projects, then all keys, in the order of their creation."""
+        kept_keys = []
+        for kept in self._keys.values():
+            secrets = [KeptSecret(kept.digest, None)]
+            if kept.old_digest is not None:
+                secrets.append(KeptSecret(kept.old_digest, kept.old_good_until_ms))
+            kept_keys.append(KeptKey(kept.service_key, tuple(secrets)))
+        return [*(project for _, project in self._projects.values()), *kept_keys]
+
+    async def add_kept_key(self, kept_key: KeptKey) -> None:
+        """A key as another store kept it."""
+        current, *old = kept_key.secrets
+        await self.add_service_key(kept_key.service_key, current.digest)
+        for digest, good_until_ms in old:
+            kept = self._by_digest[digest] = self._keys[kept_key.service_key.id]
+            kept.old_digest, kept.old_good_until_ms = digest, good_until_ms
+
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         for key_id, at_ms in last_used_at_ms.items():
             kept = self._keys.get(key_id)
@@ -208,6 +227,40 @@ class MemoryRegistry:
         del self._by_digest[kept.digest]
         if kept.old_digest is not None:
             del self._by_digest[kept.old_digest]
+
+
+class MemorySnapshot:
+    """Both dictionaries as a whole. A `load` that fails leaves them half filled: nobody serves from them then."""
+
+    def __init__(self, locks: MemoryStore, registry: MemoryRegistry) -> None:
+        self._locks: Final = locks
+        self._registry: Final = registry
+
+    async def newest_ms(self) -> int:
+        return self._locks.newest_ms
+
+    async def pages(self) -> AsyncIterator[Sequence[Entry]]:
+        entries = self._entries()
+        for begin in range(0, len(entries), PAGE_ENTRIES_MAX):
+            yield entries[begin : begin + PAGE_ENTRIES_MAX]
+
+    async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
+        if self._entries():
+            raise store_not_empty()
+        self._locks.newest_ms = max(self._locks.newest_ms, newest_ms)
+        async for page in pages:
+            for entry in page:
+                match entry:
+                    case Project():
+                        await self._registry.add_project(entry)
+                    case KeptKey():
+                        await self._registry.add_kept_key(entry)
+                    case KeptLock():
+                        self._locks.records[entry.key] = entry.record
+
+    def _entries(self) -> list[Entry]:
+        locks = (KeptLock(key, record) for key, record in self._locks.records.items())
+        return [*self._registry.entries(), *locks]
 
 
 def _page(kind: str, placed: list[tuple[int, T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:

@@ -15,6 +15,7 @@ from .connection import open_connection
 from .faults import store_fault
 from .locks import SqliteStore
 from .registry import SqliteRegistry
+from .snapshot import SqliteSnapshot
 from .writer import Writer
 
 CLOCK_WAIT_MAX_MS: Final = 5_000
@@ -29,6 +30,7 @@ class SqliteFile:
         self._writer: Final = writer
         self.locks: Final = SqliteStore(connection, writer, claim, clock)
         self.registry: Final = SqliteRegistry(connection, writer, claim)
+        self.snapshot: Final = SqliteSnapshot(connection, writer, self.locks)
 
     @classmethod
     async def open(

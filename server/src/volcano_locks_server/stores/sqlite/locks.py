@@ -50,6 +50,10 @@ class SqliteStore:
         """The newest instant that was served, also before a restart."""
         return self._newest_ms
 
+    def go_on_from(self, newest_ms: int) -> None:
+        """Serve no instant before this one any more, which is written down already."""
+        self._newest_ms = max(self._newest_ms, newest_ms)
+
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         return await self._writer.run(partial(self._update, keys, step))
 

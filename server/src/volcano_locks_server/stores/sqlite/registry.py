@@ -26,12 +26,12 @@ from .writer import Writer
 
 DELETE_ROWS_MAX: Final = 250
 
-_PROJECT: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
-_KEY: Final = (
+PROJECT_COLUMNS: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
+KEY_COLUMNS: Final = (
     "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
     "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
 )
-_KEY_WIDTH: Final = _KEY.count(",") + 1
+_KEY_WIDTH: Final = KEY_COLUMNS.count(",") + 1
 
 T = TypeVar("T")
 Row = Sequence[Any]
@@ -59,9 +59,9 @@ class SqliteRegistry:
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
         after = place_of("projects", cursor)
-        sql = f"SELECT number, {_PROJECT} FROM project WHERE number > ? ORDER BY number LIMIT ?"
+        sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
         rows = await self._writer.run(lambda: self._rows(sql, (after, limit + 1)))
-        return Page([_project(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+        return Page([project_of(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         def work() -> Project:
@@ -101,8 +101,8 @@ class SqliteRegistry:
             named = "SELECT 1 FROM service_key WHERE project_id = ? AND name = ?"
             if self._rows(named, (service_key.project_id, service_key.name)):
                 raise service_key_name_taken(service_key.name)
-            columns = _KEY.replace("service_key.", "")
-            self._insert("service_key", columns, _key_cells(service_key), "a service key with this id")
+            columns = KEY_COLUMNS.replace("service_key.", "")
+            self._insert("service_key", columns, key_cells(service_key), "a service key with this id")
             self._insert_secret(service_key.id, secret_digest)
 
         await self._write(work)
@@ -112,14 +112,16 @@ class SqliteRegistry:
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
         after = place_of("service-keys", cursor)
-        sql = f"SELECT number, {_KEY} FROM service_key WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
+        sql = (
+            f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
+        )
 
         def work() -> list[Row]:
             self._project(project_id)
             return self._rows(sql, (project_id, after, limit + 1))
 
         rows = await self._writer.run(work)
-        return Page([_service_key(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+        return Page([service_key_of(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         def work() -> None:
@@ -156,7 +158,7 @@ class SqliteRegistry:
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
-            f"SELECT {_KEY}, {_PROJECT}, secret.good_until_ms FROM secret "
+            f"SELECT {KEY_COLUMNS}, {PROJECT_COLUMNS}, secret.good_until_ms FROM secret "
             "JOIN service_key ON service_key.id = secret.key_id JOIN project ON project.id = service_key.project_id "
             "WHERE secret.digest = ?"
         )
@@ -164,9 +166,9 @@ class SqliteRegistry:
         if not rows:
             return None
         row = rows[0]
-        service_key = _service_key(row[:_KEY_WIDTH])
+        service_key = service_key_of(row[:_KEY_WIDTH])
         ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
-        return Credential(service_key, _project(row[_KEY_WIDTH:-1]), min(ends, default=None))
+        return Credential(service_key, project_of(row[_KEY_WIDTH:-1]), min(ends, default=None))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         sql = "UPDATE service_key SET last_used_at_ms = max(coalesce(last_used_at_ms, 0), ?) WHERE id = ?"
@@ -185,16 +187,18 @@ class SqliteRegistry:
         return list(self._connection.execute(sql, cells))
 
     def _project(self, project_id: str) -> Project:
-        rows = self._rows(f"SELECT {_PROJECT} FROM project WHERE id = ?", (project_id,))
+        rows = self._rows(f"SELECT {PROJECT_COLUMNS} FROM project WHERE id = ?", (project_id,))
         if not rows:
             raise project_not_found()
-        return _project(rows[0])
+        return project_of(rows[0])
 
     def _service_key(self, project_id: str, key_id: str) -> ServiceKey:
-        rows = self._rows(f"SELECT {_KEY} FROM service_key WHERE project_id = ? AND id = ?", (project_id, key_id))
+        rows = self._rows(
+            f"SELECT {KEY_COLUMNS} FROM service_key WHERE project_id = ? AND id = ?", (project_id, key_id)
+        )
         if not rows:
             raise service_key_not_found()
-        return _service_key(rows[0])
+        return service_key_of(rows[0])
 
     def _refuse_taken_project_name(self, project_id: str, name: str) -> None:
         if self._rows("SELECT 1 FROM project WHERE name = ? AND id <> ?", (name, project_id)):
@@ -211,17 +215,17 @@ class SqliteRegistry:
             raise LockError("name_taken", f"{what} exists already") from error
 
 
-def _project(row: Row) -> Project:
+def project_of(row: Row) -> Project:
     return Project(*row)
 
 
-def _service_key(row: Row) -> ServiceKey:
+def service_key_of(row: Row) -> ServiceKey:
     key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
     granted = tuple(permissions.split())
     return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
 
 
-def _key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
+def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
     return (
         key.id,
         key.project_id,

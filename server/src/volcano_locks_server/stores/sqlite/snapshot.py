@@ -1,0 +1,114 @@
+"""The whole file, read and written page by page on the writer's thread (see `volcano_locks_server.snapshot`).
+
+A load is one transaction, begun with the first page and committed after the last: a process that dies in between
+leaves an empty file. Nobody else writes meanwhile, for the file is claimed and its service stopped.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from typing import Final
+
+import apsw
+
+from ...limits import LockKey
+from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...store import Project, RecordKey
+from .connection import rolled_back
+from .locks import SqliteStore
+from .registry import KEY_COLUMNS, PROJECT_COLUMNS, key_cells, project_of, service_key_of
+from .rows import read_records, write_records
+from .writer import Writer
+
+IS_EMPTY: Final = (
+    "SELECT NOT EXISTS (SELECT 1 FROM project) AND NOT EXISTS (SELECT 1 FROM service_key) "
+    "AND NOT EXISTS (SELECT 1 FROM lock)"
+)
+# What a deleted project left behind, where a crash came in between, belongs to nobody.
+LOCK_KEYS: Final = (
+    "SELECT number, project_id, key FROM lock WHERE number > ? AND project_id IN (SELECT id FROM project) "
+    "ORDER BY number LIMIT ?"
+)
+
+_Read = Callable[[int], tuple[int, list[Entry]]]
+
+
+class SqliteSnapshot:
+    """The Snapshot on the one connection. Made by `SqliteFile`."""
+
+    def __init__(self, connection: apsw.Connection, writer: Writer, locks: SqliteStore) -> None:
+        self._connection: Final = connection
+        self._writer: Final = writer
+        self._locks: Final = locks
+
+    async def newest_ms(self) -> int:
+        return self._locks.newest_ms
+
+    async def pages(self) -> AsyncIterator[Sequence[Entry]]:
+        reads: tuple[_Read, ...] = (self._projects, self._keys, self._held_and_free)
+        for read in reads:
+            after = 0
+            while True:
+                after, entries = await self._writer.run(partial(read, after))
+                if not entries:
+                    break
+                yield entries
+
+    async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
+        try:
+            await self._writer.run(self._begin)
+            async for page in pages:
+                await self._writer.run(partial(self._write, page))
+            await self._writer.run(partial(self._commit, newest_ms))
+        finally:
+            await self._writer.run(partial(rolled_back, self._connection))
+        self._locks.go_on_from(newest_ms)
+
+    def _begin(self) -> None:
+        self._connection.execute("BEGIN IMMEDIATE")
+        if not self._connection.execute(IS_EMPTY).get:
+            raise store_not_empty()
+
+    def _commit(self, newest_ms: int) -> None:
+        self._connection.execute("UPDATE newest_instant SET now_ms = max(now_ms, ?)", (newest_ms,))
+        self._connection.execute("COMMIT")
+
+    def _projects(self, after: int) -> tuple[int, list[Entry]]:
+        sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
+        rows = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
+        return (rows[-1][0] if rows else after), [project_of(row[1:]) for row in rows]
+
+    def _keys(self, after: int) -> tuple[int, list[Entry]]:
+        sql = f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE number > ? ORDER BY number LIMIT ?"
+        rows = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
+        keys = [service_key_of(row[1:]) for row in rows]
+        return (rows[-1][0] if rows else after), [KeptKey(key, self._secrets(key.id)) for key in keys]
+
+    def _secrets(self, key_id: str) -> tuple[KeptSecret, ...]:
+        sql = "SELECT digest, good_until_ms FROM secret WHERE key_id = ? ORDER BY is_old"
+        return tuple(KeptSecret(*row) for row in self._connection.execute(sql, (key_id,)))
+
+    def _held_and_free(self, after: int) -> tuple[int, list[Entry]]:
+        rows = list(self._connection.execute(LOCK_KEYS, (after, PAGE_ENTRIES_MAX)))
+        keys = [RecordKey(project_id, LockKey(key)) for _, project_id, key in rows]
+        records = read_records(self._connection, keys) if keys else {}
+        entries: list[Entry] = [KeptLock(key, record) for key, record in records.items() if record is not None]
+        return (rows[-1][0] if rows else after), entries
+
+    def _write(self, page: Sequence[Entry]) -> None:
+        for entry in page:
+            if isinstance(entry, Project):
+                self._insert(
+                    "project",
+                    PROJECT_COLUMNS,
+                    (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms),
+                )
+            elif isinstance(entry, KeptKey):
+                self._insert("service_key", KEY_COLUMNS, key_cells(entry.service_key))
+                for place, secret in enumerate(entry.secrets):
+                    cells = (secret.digest, entry.service_key.id, place, secret.good_until_ms)
+                    self._insert("secret", "digest, key_id, is_old, good_until_ms", cells)
+        write_records(self._connection, (entry for entry in page if isinstance(entry, KeptLock)))
+
+    def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None]) -> None:
+        named = columns.replace(f"{table}.", "")
+        self._connection.execute(f"INSERT INTO {table} ({named}) VALUES ({','.join('?' * len(cells))})", cells)

@@ -1,0 +1,152 @@
+"""What every store promises of being read and filled as a whole, from each store into each."""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Acquire, Free, Granted, Held
+from volcano_locks_server.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, Snapshot
+from volcano_locks_server.store import Project, ServiceKey
+from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.testing import START_MS, ManualClock
+
+from .deeds import act, digest, held, key, put
+
+P1 = Project("p-1", "zebra", 600, 1_000)
+P2 = Project("p-2", "aardvark", 0, 2_000)
+K1 = ServiceKey("k-9", "p-1", "worker", "sk-abcd", ("*",), 1_001, last_used_at_ms=5)
+K2 = ServiceKey("k-2", "p-2", "cron", "sk-efgh", ("*", "locks.manage"), 1_002, expires_at_ms=9_000)
+HELD = KeptLock(key("a", "p-1"), replace(held("one", START_MS, holder="host/1"), fencing_token=START_MS + 70))
+FREE = KeptLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), digest("y"))))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def target(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenStore]:
+    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'target.db'}"
+    opened = await open_store(url, clock)
+    yield opened
+    await opened.close()
+
+
+def whole(store: OpenStore) -> Snapshot:
+    assert store.snapshot is not None
+    return store.snapshot
+
+
+async def all_of(store: OpenStore) -> list[Entry]:
+    return [entry async for page in whole(store).pages() for entry in page]
+
+
+async def fill(store: OpenStore) -> None:
+    """Two projects, a key each, the first with a second secret; a held lock, a free one."""
+    for project in (P1, P2):
+        await store.registry.add_project(project)
+    await store.registry.add_service_key(replace(K1, key_prefix="sk-old"), digest("old"))
+    await store.registry.add_service_key(K2, digest("two"))
+    await store.registry.replace_secret(
+        "p-1", "k-9", secret_digest=digest("new"), key_prefix="sk-abcd", old_secret_good_until_ms=7_000
+    )
+    await put(store.locks, HELD, FREE)
+
+
+async def pages_of(*entries: Entry) -> AsyncIterator[Sequence[Entry]]:
+    yield entries
+
+
+async def test_pages_hold_all_that_is_remembered(store: OpenStore) -> None:
+    await fill(store)
+    entries = await all_of(store)
+    new, old, two = digest("new"), digest("old"), digest("two")
+    assert entries[:4] == [
+        P1,
+        P2,
+        KeptKey(K1, (KeptSecret(new, None), KeptSecret(old, 7_000))),
+        KeptKey(K2, (KeptSecret(two, None),)),
+    ]
+    assert set(entries[4:]) == {HELD, FREE}
+
+
+async def test_a_loaded_store_is_the_other_one_again(store: OpenStore, target: OpenStore) -> None:
+    await fill(store)
+    many = [KeptLock(key(f"m{number}", "p-2"), Free(number, 1)) for number in range(2 * PAGE_ENTRIES_MAX)]
+    await put(store.locks, *many)
+    await whole(target).load(whole(store).pages(), await whole(store).newest_ms())
+    loaded, expected = await all_of(target), await all_of(store)
+    assert loaded[:4] == expected[:4]
+    assert len(loaded) == len(expected) == 4 + 2 + len(many)
+    assert set(loaded[4:]) == set(expected[4:])
+    assert await target.registry.credential(digest("old")) == await store.registry.credential(digest("old"))
+    assert (await target.registry.projects(limit=1, cursor=None)).items == [P1]
+    await target.registry.add_project(Project("p-3", "later", 1, 3_000))
+    assert [entry for entry in await all_of(target) if isinstance(entry, Project)][-1].id == "p-3"
+
+
+async def test_a_page_is_never_empty_and_never_too_long(store: OpenStore) -> None:
+    await fill(store)
+    await put(store.locks, *(KeptLock(key(f"m{number}", "p-1"), Free(1, 1)) for number in range(PAGE_ENTRIES_MAX)))
+    lengths = [len(page) async for page in whole(store).pages()]
+    assert min(lengths) >= 1
+    assert max(lengths) <= PAGE_ENTRIES_MAX
+
+
+@pytest.mark.parametrize("there", ["project", "lock"])
+async def test_a_store_that_holds_anything_is_not_filled(target: OpenStore, there: str) -> None:
+    await target.registry.add_project(P2)
+    if there == "lock":
+        await put(target.locks, FREE)
+    with pytest.raises(StoreUnavailableError, match="name an empty one"):
+        await whole(target).load(pages_of(P1), 0)
+    assert await all_of(target) == ([P2, FREE] if there == "lock" else [P2])
+
+
+async def test_a_load_that_fails_leaves_a_file_empty(path: Path, clock: ManualClock) -> None:
+    async def broken() -> AsyncIterator[Sequence[Entry]]:
+        yield [P1, HELD]
+        raise RuntimeError("the other store is gone")
+
+    store = await open_store(f"sqlite:///{path}", clock)
+    with pytest.raises(RuntimeError, match="gone"):
+        await whole(store).load(broken(), START_MS)
+    assert await all_of(store) == []
+    await whole(store).load(pages_of(P1, HELD), START_MS)
+    await store.close()
+    again = await open_store(f"sqlite:///{path}", clock)
+    assert await all_of(again) == [P1, HELD]
+    await again.close()
+
+
+async def test_no_earlier_instant_is_served_after_a_load(target: OpenStore, clock: ManualClock) -> None:
+    """A record that was purged before the copy: only the clock keeps its lock's fencing tokens rising (LEASE-3)."""
+    last_token = START_MS + 4_000
+    await whole(target).load(pages_of(P1), last_token + 1)
+    acquire = (key("purged", "p-1"), Acquire(digest("me"), 30))
+    with pytest.raises(StoreUnavailableError) as caught:
+        await act(target.locks, acquire)
+    assert caught.value.cause_code == "clock_behind"
+    clock.advance(4_001)
+    (outcome,) = await act(target.locks, acquire)
+    assert isinstance(outcome, Granted)
+    assert outcome.fencing_token > last_token
+    assert await whole(target).newest_ms() == last_token + 1
+
+
+async def test_the_newest_instant_outlives_the_process_that_loaded(path: Path, clock: ManualClock) -> None:
+    store = await open_store(f"sqlite:///{path}", clock)
+    await whole(store).load(pages_of(P1), START_MS + 60_000)
+    await store.close()
+    with pytest.raises(StoreUnavailableError) as caught:
+        await open_store(f"sqlite:///{path}", clock)
+    assert caught.value.cause_code == "clock_behind"
+
+
+async def test_a_held_lock_goes_on_under_its_owner_and_its_token(target: OpenStore) -> None:
+    assert isinstance(HELD.record, Held)
+    await whole(target).load(pages_of(P1, HELD), START_MS)
+    (repeated,) = await act(target.locks, (HELD.key, Acquire(digest("one"), 30)))
+    (refused,) = await act(target.locks, (HELD.key, Acquire(digest("other"), 30)))
+    assert isinstance(repeated, Granted)
+    assert repeated.fencing_token == HELD.record.fencing_token
+    assert not isinstance(refused, Granted)
