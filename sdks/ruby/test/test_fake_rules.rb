@@ -54,6 +54,14 @@ class TestFakeRules < Minitest::Test
     assert_raises(LockOwnershipLostError) { @locks.acquire(KEY, ttl: 30, token: other.token) }
   end
 
+  # LEASE-11: forced out after it lapsed, too
+  def test_a_lapsed_owner_that_is_forced_out_is_retired
+    lease = @locks.acquire(KEY, ttl: 30)
+    @clock.jump(31)
+    @locks.force_release(KEY)
+    assert_raises(LockOwnershipLostError) { @locks.acquire(KEY, ttl: 30, token: lease.token) }
+  end
+
   # LEASE-2
   def test_the_deadline_of_an_acquisition_is_ninety_days
     lease = @locks.acquire(KEY, ttl: 7_776_000)

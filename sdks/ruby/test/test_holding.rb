@@ -221,7 +221,7 @@ class TestHolding < Minitest::Test
     stage.clock.advance(100)
     refute stage.held?
     assert_same newest, guard.lease
-    refute guard.lost?, "it was not lost while it was held"
+    assert_match(/left/, assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }.message)
     assert_equal [POST, PATCH, DELETE], stage.sent
     assert_equal %w[POST DELETE], served - ["GET"], "the renewal was dropped on its way"
   end
@@ -393,7 +393,41 @@ class TestHolding < Minitest::Test
       waiting = quiet_thread { guard.wait_lost }
       eventually { waiting.stop? }
     end
-    refute waiting.value
+    assert waiting.value
+  end
+
+  # SDK-5: a thread that outlives its block must find out that it may not write any more
+  def test_a_guard_that_outlives_its_block_counts_as_lost
+    stage = Stage.new
+    guard = stage.locks.with_lock(KEY, ttl: 30) { |one| one.tap { refute one.lost? } }
+    assert guard.lost?
+    assert guard.wait_lost
+    error = assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }
+    assert_match(/its block was left/, error.message)
+    assert_nil error.status
+    stage.locks.with_lock(KEY, ttl: 30) { assert guard.lost?, "the same key held anew is another hold" }
+  end
+
+  # SDK-5
+  def test_real_time_closing_waits_for_a_release_under_way
+    stage = Stage.new
+    leaving = Queue.new
+    go_on = Queue.new
+    stage.server.define_singleton_method(:call) do |request|
+      if request.verb == "DELETE"
+        leaving << true
+        go_on.pop
+      end
+      super(request)
+    end
+    block = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { :done } }
+    leaving.pop
+    closing = quiet_thread { stage.client.close }
+    assert_nil closing.join(0.05)
+    go_on << true
+    assert closing.join(PATIENCE_SECONDS)
+    assert_equal :done, block.value
+    refute stage.held?
   end
 
   # SDK-1
@@ -418,12 +452,12 @@ class TestHolding < Minitest::Test
 
   def test_many_locks_of_one_client_share_one_thread
     stage = Stage.new
-    before = keeper_thread.length
+    before = keeper_thread
     holding = Array.new(20) do |number|
       quiet_thread { stage.locks.with_lock("k#{number}", ttl: 30) { |guard| guard.wait_lost(timeout: 100) } }
     end
     eventually { holding.all?(&:stop?) && stage.sent.length == 20 }
-    assert_equal before + 1, keeper_thread.length
+    assert_equal 1, (keeper_thread - before).length
     stage.clock.advance(99)
     assert holding.all?(&:alive?)
     stage.clock.advance(1)

@@ -137,7 +137,9 @@ class TestInterrupts < Minitest::Test
       RUBY
       library = File.expand_path("../lib", __dir__)
       command = [{ "RUBYOPT" => nil, "RUBYLIB" => nil }, RbConfig.ruby, "-I", library, "-e", program]
+      began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
       assert_equal "POST DELETE\nfalse\n", IO.popen(command, &:read), where
+      assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 15, "nothing keeps the process alive"
     end
   end
 

@@ -35,7 +35,8 @@ module VolcanoLocks
       end
     end
 
-    # End the threads and the connections. Guards still open are renewed no more.
+    # End the threads and the connections. Blocks still open are renewed no more, and not released; the releases of
+    # those that are being left end first (bounded).
     def close
       @locks.close
     end
@@ -89,6 +90,10 @@ module VolcanoLocks
 
     # The lease, now ending `ttl` seconds (its own when left out) from now.
     #
+    # Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal that
+    # timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
+    # the deadline you go by.
+    #
     # @return [Lease] a new object; the old one still releases
     # @raise [LockOwnershipLostError] when it is not the caller's any more
     def renew(lease, ttl: nil, request_id: nil)
@@ -115,7 +120,8 @@ module VolcanoLocks
     # Hold the lock, renewed in the background, while the block runs; then release it.
     #
     # The block does not run without the lock (case 18), and is not interrupted by a loss: ask `guard.lost?`, or
-    # `guard.raise_if_lost!`, before what must not be done twice.
+    # `guard.raise_if_lost!`, before what must not be done twice. Once the block is being left the guard counts as lost,
+    # for a thread that outlives it.
     #
     # @yieldparam guard [LockGuard]
     # @return [Object] what the block returns

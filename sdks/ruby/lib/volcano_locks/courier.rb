@@ -23,7 +23,7 @@ module VolcanoLocks
     # @raise [TransportError] when none came in time
     def ask(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, to_the_end: false)
       call = send_off(verb, path, request_id: request_id, timeout_seconds: timeout_seconds, token: token,
-                                  ttl_seconds: ttl_seconds)
+                                  ttl_seconds: ttl_seconds, to_the_end: to_the_end)
       over = false
       begin
         @clock.wait(call.until, call.signal) until call.done? || call.late?
@@ -38,14 +38,15 @@ module VolcanoLocks
     # Send a request without waiting. The block is told, in another thread, that it is over; `drop` it when it is late.
     #
     # @return [Call]
-    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, &on_over)
+    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, to_the_end: false,
+                 &on_over)
       if timeout_seconds <= 0
         raise TransportError.new("no time left to ask", request_sent: false, request_id: request_id)
       end
 
       until_ = @clock.now + timeout_seconds
       request = request_for(verb, path, request_id, timeout_seconds, token, ttl_seconds)
-      call = Call.new(request, until_, @clock, &on_over)
+      call = Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over)
       @clock.watch(call)
       @workers.submit(call)
       call

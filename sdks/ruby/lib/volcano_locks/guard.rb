@@ -8,6 +8,9 @@ require "monitor"
 # is right even if the renewals are starved, stuck or dead (SDK-4). It turns true once and stays so: a renewal confirmed
 # after somebody could have seen the loss is not believed.
 #
+# Once its block is being left a guard counts as lost too, so that a thread that outlives the block stops (SDK-5). The
+# block's own outcome knows only a loss while it was held.
+#
 # After `fork` the child's guard is lost, and the child never releases its parent's lock (SDK-6).
 #
 # Not promised: code that does not ask is not stopped. Writes after a long pause are refused only by a check of the
@@ -45,6 +48,12 @@ module VolcanoLocks
         lose_locally if @clock.now >= deadline
         @loss
       end
+    end
+
+    # @return [LockOwnershipLostError, nil] why the lease must not be relied on now: the loss, or else that the block
+    #   was left
+    def held_no_more
+      loss || (@left ? loss_of("its block was left", nil) : nil)
     end
 
     # @return [Float] the instant on the client's clock after which the lease must not be relied on
@@ -106,11 +115,11 @@ module VolcanoLocks
       @left = true
     end
 
-    # Until the loss, the leaving or the time is up; whether it is lost.
+    # Until the loss, the leaving or the time is up; whether it is held no more.
     def wait_lost(seconds)
       until_ = seconds.nil? ? Float::INFINITY : @clock.now + seconds
-      @clock.wait([until_, deadline].min, @over) until loss || @left || @clock.now >= until_
-      !loss.nil?
+      @clock.wait([until_, deadline].min, @over) until held_no_more || @clock.now >= until_
+      !held_no_more.nil?
     end
 
     private
@@ -151,22 +160,23 @@ module VolcanoLocks
       @hold.lease.fencing_token
     end
 
-    # @return [Boolean] whether the lease must not be relied on any more, judged now. Never turns false again.
+    # @return [Boolean] whether the lease must not be relied on any more, judged now: it was lost, or its block was
+    #   left. Never turns false again.
     def lost?
-      !@hold.loss.nil?
+      !@hold.held_no_more.nil?
     end
 
-    # Sleep until the loss, or `timeout` seconds, or the end of the block.
+    # Sleep until the loss, or the end of the block, or `timeout` seconds.
     #
     # @param timeout [Numeric, nil] seconds; nil waits without limit
-    # @return [Boolean] whether it is lost
+    # @return [Boolean] whether it is `lost?`
     def wait_lost(timeout: nil)
       @hold.wait_lost(timeout)
     end
 
-    # @raise [LockOwnershipLostError] if the lease is lost
+    # @raise [LockOwnershipLostError] if `lost?`; it says whether by a loss or because the block was left
     def raise_if_lost!
-      loss = @hold.loss
+      loss = @hold.held_no_more
       raise loss if loss
     end
 

@@ -18,8 +18,10 @@ module VolcanoLocks
     # @return [Thread, nil] the worker that runs it
     attr_reader :thread
 
-    # The block is told, in the worker's thread, that the call is over.
-    def initialize(request, until_, clock, &on_over)
+    # The block is told, in the worker's thread, that the call is over. A call `to_the_end` is waited for when the
+    # client is closed.
+    def initialize(request, until_, clock, to_the_end: false, &on_over)
+      @to_the_end = to_the_end
       @request = request
       @until = until_
       @clock = clock
@@ -36,6 +38,11 @@ module VolcanoLocks
     # @return [Boolean] whether everybody who has to know of its end knows
     def over?
       @over
+    end
+
+    # @return [Boolean] whether it is not to be cut short
+    def to_the_end?
+      @to_the_end
     end
 
     # @return [Boolean] whether there is an outcome, be it in time or not
@@ -117,6 +124,7 @@ module VolcanoLocks
   class Workers
     THREADS_MAX = 64
     IDLE_SECONDS_MAX = 30.0
+    CLOSING_SECONDS_MAX = 4.0
     CLOSED = "this client is closed"
 
     def initialize(transport)
@@ -139,11 +147,17 @@ module VolcanoLocks
       end
     end
 
-    # End every thread; calls under way end without an answer. Idempotent.
+    # End every thread. Calls that go to the end are waited for, a while of real time; the others end without an answer.
+    # Idempotent.
     def close
       after_fork
-      calls = @mutex.synchronize do
+      leaving = @mutex.synchronize do
         @closed = true
+        (@queue + @running).select(&:to_the_end?)
+      end
+      give_up = real_seconds + CLOSING_SECONDS_MAX
+      leaving.each { |call| wait_for(call, give_up) }
+      calls = @mutex.synchronize do
         @added.broadcast
         @queue.slice!(0..) + @running
       end
@@ -151,6 +165,14 @@ module VolcanoLocks
     end
 
     private
+
+    def wait_for(call, give_up)
+      call.signal.sleep(give_up - real_seconds) { false } until call.done? || real_seconds >= give_up
+    end
+
+    def real_seconds
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
 
     # This thread is being killed, maybe because the process ends: an idle worker would be waited for.
     def run_alone(call)
@@ -212,7 +234,10 @@ module VolcanoLocks
       @mutex.synchronize do
         @idle += 1
         begin
-          @added.wait(@mutex, IDLE_SECONDS_MAX) if @queue.empty? && !@closed
+          # At the end of the process an idle worker is killed, and must not defer that.
+          Thread.handle_interrupt(Object => :on_blocking) do
+            @added.wait(@mutex, IDLE_SECONDS_MAX) if @queue.empty? && !@closed
+          end
         ensure
           @idle -= 1
         end
