@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 SHELL = [text for language, text in BLOCKS if language == "sh"]
-PYTHON = [text for language, text in BLOCKS if language == "python"]
+PYTHON, JAVASCRIPT, RUBY = ([text for language, text in BLOCKS if language == one] for one in ("python", "js", "ruby"))
 RUN_ELSEWHERE = {
     "make demo\n": "test_demo.py",
     "python3 -m venv .venv && . .venv/bin/activate\npip install './sdks/python[cli]' ./server\nvolcano-locks dev\n": (
@@ -54,7 +54,7 @@ def run(script: str, environment: dict[str, str], directory: Path) -> str:
 
 def test_the_blocks_that_are_run_elsewhere_are_still_there() -> None:
     assert set(RUN_ELSEWHERE) | {SERVE} <= set(SHELL)
-    assert {language for language, _ in BLOCKS} == {"sh", "python", "text"}
+    assert {language for language, _ in BLOCKS} == {"sh", "python", "js", "ruby", "text"}
 
 
 @pytest.mark.real_time
@@ -72,10 +72,24 @@ def test_the_programs_run(environment: dict[str, str], tmp_path: Path) -> None:
         (tmp_path / "program.py").write_text(program)
         return run("python program.py", environment, tmp_path)
 
-    rollup, fenced, asynchronous = (play(program) for program in PYTHON)
+    rollup, fenced, blocking, asynchronous = (play(program) for program in PYTHON)
     assert [line.split()[0] for line in rollup.splitlines()] == ["read", "add", "write"]
     assert [line.split()[-1] for line in fenced.splitlines()] == ["taken", "taken", "refused"]
+    assert blocking.startswith("sent under fencing token ")
     assert asynchronous.startswith("sent under fencing token ")
+
+
+def test_the_programs_in_javascript_and_ruby_run(environment: dict[str, str], tmp_path: Path) -> None:
+    """With the client in the folder as it was last built, and with that of `sdks/ruby`."""
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/volcano-locks").symlink_to(ROOT / "sdks/javascript")
+    (in_javascript,), (in_ruby,) = JAVASCRIPT, RUBY
+    (tmp_path / "program.mjs").write_text(in_javascript)
+    (tmp_path / "program.rb").write_text(in_ruby)
+    assert run("node program.mjs", environment, tmp_path).startswith("sent under fencing token ")
+    assert run(f"ruby -I '{ROOT}/sdks/ruby/lib' program.rb", environment, tmp_path).startswith(
+        "sent under fencing token "
+    )
 
 
 def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: Path) -> None:
