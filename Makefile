@@ -3,6 +3,9 @@
 .PHONY: help setup check test demo bench
 BIN := .venv/bin
 READY := .venv/.ready
+JAVASCRIPT := sdks/javascript
+JAVASCRIPT_READY := $(JAVASCRIPT)/node_modules/.ready
+RUBY_PACKAGES = $(shell cat sdks/ruby/debian-packages.txt)
 
 help: ## list the targets
 	@echo "usage: make TARGET"
@@ -15,15 +18,24 @@ $(READY): constraints.txt requirements-dev.txt server/pyproject.toml sdks/python
 	@PYTHON="$(PYTHON)" .ci/setup
 	@touch $@
 
-check: $(READY) ## lint, format, types, import directions, the spec's tables
+$(JAVASCRIPT_READY): $(JAVASCRIPT)/package.json $(JAVASCRIPT)/package-lock.json .ci/node
+	@.ci/node
+	@touch $@
+
+check: $(READY) $(JAVASCRIPT_READY) ## lint, format, types, import directions, packages, the spec's tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	@.ci/debian-packages "the checks need" $(RUBY_PACKAGES)
+	@.ci/quietly "sdks/javascript: checks" npm run check --prefix $(JAVASCRIPT)
+	@.ci/quietly "sdks/ruby: checks" rake -C sdks/ruby check
 	$(BIN)/python -m pytest tests/spec
 
-test: $(READY) ## run every test
-	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server sqlite3
+test: $(READY) $(JAVASCRIPT_READY) ## run every test of every language
+	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server sqlite3 $(RUBY_PACKAGES)
+	@.ci/quietly "sdks/javascript: tests" npm test --prefix $(JAVASCRIPT)
+	@.ci/quietly "sdks/ruby: tests" rake -C sdks/ruby test
 	$(BIN)/python -m pytest
 
 demo: $(READY) ## two workers, one lock, a kill -9 and a refused late write
