@@ -13,6 +13,7 @@ FAMILIES = {
     "http.md": ["HTTP", "QUOTA", "ADMIN", "OPS"],
     "sdk.md": ["SDK"],
     "cli.md": ["CLI"],
+    "keeping.md": ["KEEP"],
 }
 
 

@@ -1,0 +1,148 @@
+"""`volcano-locks copy`: one store becomes another, or nothing happens (KEEP-1 to KEEP-4)."""
+
+import asyncio
+import json
+import secrets
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from volcano_locks import Client, LockHeldError
+from volcano_locks_server.cli.copy import Tally
+from volcano_locks_server.clock import SystemClock
+from volcano_locks_server.http.access import secret_digest
+from volcano_locks_server.lease import Free, Held
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.snapshot import Entry, KeptLock
+from volcano_locks_server.store import Project, RecordKey, ServiceKey, Stepped
+from volcano_locks_server.stores import open_store
+from volcano_locks_server.testing import running_server
+
+from .conftest import Ended
+
+Command = Callable[..., Ended]
+SECRET = "sk-" + "s" * 43
+OWNER = secrets.token_bytes(32)
+
+
+async def _fill(path: Path, ahead_ms: int) -> int:
+    """A project, a key, a held and a free lock whose token is ahead of the clock; the instant of it."""
+    clock = SystemClock()
+    store = await open_store(f"sqlite:///{path}", clock)
+    now_ms = clock.now_ms()
+    await store.registry.add_project(Project("p-1", "nightly", 600, now_ms))
+    await store.registry.add_service_key(
+        ServiceKey("k-1", "p-1", "worker", SECRET[:7], ("*",), now_ms), secret_digest(SECRET)
+    )
+    records = {
+        RecordKey("p-1", LockKey("held")): Held(
+            OWNER, now_ms + 5, now_ms + 60_000, now_ms + 90_000, now_ms, now_ms, 60
+        ),
+        RecordKey("p-1", LockKey("free")): Free(now_ms + ahead_ms, now_ms, (OWNER,)),
+    }
+    await store.locks.update(list(records), lambda _found, _now_ms: Stepped(records, ()))
+    await store.close()
+    return now_ms
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source.db"
+    asyncio.run(_fill(path, 60_000))
+    return path
+
+
+def rows(path: Path) -> list[object]:
+    connection = sqlite3.connect(path)
+    tables = ("project", "service_key", "secret", "lock")
+    found = [connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables]
+    connection.close()
+    return [*found]
+
+
+def test_all_is_copied_and_counted(command: Command, source: Path, tmp_path: Path) -> None:
+    """KEEP-1, KEEP-3."""
+    before = rows(source)
+    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db", "--json")
+    assert ended.exit_code == 0
+    assert json.loads(ended.stdout) == {"projects": 1, "service_keys": 1, "locks": 2}
+    assert rows(tmp_path / "target.db") == before == rows(source)
+
+
+def test_what_is_said_holds_no_secret_and_no_digest(command: Command, source: Path) -> None:
+    """KEEP-4."""
+    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    said = ended.stdout + ended.stderr
+    assert ended.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
+    assert SECRET not in said
+    assert secret_digest(SECRET).hex() not in said
+    assert OWNER.hex() not in said
+
+
+def test_a_served_copy_takes_the_same_keys_and_its_tokens_go_on_rising(command: Command, source: Path) -> None:
+    """KEEP-1, KEEP-2: also where the source's tokens had run ahead of the clock."""
+    (free_token,) = sqlite3.connect(source).execute("SELECT fencing_token FROM lock WHERE key = 'free'").fetchone()
+    assert command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db").exit_code == 0
+    with running_server(store_url="sqlite:///target.db") as server, Client(server.url, SECRET) as client:
+        assert client.locks.acquire("free", ttl=30).fencing_token > free_token
+        with pytest.raises(LockHeldError):
+            client.locks.acquire("held", ttl=30)
+
+
+@pytest.mark.parametrize("again", ["the copy itself", "a store with a project"])
+def test_a_store_that_holds_something_is_not_filled(command: Command, source: Path, tmp_path: Path, again: str) -> None:
+    """KEEP-1."""
+    if again == "the copy itself":
+        command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    else:
+        with running_server(store_url="sqlite:///target.db"):
+            pass
+    before = rows(tmp_path / "target.db")
+    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    assert ended.exit_code == 69
+    assert "holds projects, keys or locks already" in ended.stderr
+    assert rows(tmp_path / "target.db") == before
+
+
+def test_a_store_that_is_served_is_not_copied(command: Command, source: Path) -> None:
+    """KEEP-1: the service has to be stopped."""
+    with running_server(store_url=f"sqlite:///{source}"):
+        ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    assert ended.exit_code == 69
+    assert "in use by another server" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("source_url", "target_url", "told"),
+    [
+        ("sqlite:///nothing.db", "sqlite:///target.db", "--from: there is no file nothing.db"),
+        ("sqlite:///a.db", "sqlite:///a.db", "the same store"),
+        ("memory://", "sqlite:///target.db", "--from: memory:// keeps nothing"),
+        ("oracle://u:hush@h/d", "sqlite:///target.db", "--from: store must be"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_and_no_file_is_made(
+    command: Command, tmp_path: Path, source_url: str, target_url: str, told: str
+) -> None:
+    """KEEP-4 too: a password in the URL is not shown."""
+    ended = command("copy", "--from", source_url, "--to", target_url)
+    assert ended.exit_code == 64
+    assert told in ended.stderr
+    assert "hush" not in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_difference_of_one_token_is_found() -> None:
+    """KEEP-3: the sums differ although the counts do not."""
+    one, other = Tally("x"), Tally("y")
+    for tally, token in ((one, 1), (other, 2)):
+        async for _ in tally.over(pages_of(KeptLock(RecordKey("p", LockKey("a")), Free(token, 9)))):
+            pass
+    assert one.counted == other.counted
+    assert one != other
+
+
+async def pages_of(*entries: Entry) -> AsyncIterator[Sequence[Entry]]:
+    yield entries
