@@ -92,7 +92,11 @@ class Server:
             raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE) {refused}") from None
         self.admin_token = admin_token(self.settings, database)
         self._service = service = LockService(
-            store.locks, self.clock, owner_reserve=self.settings.owner_reserve, on_batch=self.metrics.batch
+            store.locks,
+            self.clock,
+            quotas=store.quotas,
+            owner_reserve=self.settings.owner_reserve,
+            on_batch=self.metrics.batch,
         )
         self._access = access = Access(store.registry, self.clock, self.admin_token)
         self._app = App(

@@ -1,9 +1,10 @@
 """The service: quota, then the command, then the commit, then the outcome.
 
 `LockService.perform` is the whole of it. It counts the request against its project's quota, folds the command
-into the next batch, and gives back a `Reply`: what came of it, and what the quota's headers say. It raises
-nothing for what can be answered, so that every answer carries its quota. Who may call is decided before (by the
-door); what a lease means is decided after (by `lease`).
+into the next batch, and gives back a `Reply`: what came of it, and what the quota's headers say. It raises nothing
+for a request that was counted, so that its answer carries the quota; only where a shared quota cannot be counted it
+raises StoreUnavailableError. Who may call is decided before (by the door); what a lease means is decided after (by
+`lease`).
 """
 
 from collections.abc import Callable
@@ -12,13 +13,12 @@ from typing import Final, NamedTuple
 
 from .clock import Clock
 from .commit import GroupCommit
+from .counting import Counting, OwnCounting, SharedCounting
 from .errors import Code, StoreUnavailableError
 from .lease import Command, LockRecord, Outcome, Release, Renew, decide, owns
 from .limits import LockKey
-from .quota import Admission, Verdict, Window, admit, given_back, window_at
-from .store import LockStore, RecordKey
-
-WINDOWS_MAX: Final = 10_000
+from .quota import Admission, Verdict
+from .store import LockStore, QuotaStore, RecordKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,44 +48,43 @@ class _Asked(NamedTuple):
 
 
 class LockService:
-    """Leases over one store. One object a process; `close` ends what it started."""
+    """Leases over one store. One object a process; `close` ends what it started.
+
+    `quotas` is the count that nodes share, None where this process is the only one.
+    """
 
     def __init__(
         self,
         store: LockStore,
         clock: Clock,
         *,
+        quotas: QuotaStore | None = None,
         owner_reserve: bool = True,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
     ) -> None:
-        self._clock: Final = clock
-        self._owner_reserve: Final = owner_reserve
+        self._counting: Final[Counting] = (
+            OwnCounting(clock, owner_reserve=owner_reserve)
+            if quotas is None
+            else SharedCounting(quotas, clock, owner_reserve=owner_reserve)
+        )
+        self.admit: Final = self._counting.admit
+        self.admit_drawing: Final = self._counting.admit_drawing
         self._commit: Final = GroupCommit[_Asked, Outcome | None](store, _decide, on_batch=on_batch)
-        self._windows: dict[str, Window] = {}
 
     async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:
-        """Serve one command of a project whose quota is `requests_per_minute` (0: none)."""
+        """Serve one command of a project whose quota is `requests_per_minute` (0: none).
+
+        `admit` and `admit_drawing` are its first half: they count a request before anything but its bearer is looked
+        at. Whoever takes that half alone hands the admission to `perform_admitted`, or to `abandon` where the request
+        turns out to hold no command.
+        """
         may_draw_on_reserve = isinstance(command, Renew | Release)
         admission = self.admit(project_id, requests_per_minute, may_draw_on_reserve=may_draw_on_reserve)
+        if admission is None:
+            admission = await self.admit_drawing(
+                project_id, requests_per_minute, may_draw_on_reserve=may_draw_on_reserve
+            )
         return Reply(await self.perform_admitted(project_id, key, command, admission), admission)
-
-    def admit(self, project_id: str, requests_per_minute: int, *, may_draw_on_reserve: bool) -> Admission:
-        """Count one request, before anything but its bearer is looked at.
-
-        Whoever takes this first half of `perform` hands the admission to `perform_admitted`, or to `abandon` where
-        the request turns out to hold no command.
-        """
-        now_ms = self._clock.now_ms()
-        window, admission = admit(
-            self._windows.get(project_id),
-            now_ms,
-            limit=requests_per_minute,
-            may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve,
-        )
-        if project_id not in self._windows and len(self._windows) >= WINDOWS_MAX:
-            self._forget_old_windows(now_ms)
-        self._windows[project_id] = window
-        return admission
 
     async def perform_admitted(
         self, project_id: str, key: LockKey, command: Command, admission: Admission
@@ -98,10 +97,10 @@ class LockService:
             outcome = await self._commit.submit(RecordKey(project_id, key), asked)
         except StoreUnavailableError as error:
             if asked.owner_only:
-                self._give_back(project_id, admission)  # it proved no ownership
+                self._counting.give_back(project_id, admission)  # it proved no ownership
             return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
         if outcome is None:
-            self._give_back(project_id, admission)
+            self._counting.give_back(project_id, admission)
             return _spent(admission)
         return outcome
 
@@ -113,23 +112,13 @@ class LockService:
         if admission.verdict is Verdict.ADMITTED:
             return None
         if admission.verdict is Verdict.RESERVE:
-            self._give_back(project_id, admission)
+            self._counting.give_back(project_id, admission)
         return _spent(admission)
 
     async def close(self) -> None:
         """Answer what waits, refuse what comes later."""
         await self._commit.close()
-
-    def _give_back(self, project_id: str, admission: Admission) -> None:
-        window = self._windows.get(project_id)
-        if window is not None:
-            self._windows[project_id] = given_back(window, admission)
-
-    def _forget_old_windows(self, now_ms: int) -> None:
-        """Windows of minutes gone by say nothing any more."""
-        self._windows = {
-            project_id: window for project_id, window in self._windows.items() if window_at(window, now_ms) is window
-        }
+        await self._counting.close()
 
 
 def _decide(record: LockRecord | None, asked: _Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:

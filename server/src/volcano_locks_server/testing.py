@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
@@ -43,6 +44,18 @@ class ManualClock:
                 raise ValueError(f"a clock never goes back; it is {self._now_ms}, got {now_ms}")
             self._now_ms = now_ms
             return self._now_ms
+
+
+class MemoryQuotas:
+    """A `QuotaStore` for several services in one event loop. `gone` counts what was drawn, by project and minute."""
+
+    def __init__(self) -> None:
+        self.gone: Final[Counter[tuple[str, int]]] = Counter()
+
+    async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
+        drawn = max(0, min(wanted, limit - self.gone[project_id, window_started_at_ms]))
+        self.gone[project_id, window_started_at_ms] += drawn
+        return drawn
 
 
 @dataclass(frozen=True, slots=True)

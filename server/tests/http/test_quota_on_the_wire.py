@@ -1,6 +1,15 @@
 """The quota as callers see it: what counts, what every answer tells, and the owners' reserve."""
 
+from collections.abc import AsyncIterator
+
+import httpx2
 import pytest
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.http.access import Access
+from volcano_locks_server.http.app import App
+from volcano_locks_server.service import LockService
+from volcano_locks_server.testing import MemoryQuotas
 
 from .conftest import House, new_token, problem
 
@@ -114,3 +123,58 @@ async def test_a_changed_quota_counts_from_the_next_request(house: House) -> Non
     assert problem(await house.ask("GET", "/locks/a")) == (429, "lock_rate_limited")
     await house.set_quota(3)
     assert (await house.ask("GET", "/locks/a")).status_code == 200
+
+
+class SharedCount(MemoryQuotas):
+    away = False
+
+    async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
+        if self.away:
+            raise StoreUnavailableError("away", "what the store says")
+        return await super().take(project_id, window_started_at_ms, limit=limit, wanted=wanted)
+
+
+@pytest.fixture
+async def shared(house: House) -> AsyncIterator[SharedCount]:
+    """The house over the same store with a count that it shares with other nodes."""
+    count, server = SharedCount(), house.server
+    store, clock = server.store, house.clock
+    service = LockService(store.locks, clock, quotas=count)
+    access = Access(store.registry, clock, server.admin_token)
+    app = App(
+        service=service, store=store.locks, registry=store.registry, access=access,
+        clock=clock, log=server.log, metrics=server.metrics,
+    )  # fmt: skip
+    await house.client.aclose()
+    house.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://locks.test")
+    yield count
+    await house.client.aclose()
+    await service.close()
+
+
+async def test_what_other_nodes_drew_is_gone_here_too(house: House, shared: SharedCount) -> None:
+    """QUOTA-7: until the store says so, this node tells what it knows."""
+    await house.set_quota(80)
+    assert told(await house.ask("GET", "/locks/a"))[:2] == (80, 79)
+    (place,) = shared.gone
+    shared.gone[place] = 80
+    assert told(await house.ask("GET", "/locks/a"))[:2] == (80, 78), "drawn ahead"
+    answer = await house.ask("GET", "/locks/a")
+    assert problem(answer) == (429, "lock_rate_limited")
+    assert told(answer)[:2] == (80, 0)
+
+
+async def test_what_cannot_be_counted_is_not_served(house: House, shared: SharedCount) -> None:
+    """QUOTA-8: 503 without the store's own words and without a quota, and counted by nobody."""
+    await house.set_quota(3)
+    token = new_token()
+    assert (await house.acquire("a", token)).status_code == 201
+    shared.away = True
+    for _ in range(3):
+        answer = await house.acquire("a", token)
+        assert problem(answer) == (503, "lock_unavailable")
+        assert "what the store says" not in answer.text
+        assert answer.headers["retry-after"] == "1"
+        assert "x-ratelimit-limit" not in answer.headers
+    shared.away = False
+    assert told(await house.acquire("a", token))[:2] == (3, 1)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from volcano_locks_server import service as service_module
+from volcano_locks_server import counting
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
 from volcano_locks_server.limits import LockKey
@@ -82,15 +82,14 @@ async def test_the_reserve_is_bounded_even_when_owners_ask_at_once(service: Lock
     assert sum(isinstance(reply.outcome, Granted) for reply in replies) == 4 + 5
 
 
-async def test_windows_of_past_minutes_are_forgotten(
-    service: LockService, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(service_module, "WINDOWS_MAX", 3)
+def test_windows_of_past_minutes_are_forgotten(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "WINDOWS_MAX", 3)
+    one = counting.OwnCounting(clock, owner_reserve=True)
     for project in "abc":
-        await service.perform(project, 1, KEY, Read())
+        one.admit(project, 1, may_draw_on_reserve=False)
     clock.advance(60_000)
-    await service.perform("d", 1, KEY, Read())
-    assert len(service._windows) == 1
+    one.admit("d", 1, may_draw_on_reserve=False)
+    assert len(one._windows) == 1
 
 
 async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota(clock: ManualClock) -> None:

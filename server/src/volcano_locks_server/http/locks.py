@@ -137,11 +137,13 @@ class LockRoutes:
             raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
         authorization = request.found.get(_AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
-        request.admission = admission = self._service.admit(
-            caller.project_id,
-            caller.requests_per_minute,
-            may_draw_on_reserve=operation is _RENEW or operation is _RELEASE,
-        )
+        may_draw = operation is _RENEW or operation is _RELEASE
+        admission = self._service.admit(caller.project_id, caller.requests_per_minute, may_draw_on_reserve=may_draw)
+        if admission is None:
+            admission = await self._service.admit_drawing(
+                caller.project_id, caller.requests_per_minute, may_draw_on_reserve=may_draw
+            )
+        request.admission = admission
         if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(caller.project_id, admission)):
             return denied
         try:
