@@ -25,7 +25,7 @@ from .http.listener import Listener, tls_context
 from .http.wire import Receive, Scope, Send
 from .service import LockService
 from .settings import Settings, SettingsError
-from .stores import OpenStore, open_store, sqlite_path
+from .stores import OpenStore, open_store, shown_url, sqlite_path
 from .telemetry import Log, Metrics, new_log
 
 DRAIN_SECONDS_MAX: Final = 15.0
@@ -130,7 +130,7 @@ class Server:
         except BaseException:
             await self._close()
             raise
-        self.log.event("started", url=self.url, store=self.settings.store.partition("?")[0])
+        self.log.event("started", url=self.url, store=shown_url(self.settings.store))
 
     @contextlib.contextmanager
     def _listening(self) -> Iterator[None]:

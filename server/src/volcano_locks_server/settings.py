@@ -63,7 +63,7 @@ _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 class Settings:
     """How a server is to run. Raises SettingsError where the parts do not fit together."""
 
-    store: str = "sqlite:///volcano-locks.db"
+    store: str = field(default="sqlite:///volcano-locks.db", repr=False)  # may hold a password: stores.shown_url
     host: str = "127.0.0.1"
     port: int = PORT_DEFAULT
     admin_token: str | None = field(default=None, repr=False)

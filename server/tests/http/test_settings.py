@@ -80,6 +80,10 @@ def test_the_admin_token_is_not_in_the_repr() -> None:
     assert TOKEN not in repr(Settings(admin_token=TOKEN))
 
 
+def test_a_password_in_the_store_s_url_is_not_in_the_repr() -> None:
+    assert "hunter2" not in repr(Settings(store="postgresql://me:hunter2@db/locks"))
+
+
 def test_a_made_admin_token_is_kept_for_the_next_start(tmp_path: Path) -> None:
     database = tmp_path / "locks.db"
     made = admin_token(Settings(), database)

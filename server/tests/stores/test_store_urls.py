@@ -50,10 +50,12 @@ def test_a_store_without_a_file_has_no_path(url: str) -> None:
     ("url", "told"),
     [
         ("postgresql://u:secret@a:1,b:2/db?password=secret", "postgresql://a:1,b:2/db"),
-        ("postgresql://u:se@cret/?@h/db", "postgresql://h/db"),
+        ("postgresql://u:se@cret/@h/db", "postgresql://h/db"),
         ("etcd://u:secret@a:2379,b:2379", "etcd://a:2379,b:2379"),
         ("sqlite:////home/me@work/what?.db", "sqlite:////home/me@work/what?.db"),
         ("memory://", "memory://"),
+        ("postgresql://h/db?user=u&password=p@ss", "postgresql://…"),
+        ("postgresql://u:pa?ss@h/db", "postgresql://…"),
     ],
 )
 def test_a_url_is_shown_without_its_secrets(url: str, told: str) -> None:

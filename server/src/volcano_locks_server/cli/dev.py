@@ -72,8 +72,10 @@ async def _announce(server: "Server") -> None:
 
 
 def _told(server: "Server", secret: str) -> list[str]:
+    from ..stores import shown_url  # noqa: PLC0415
+
     in_memory = server.settings.store == "memory://"
-    kept = "in memory, gone when this stops" if in_memory else f"in {server.settings.store}"
+    kept = "in memory, gone when this stops" if in_memory else f"in {shown_url(server.settings.store)}"
     return [
         f"  A lock service on {server.url} for this machine alone.",
         f"  Data: {kept}. Project and service key: {NAME}.",

@@ -7,7 +7,7 @@ import click
 
 from ..admin_token import token_path
 from ..settings import SETTINGS, Setting, Settings
-from ..stores import sqlite_path
+from ..stores import shown_url, sqlite_path
 from .running import explained, serve_until_asked_to_stop
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def serve(**flags: object) -> None:
 
 async def _announce(server: "Server") -> None:
     """For the person who started it, on stdout: stderr is the log, and nothing but JSON."""
-    click.echo(f"listening on {server.url}, data in {server.settings.store}")
+    click.echo(f"listening on {server.url}, data in {shown_url(server.settings.store)}")
     click.echo(_admin_token_place(server.settings))
 
 

@@ -61,7 +61,10 @@ def shown_url(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" or not separator:
         return url if separator else shown(url)
-    return f"{scheme}://{rest.rpartition('@')[2].partition('?')[0]}"
+    before, at, place = rest.rpartition("@")
+    if at and "?" in before:  # of the @ in a parameter or of a ? in a password; what is after it may be either's
+        return f"{scheme}://…"
+    return f"{scheme}://{place.partition('?')[0]}"
 
 
 async def open_store(url: str, clock: Clock) -> OpenStore:
