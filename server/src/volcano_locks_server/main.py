@@ -10,6 +10,7 @@ is nothing but a server. A `Server` is an ASGI application too, for those who br
 import asyncio
 import contextlib
 import errno
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from types import TracebackType
@@ -41,13 +42,26 @@ class ListenError(SettingsError):
 
 
 class Server:
-    """One server. `start`, then `close`; or `async with`. Not to be started twice."""
+    """One server. `start`, then `close`; or `async with`. Not to be started twice.
 
-    def __init__(self, settings: Settings, *, clock: Clock | None = None, log_stream: TextIO | None = None) -> None:
+    `bound` is a socket that has the settings' address already, and `worker` the number of this one among several
+    processes that share it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        clock: Clock | None = None,
+        log_stream: TextIO | None = None,
+        bound: socket.socket | None = None,
+        worker: int | None = None,
+    ) -> None:
         self.settings: Final = settings
         self.clock: Final[Clock] = clock if clock is not None else SystemClock()
-        self.log: Final[Log] = new_log(settings.log_level, log_stream)
-        self.metrics: Final = Metrics(log_lines_dropped=lambda: self.log.writer.dropped)
+        self.log: Final[Log] = new_log(settings.log_level, log_stream, worker=worker)
+        self.metrics: Final = Metrics(log_lines_dropped=lambda: self.log.writer.dropped, worker=worker)
+        self._bound: Final = bound
         self.admin_token = ""
         self._store: OpenStore | None = None
         self._service: LockService | None = None
@@ -119,27 +133,18 @@ class Server:
         """
         settings = self.settings
         try:
-            listener = Listener(host=settings.host, port=settings.port, tls=_tls(settings))
-            with self._listening():
+            listener = Listener(host=settings.host, port=settings.port, tls=_tls(settings), bound=self._bound)
+            with listening_on(settings):
                 listener.bind()
             self._listener = listener
             await self.open()
             self.metrics.connections = lambda: listener.connections
-            with self._listening():
+            with listening_on(settings):
                 await listener.start(self.app)
         except BaseException:
             await self._close()
             raise
         self.log.event("started", url=self.url, store=shown_url(self.settings.store))
-
-    @contextlib.contextmanager
-    def _listening(self) -> Iterator[None]:
-        """Inside, the address may turn out not to be had: ListenError."""
-        try:
-            yield
-        except OSError as error:
-            where = f"{self.settings.host} port {self.settings.port}"
-            raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
 
     async def close(self) -> None:
         """Answer what is in flight, turn the rest away, let go of everything; within about DRAIN_SECONDS_MAX."""
@@ -233,6 +238,16 @@ class Server:
                 self.log.trouble("store_unavailable", chore=chore.__name__, cause=error.cause_code)
             except Exception as error:  # noqa: BLE001 - a chore with a bug must not end silently, nor end the others
                 self.log.bug("chore_failed", error, chore=chore.__name__)
+
+
+@contextlib.contextmanager
+def listening_on(settings: Settings) -> Iterator[None]:
+    """Inside, the settings' address may turn out not to be had: ListenError."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{settings.host} port {settings.port}"
+        raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
 
 
 def _why_not(error: OSError) -> str:

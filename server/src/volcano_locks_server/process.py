@@ -21,15 +21,22 @@ async def _say_nothing(_server: Server) -> None:
     return
 
 
-def run(server: Server, *, started: Callable[[Server], Awaitable[None]] = _say_nothing) -> None:
+def run(
+    server: Server,
+    *,
+    started: Callable[[Server], Awaitable[None]] = _say_nothing,
+    lifeline: int | None = None,
+) -> None:
     """Run until SIGTERM or SIGINT, then stop gracefully. For a process that is nothing but this server.
 
-    `started` is awaited once it listens. A second signal ends the process at once. Raises what `Server.start` raises.
+    `started` is awaited once it listens. A second signal ends the process at once. `lifeline` is a descriptor that
+    becomes readable when the process that watches over this one is gone: then it stops, too, and as that one decides
+    when to end at once, further signals change nothing. Raises what `Server.start` raises.
     """
     allow_many_files()
     _rest_garbage_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_forever(server, started))
+        runner.run(run_forever(server, started, lifeline))
 
 
 def _rest_garbage_collector() -> None:
@@ -41,7 +48,9 @@ def _rest_garbage_collector() -> None:
     gc.set_threshold(*COLLECT_AFTER_OBJECTS)
 
 
-async def run_forever(server: Server, started: Callable[[Server], Awaitable[None]]) -> None:
+async def run_forever(
+    server: Server, started: Callable[[Server], Awaitable[None]], lifeline: int | None = None
+) -> None:
     """`run`, in the loop that is running."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
@@ -52,8 +61,14 @@ async def run_forever(server: Server, started: Callable[[Server], Awaitable[None
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
+    def lifeline_cut() -> None:
+        loop.remove_reader(lifeline)
+        stop.set()
+
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, first_signal)
+        loop.add_signal_handler(number, first_signal if lifeline is None else stop.set)
+    if lifeline is not None:
+        loop.add_reader(lifeline, lifeline_cut)
     try:
         async with server:
             bridge = _LogBridge(server.log)

@@ -16,8 +16,10 @@ from .limits import shown
 PORT_DEFAULT: Final = 7420
 ADMIN_TOKEN_LENGTH_MIN: Final = 16
 ADMIN_TOKEN_LENGTH_MAX: Final = 256
+WORKERS_MAX: Final = 64
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
+_ONE_PROCESS: Final = frozenset({"sqlite", "memory"})
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 _ADMIN_TOKEN: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+", re.ASCII)
@@ -54,6 +56,7 @@ SETTINGS: Final = (
     Setting("tls_key", "PEM file of the certificate's private key"),
     Setting("behind_proxy", "a proxy in front speaks TLS: plain HTTP may leave this machine", switch=True),
     Setting("owner_reserve", "owners may renew and release after their project's quota is spent", switch=True),
+    Setting("workers", "how many processes serve the port, over a store that many can use"),
     Setting("log_level", "how much is logged: debug, info, warning or error"),
 )
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
@@ -71,11 +74,17 @@ class Settings:
     tls_key: Path | None = None
     behind_proxy: bool = False
     owner_reserve: bool = True
+    workers: int = 1
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65_535:
             raise _refused("port", "must be a whole number from 0 to 65535", self.port)
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise _refused("workers", f"must be a whole number from 1 to {WORKERS_MAX}", self.workers)
+        if self.workers > 1 and (scheme := self.store.partition("://")[0]) in _ONE_PROCESS:
+            needs = f"must be 1: only one process can use a {scheme} store; postgresql:// and etcd:// serve many"
+            raise _refused("workers", needs, self.workers)
         if self.log_level not in LOG_LEVELS:
             raise _refused("log_level", f"must be one of {', '.join(LOG_LEVELS)}", self.log_level)
         if self.admin_token is not None:
@@ -123,7 +132,8 @@ def _number(name: str, value: object) -> object:
         return int(value)
     if type(value) is int:
         return value
-    raise _refused(name, "must be a whole number from 0 to 65535", value)
+    low, high = _NUMBERS[name]
+    raise _refused(name, f"must be a whole number from {low} to {high}", value)
 
 
 def _switch(name: str, value: object) -> object:
@@ -137,8 +147,10 @@ def _path(_name: str, value: object) -> object:
     return Path(str(value))
 
 
+_NUMBERS: Final = {"port": (0, 65_535), "workers": (1, WORKERS_MAX)}
 _PARSERS: Final[Mapping[str, Callable[[str, object], object]]] = {
     "port": _number,
+    "workers": _number,
     "tls_certificate": _path,
     "tls_key": _path,
     "behind_proxy": _switch,

@@ -31,6 +31,8 @@ def assert_one_sentence(ended: Ended, exit_code: int, *words: str) -> None:
         (["--port", "65536"], ["--port", "65535", "65536"]),
         (["--host", "0.0.0.0"], ["not loopback", "--tls-certificate", "--behind-proxy", "0.0.0.0"]),
         (["--tls-certificate", "cert.pem"], ["--tls-key", "go together"]),
+        (["--workers", "2"], ["--workers", "must be 1", "sqlite", "postgresql://", "etcd://"]),
+        (["--workers", "2", "--store", "memory://"], ["--workers", "must be 1", "memory"]),
         (["--log-level", "loud"], ["--log-level", "debug, info, warning, error", "loud"]),
         (["--store", "locks.db"], ["--store", "sqlite:///relative.db", "locks.db"]),
         (["--store", "etcd://me:hunter2@db:2379"], ["--store", "not in this release"]),

@@ -25,7 +25,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
 
 def test_every_setting_can_come_from_the_environment() -> None:
     environ = {
-        "VOLCANO_LOCKS_STORE": "memory://",
+        "VOLCANO_LOCKS_STORE": "postgresql://db/locks",
         "VOLCANO_LOCKS_HOST": "0.0.0.0",
         "VOLCANO_LOCKS_PORT": "0",
         "VOLCANO_LOCKS_ADMIN_TOKEN": TOKEN,
@@ -33,12 +33,13 @@ def test_every_setting_can_come_from_the_environment() -> None:
         "VOLCANO_LOCKS_TLS_KEY": "/k.pem",
         "VOLCANO_LOCKS_BEHIND_PROXY": "yes",
         "VOLCANO_LOCKS_OWNER_RESERVE": "off",
+        "VOLCANO_LOCKS_WORKERS": "4",
         "VOLCANO_LOCKS_LOG_LEVEL": "debug",
     }
     assert set(environ) == {setting.variable for setting in SETTINGS}
     assert Settings.load({}, environ) == Settings(
-        store="memory://", host="0.0.0.0", port=0, admin_token=TOKEN, tls_certificate=Path("/c.pem"),
-        tls_key=Path("/k.pem"), behind_proxy=True, owner_reserve=False, log_level="debug",
+        store="postgresql://db/locks", host="0.0.0.0", port=0, admin_token=TOKEN, tls_certificate=Path("/c.pem"),
+        tls_key=Path("/k.pem"), behind_proxy=True, owner_reserve=False, workers=4, log_level="debug",
     )  # fmt: skip
 
 
@@ -48,6 +49,7 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("port", "http"), ("port", "65536"), ("port", "-1"), ("port", "7.0"), ("log_level", "loud"),
         ("behind_proxy", "maybe"), ("owner_reserve", "2"), ("tls_certificate", "/c.pem"), ("tls_key", "/k.pem"),
         ("host", "0.0.0.0"), ("host", "locks.example"), ("host", "192.168.0.1"), ("host", "::"),
+        ("workers", "0"), ("workers", "65"), ("workers", "many"), ("workers", "2"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_by_name(name: str, value: str) -> None:

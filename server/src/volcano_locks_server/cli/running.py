@@ -32,5 +32,9 @@ def serve_until_asked_to_stop(settings: "Settings", announce: Callable[["Server"
     """Serve with these settings until SIGTERM or SIGINT; `announce` is awaited once the server listens."""
     from ..main import Server  # noqa: PLC0415
     from ..process import run  # noqa: PLC0415
+    from ..workers import run_workers  # noqa: PLC0415
 
-    run(Server(settings), started=announce)
+    if settings.workers > 1:
+        run_workers(settings, settings.workers, announce)
+    else:
+        run(Server(settings), started=announce)

@@ -20,6 +20,7 @@ METAVARS: Final = {
     "port": "NUMBER",
     "tls_certificate": "FILE",
     "tls_key": "FILE",
+    "workers": "NUMBER",
     "log_level": "LEVEL",
 }
 
@@ -57,6 +58,7 @@ def serve(**flags: object) -> None:
     Examples:
       volcano-locks serve --store sqlite:////var/lib/volcano-locks/locks.db
       volcano-locks serve --host 0.0.0.0 --behind-proxy
+      volcano-locks serve --store postgresql://locks@db/locks --workers 4
       volcano-locks serve --host 0.0.0.0 \\
           --tls-certificate /etc/tls/cert.pem --tls-key /etc/tls/key.pem
 

@@ -26,13 +26,24 @@ HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
 
 
 class Listener:
-    """Has its address from `bind` to `close`, and accepts connections for an app from `start` on."""
+    """Has its address from `bind` to `close`, and accepts connections for an app from `start` on.
 
-    def __init__(self, *, host: str, port: int, tls: ssl.SSLContext | None, connections_max: int | None = None) -> None:
+    `bound` is a socket that has the address already, shared with other processes maybe.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        bound: socket.socket | None = None,
+        connections_max: int | None = None,
+    ) -> None:
         self._host: Final = host
         self._port: Final = port
         self._tls: Final = tls
-        self._bound: socket.socket | None = None
+        self._bound = bound
         self._state: Final = ServerState()
         self._connections: Final = Connections(
             cast("Collection[BoundedHttpProtocol]", self._state.connections), limit=connections_max
@@ -48,7 +59,8 @@ class Listener:
 
     def bind(self) -> None:
         """Take the address; whoever connects is refused until `start`. Raises OSError where it cannot be had."""
-        self._bound = _bound(self._host, self._port)
+        if self._bound is None:
+            self._bound = bound_socket(self._host, self._port)
 
     async def start(self, app: App) -> None:
         """Listen and accept. Raises OSError where another program listens there by now."""
@@ -117,8 +129,8 @@ def _config(app: App) -> Config:
     return config
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """Like `socket.create_server`, but not listening."""
+def bound_socket(host: str, port: int) -> socket.socket:
+    """Like `socket.create_server`, but not listening. Raises OSError."""
     family, _, _, _, address = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] != socket.AF_INET,

@@ -4,7 +4,7 @@ Both belong to one `Server`; several live side by side in a process. Neither eve
 credential. Lock keys and project ids may stand in a log line and never in a metric's label.
 """
 
-from .log import LineWriter, Log, new_log
+from .log import LineWriter, Log, PlainWriter, new_log
 from .metrics import Metrics
 
-__all__ = ["LineWriter", "Log", "Metrics", "new_log"]
+__all__ = ["LineWriter", "Log", "Metrics", "PlainWriter", "new_log"]

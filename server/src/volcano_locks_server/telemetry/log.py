@@ -69,10 +69,24 @@ class LineWriter:
                 return
 
 
-class Log:
-    """A structured log. `debug` tells whether anything is written at that level: ask before building a line."""
+class PlainWriter(LineWriter):
+    """Writes each line at once, without a thread: for a process that forks and serves nobody by itself."""
 
-    def __init__(self, writer: LineWriter, level: str) -> None:
+    def write(self, line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(line + "\n")
+            self._stream.flush()
+
+    debug = info = warning = error = critical = write
+
+
+class Log:
+    """A structured log. `debug` tells whether anything is written at that level: ask before building a line.
+
+    `everywhere` are fields that stand in every line.
+    """
+
+    def __init__(self, writer: LineWriter, level: str, **everywhere: object) -> None:
         self.debug: Final = LEVELS[level] <= logging.DEBUG
         self.writer: Final = writer
         self._info: Final = LEVELS[level] <= logging.INFO
@@ -86,6 +100,7 @@ class Log:
             ],
             wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
             cache_logger_on_first_use=True,
+            **everywhere,
         )
         self._second = 0
         self._left = OFTEN_PER_SECOND_MAX
@@ -124,9 +139,9 @@ class Log:
         return True
 
 
-def new_log(level: str, stream: TextIO | None = None) -> Log:
-    """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, by default stderr."""
-    return Log(LineWriter(stream), level)
+def new_log(level: str, stream: TextIO | None = None, *, worker: int | None = None) -> Log:
+    """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, by default stderr; of that worker, if any."""
+    return Log(LineWriter(stream), level, **({} if worker is None else {"worker": worker}))
 
 
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:

@@ -40,9 +40,13 @@ class Histogram:
 
 
 class Metrics(Collector):
-    """Everything one server counts. No lock's or project's name is ever a label."""
+    """Everything one server counts. No lock's or project's name is ever a label.
 
-    def __init__(self, *, log_lines_dropped: Callable[[], int] = lambda: 0) -> None:
+    `worker`, where it is one of several that share a port, is a label of everything: a scrape reaches any of them.
+    """
+
+    def __init__(self, *, log_lines_dropped: Callable[[], int] = lambda: 0, worker: int | None = None) -> None:
+        self._worker: Final = worker
         self.requests: Final[dict[tuple[str, str], int]] = {}
         self.request_seconds: Final[dict[str, Histogram]] = {}
         self.store_errors: Final[dict[str, int]] = {}
@@ -79,6 +83,13 @@ class Metrics(Collector):
         return generate_latest(self._families)
 
     def collect(self) -> Iterable[Metric]:
+        for family in self._families_now():
+            if self._worker is not None:
+                mine = {"worker": str(self._worker)}
+                family.samples = [sample._replace(labels={**sample.labels, **mine}) for sample in family.samples]
+            yield family
+
+    def _families_now(self) -> Iterable[Metric]:
         yield _counts(
             "volcano_locks_requests", "Lock requests answered", ("operation", "outcome"), self.requests.items()
         )
