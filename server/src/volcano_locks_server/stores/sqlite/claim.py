@@ -37,13 +37,8 @@ class Claim:
     @classmethod
     def take(cls, named: Path) -> Self:
         """Lock the file and create it where it is missing, mode 0600. StoreUnavailableError says what is in the way."""
-        try:
-            path = Path(os.path.realpath(named))
-            if path.is_dir():
-                raise IsADirectoryError(errno.EISDIR, "is a directory")
-            claim = cls(path, _locked(path))
-        except OSError as error:
-            raise file_fault(error, named) from error
+        claim = cls.take_name(named)
+        path = claim.path
         try:
             _create(path)
         except BaseException as error:
@@ -52,6 +47,17 @@ class Claim:
                 raise file_fault(error, named) from error
             raise
         return claim
+
+    @classmethod
+    def take_name(cls, named: Path) -> Self:
+        """Lock the name alone, whatever stands there or does not. StoreUnavailableError says what is in the way."""
+        try:
+            path = Path(os.path.realpath(named))
+            if path.is_dir():
+                raise IsADirectoryError(errno.EISDIR, "is a directory")
+            return cls(path, _locked(path))
+        except OSError as error:
+            raise file_fault(error, named) from error
 
     def remember(self) -> None:
         """Take the files on disk as they are now for the true ones."""

@@ -38,7 +38,7 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
     try:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
-        version = _version(connection)
+        version = schema_version(connection)
         _set_up(connection)
         _migrate(connection, version)
         with suppress(apsw.FullError):  # it synced the log first, which is what counts; reads go on meanwhile
@@ -96,7 +96,7 @@ def _set_up(connection: apsw.Connection) -> None:
         connection.execute(f"PRAGMA {setting}").fetchall()
 
 
-def _version(connection: apsw.Connection) -> int:
+def schema_version(connection: apsw.Connection) -> int:
     """The file's schema version, 0 for an empty file. StoreUnavailableError if this release must not touch it."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").get == 0:
         return 0

@@ -10,6 +10,7 @@ import apsw
 from ...clock import Clock
 from ...errors import StoreUnavailableError
 from ..refusals import instant
+from .backup import SqliteBackups
 from .claim import Claim
 from .connection import open_connection
 from .faults import store_fault
@@ -30,6 +31,7 @@ class SqliteFile:
         self._writer: Final = writer
         self.locks: Final = SqliteStore(connection, writer, claim, clock)
         self.registry: Final = SqliteRegistry(connection, writer, claim)
+        self.backups: Final = SqliteBackups(connection, writer, claim.path)
         self.snapshot: Final = SqliteSnapshot(connection, writer, self.locks)
 
     @classmethod
