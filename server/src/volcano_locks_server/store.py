@@ -59,6 +59,16 @@ class LockStore(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class StoreCounts:
+    """What a store over a network did since it was opened, for the metrics."""
+
+    round_trips: int = 0
+    conflicts: int = 0  # a step that another node got in the way of
+    retries: int = 0  # steps done again for that
+    connects: int = 0
+
+
 class QuotaStore(Protocol):
     """The part of a project's minute that nodes share. Need not be durable. May raise `StoreUnavailableError`."""
 

@@ -1,9 +1,10 @@
-"""Both stores, open, under a clock that the test moves."""
+"""Every store, open, under a clock that the test moves."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from tests.engines import postgres
 
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
@@ -19,9 +20,26 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "locks.db"
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def store(request: pytest.FixtureRequest, path: Path, clock: ManualClock) -> AsyncIterator[OpenStore]:
+@pytest.fixture
+def database() -> str:
+    """The URL of an empty PostgreSQL database, on a server that all tests share."""
+    server = postgres.shared()
+    return server.url(server.new_database())
+
+
+def url_of(kind: str, request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store of that kind."""
+    match kind:
+        case "sqlite":
+            return f"sqlite:///{request.getfixturevalue('path')}"
+        case "postgres":
+            return str(request.getfixturevalue("database"))
+    return "memory://"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[OpenStore]:
     """Every promise of a store is tested on each of them."""
-    opened = await open_store("memory://" if request.param == "memory" else f"sqlite:///{path}", clock)
+    opened = await open_store(url_of(request.param, request), clock)
     yield opened
     await opened.close()

@@ -1,15 +1,17 @@
-"""Any story told to both stores and to a naive model ends the same way in all three, restarts included."""
+"""Any story told to every store and to a naive model ends the same way in all of them, restarts included."""
 
 import asyncio
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from tests.engines import postgres
 
 from volcano_locks_server.lease import (
     Acquire,
@@ -67,8 +69,20 @@ def answer_of(outcome: Outcome) -> Answer:
             return (code,)
 
 
+@cache
+def database() -> str:
+    """One for all stories: to empty it is quicker than to make it."""
+    return postgres.shared().new_database()
+
+
+def emptied() -> str:
+    """The URL of the database, as if nothing had happened in it."""
+    postgres.shared().execute("DROP SCHEMA IF EXISTS volcano_locks CASCADE", database())
+    return postgres.shared().url(database())
+
+
 class Stores(RuleBasedStateMachine):
-    """Both stores and the model, told the same story. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
+    """All stores and the model, told the same story. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,13 +95,14 @@ class Stores(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = ManualClock()
         self.oracle = Oracle(self.clock.now_ms())
-        self.stores = [self.opened("memory://"), self.opened(f"sqlite:///{self.directory}/locks.db")]
+        self.lasting = [f"sqlite:///{self.directory}/locks.db", emptied()]
+        self.stores = [self.opened(url) for url in ("memory://", *self.lasting)]
 
     @rule(batch=st.lists(deeds, min_size=1, max_size=8))
     def serve(self, batch: Sequence[Deed]) -> None:
         expected = [self.told(deed) for deed in batch]
         commands = [(key(deed[1]), command_of(deed)) for deed in batch]
-        for outcomes in self.both(lambda store: act(store.locks, *commands)):
+        for outcomes in self.each(lambda store: act(store.locks, *commands)):
             assert [answer_of(outcome) for outcome in outcomes] == expected
 
     @rule(span_ms=spans_ms)
@@ -96,17 +111,18 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def count(self) -> None:
-        assert self.both(lambda store: store.locks.count_held()) == [self.oracle.count_held()] * 2
+        assert self.each(lambda store: store.locks.count_held()) == [self.oracle.count_held()] * len(self.stores)
 
     @rule()
     def purge(self) -> None:
-        assert self.both(lambda store: store.locks.purge(limit=100)) == [self.oracle.purge()] * 2
+        assert self.each(lambda store: store.locks.purge(limit=100)) == [self.oracle.purge()] * len(self.stores)
 
     @rule()
     def restart(self) -> None:
         """What was acknowledged is there again, and its tokens do not fall."""
-        self.runner.run(self.stores.pop().close())
-        self.stores.append(self.opened(f"sqlite:///{self.directory}/locks.db"))
+        for place, url in enumerate(self.lasting, 1):
+            self.runner.run(self.stores[place].close())
+            self.stores[place] = self.opened(url)
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -136,7 +152,7 @@ class Stores(RuleBasedStateMachine):
     def opened(self, url: str) -> OpenStore:
         return self.runner.run(open_store(url, self.clock))
 
-    def both(self, ask: Callable[[OpenStore], Awaitable[T]]) -> list[T]:
+    def each(self, ask: Callable[[OpenStore], Awaitable[T]]) -> list[T]:
         async def asked() -> list[T]:
             return [await ask(store) for store in self.stores]
 

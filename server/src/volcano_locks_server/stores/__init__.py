@@ -10,11 +10,11 @@ from typing import Final
 
 from ..clock import Clock, SystemClock
 from ..limits import shown
-from ..snapshot import Snapshot
-from ..store import LockStore, QuotaStore, Registry
+from ..snapshot import Backups, Snapshot
+from ..store import LockStore, QuotaStore, Registry, StoreCounts
 
 POSTGRES: Final = frozenset({"postgresql", "postgres"})
-LATER: Final = frozenset({"etcd"})
+ETCD: Final = "etcd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class OpenStore:
 
     `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
     updates at once serve one process best; each key is to be in one of them only. `snapshot` reads and writes the
-    store as a whole; None for a store that cannot.
+    store as a whole; None for a store that cannot. `backups` None means that the engine's own tools back it up.
     """
 
     locks: LockStore
@@ -31,7 +31,9 @@ class OpenStore:
     close: Callable[[], Awaitable[None]]
     quotas: QuotaStore | None = None
     batches_in_flight: int = 1
+    counts: StoreCounts | None = None
     snapshot: Snapshot | None = None
+    backups: Backups | None = None
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -40,16 +42,14 @@ def sqlite_path(url: str) -> Path | None:
     The path is taken as it stands, without percent-decoding. Raises ValueError, for people to read, on anything else.
     """
     scheme, separator, rest = url.partition("://")
-    if scheme in LATER and separator:
-        raise ValueError(f"store {scheme}:// is not in this release: use sqlite:///locks.db, or memory:// for a trial")
-    if (scheme == "memory" and separator and not rest) or (scheme in POSTGRES and rest):
+    if (scheme == "memory" and separator and not rest) or (scheme in POSTGRES | {ETCD} and rest):
         return None
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 and not rest.endswith("/"):
         return Path(rest[1:])
     got = f"{scheme}://…" if separator else shown(url)  # what follows may hold a password
     raise ValueError(
-        "store must be sqlite:///relative.db, sqlite:////absolute.db or memory://, "
-        f"or postgresql://user:password@host/database; got {got}"
+        "store must be sqlite:///relative.db, sqlite:////absolute.db, postgresql://user:password@host/database, "
+        f"etcd://host:port,host:port or memory://; got {got}"
     )
 
 
@@ -79,9 +79,12 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
         from .sqlite import SqliteFile  # noqa: PLC0415 - only the store that is asked for is loaded
 
         file = await SqliteFile.open(path, clock)
-        return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot)
-    if url.partition("://")[0] in POSTGRES:
+        return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot, backups=file.backups)
+    scheme = url.partition("://")[0]
+    if scheme in POSTGRES:
         return await _open_postgres(url, None if isinstance(clock, SystemClock) else clock)
+    if scheme == ETCD:
+        return await _open_etcd(url, clock)
     from .memory import MemoryRegistry, MemorySnapshot, MemoryStore  # noqa: PLC0415
 
     locks = MemoryStore(clock)
@@ -97,7 +100,28 @@ async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
             f"store postgresql:// needs the package {error.name}: pip install 'volcano-locks-server[postgres]'"
         ) from None
     database = await PostgresDatabase.open(url, clock=clock)
-    return OpenStore(database.locks, database.registry, database.close, database.quotas, BATCHES_IN_FLIGHT)
+    return OpenStore(
+        database.locks, database.registry, database.close, database.quotas, BATCHES_IN_FLIGHT, database.counts
+    )
+
+
+async def _open_etcd(url: str, clock: Clock) -> OpenStore:
+    try:
+        from .etcd import BATCHES_IN_FLIGHT, EtcdCluster  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"store etcd:// needs the package {error.name}: pip install 'volcano-locks-server[etcd]'"
+        ) from None
+    cluster = await EtcdCluster.open(url, clock)
+    return OpenStore(
+        cluster.locks,
+        cluster.registry,
+        cluster.close,
+        cluster.quotas,
+        BATCHES_IN_FLIGHT,
+        cluster.members.counts,
+        cluster.snapshot,
+    )
 
 
 async def _nothing_to_close() -> None:

@@ -1,0 +1,44 @@
+"""A PostgreSQL database in use: its connections, and the ports over them."""
+
+from typing import Final, Self
+
+from ...clock import Clock
+from ...store import StoreCounts
+from .connections import Connections
+from .locks import PostgresStore
+from .quotas import PostgresQuotas
+from .registry import PostgresRegistry
+from .schema import brought_on
+
+BATCHES_IN_FLIGHT: Final = 2  # one is on its way while the other is committed
+
+
+class PostgresDatabase:
+    """`locks`, `registry` and `quotas` in one database, which any number of nodes share. Made by `open`."""
+
+    def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
+        self._connections: Final = connections
+        self.counts: Final = counts
+        self.locks: Final = PostgresStore(connections, counts, clock)
+        self.registry: Final = PostgresRegistry(connections)
+        self.quotas: Final = PostgresQuotas(connections)
+
+    @classmethod
+    async def open(cls, url: str, *, clock: Clock | None = None) -> Self:
+        """Connect, and bring the schema to the newest version. `clock` takes the place of the database's, for tests.
+
+        Raises ValueError for a URL that cannot be read, and StoreUnavailableError, whose message says what to do,
+        with nothing left open.
+        """
+        counts = StoreCounts()
+        connections = Connections(url, counts)
+        try:
+            await brought_on(connections)
+        except BaseException:
+            await connections.close()
+            raise
+        return cls(connections, counts, clock)
+
+    async def close(self) -> None:
+        """Finish what is under way, refuse what comes later, let go of every connection."""
+        await self._connections.close()

@@ -1,0 +1,119 @@
+"""Lock records in PostgreSQL, shared by any number of nodes.
+
+A step is one transaction: lock the rows in the order of their keys, read the database's clock, call the step, write
+what changed, commit. Rows that are there are locked by `FOR UPDATE`, so nobody writes between; a row that is not there
+is locked by inserting it, and where two insert the same one, the second undoes all and starts again. Locks are taken in
+one order, first those of rows that are there, then the new ones, so transactions wait for each other in no circle.
+
+`now` is read after the row locks (case 27). A row that is not there yet is judged by no instant at all: a first lease
+only begins at `now`, and if the insert had to wait meanwhile, it ends no later for that.
+
+Time never goes back (LEASE-1), however many databases take turns in being the primary: an instant before the one a
+record was written by, before one this node has seen, or before the newest one in the database is answered
+`clock_behind` until the clock has caught up. The newest one in the database may be a second old, so that it costs no
+write a batch; for a single lock its own record is exact.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ...clock import Clock
+from ...errors import StoreUnavailableError
+from ...lease import RETENTION_MS
+from ...store import RecordKey, Records, Step, StoreCounts
+from ..refusals import clock_behind
+from .connections import Connections, Transaction
+from .faults import is_conflict
+from .rows import NOW, lock_records, write_records, written_at_ms
+
+ATTEMPTS_MAX: Final = 5
+PURGE_ROWS_MAX: Final = 250  # of one transaction, so that nobody waits long for a row
+QUOTA_KEPT_MS: Final = 3_600_000
+
+_FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
+COUNT_HELD: Final = f"SELECT count(*) FROM volcano_locks.lock WHERE {_FREE_FROM} > $1"
+PURGE: Final = f"""
+    WITH gone AS (
+        DELETE FROM volcano_locks.lock WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM volcano_locks.lock WHERE {_FREE_FROM} <= $1 ORDER BY {_FREE_FROM} LIMIT $2
+            FOR UPDATE SKIP LOCKED)) RETURNING 1
+    ) SELECT count(*) FROM gone"""
+_PURGE_QUOTA: Final = """
+    DELETE FROM volcano_locks.quota WHERE ctid = ANY (ARRAY(
+        SELECT ctid FROM volcano_locks.quota WHERE window_started_at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))"""
+_PROVE: Final = "UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1)"
+
+
+class PostgresStore:
+    """The LockStore on `connections`. Made by `PostgresDatabase`. `clock` replaces the database's, for tests."""
+
+    def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
+        self._connections: Final = connections
+        self._counts: Final = counts
+        self._clock: Final = clock
+        self._newest_ms = 0
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        for _ in range(ATTEMPTS_MAX):
+            try:
+                results = await self._stepped(keys, step)
+            except StoreUnavailableError as error:
+                if error.__cause__ is None or not is_conflict(error.__cause__):
+                    raise
+                results = None
+            if results is not None:
+                return results
+            self._counts.conflicts += 1
+            self._counts.retries += 1
+        raise StoreUnavailableError("store_busy", "other nodes make the same locks at the same time: try again")
+
+    async def count_held(self) -> int:
+        async with self._connections.transaction() as transaction:
+            now_ms = await self._now_ms(transaction)
+            return int((await transaction.fetch(COUNT_HELD, now_ms))[0][0])
+
+    async def purge(self, *, limit: int) -> int:
+        """What another node has locked is passed over: it is being purged, or used again."""
+        gone = 0
+        while gone < limit:
+            part = min(limit - gone, PURGE_ROWS_MAX)
+            async with self._connections.transaction() as transaction:
+                now_ms = await self._now_ms(transaction)
+                went = int((await transaction.fetch(PURGE, now_ms - RETENTION_MS, part))[0][0])
+                await transaction.fetch(_PURGE_QUOTA, now_ms - QUOTA_KEPT_MS, PURGE_ROWS_MAX)
+            gone += went
+            if went < part:
+                break
+        return gone
+
+    async def ready(self) -> None:
+        """A real commit: it alone says that there is room to write, and a standby that confirms where one must."""
+        async with self._connections.transaction() as transaction:
+            await transaction.fetch(_PROVE, await self._now_ms(transaction))
+
+    async def _stepped(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
+        """The step's results; None if another node made a record of `keys` meanwhile and all was undone."""
+        async with self._connections.transaction() as transaction:
+            seen_ms = self._newest_ms
+            records, database_ms, remembered_ms = await lock_records(transaction, keys)
+            now_ms = self._judged_by(database_ms, max(seen_ms, remembered_ms), records)
+            stepped = step(records, now_ms)
+            is_written = await write_records(transaction, stepped.changed, records, now_ms)
+            transaction.keep = is_written and bool(stepped.changed)
+        return stepped.results if is_written else None
+
+    async def _now_ms(self, transaction: Transaction) -> int:
+        seen_ms = self._newest_ms
+        database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
+        return self._judged_by(database_ms, max(seen_ms, remembered_ms), {})
+
+    def _judged_by(self, database_ms: int, newest_ms: int, records: Records) -> int:
+        """The instant to judge by, unless time would go back: `newest_ms` was known before the clock was read."""
+        now_ms = database_ms if self._clock is None else self._clock.now_ms()
+        for record in records.values():
+            if record is not None:
+                newest_ms = max(newest_ms, written_at_ms(record))
+        if now_ms < newest_ms:
+            raise clock_behind(now_ms, newest_ms)
+        self._newest_ms = max(self._newest_ms, now_ms)
+        return now_ms

@@ -1,0 +1,257 @@
+"""Projects and service keys in PostgreSQL.
+
+Ids, names and secrets are unique by constraint, not by looking first: another node may be quicker in between. Lists go
+in the order of `number`, which is never used twice.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+import asyncpg
+
+from ...errors import LockError, StoreUnavailableError
+from ...store import Credential, Page, Project, ServiceKey
+from ..refusals import (
+    cursor_after,
+    place_of,
+    project_name_taken,
+    project_not_found,
+    service_key_name_taken,
+    service_key_not_found,
+)
+from .connections import NOT_WRITABLE, Connections, Row, Transaction
+
+DELETE_ROWS_MAX: Final = 250
+
+_PROJECT: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
+_KEY: Final = (
+    "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
+    "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
+)
+_KEY_WIDTH: Final = _KEY.count(",") + 1
+_TWICE: Final = {
+    "project_id_taken": "project with this id",
+    "service_key_id_taken": "service key with this id",
+    "secret_taken": "service key with this secret",
+}
+_CANNOT_WRITE: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+
+
+class PostgresRegistry:
+    """The Registry on `connections`. Made by `PostgresDatabase`."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections: Final = connections
+
+    async def add_project(self, project: Project) -> None:
+        sql = "INSERT INTO volcano_locks.project (id, name, requests_per_minute, created_at_ms) VALUES ($1, $2, $3, $4)"
+        cells = (project.id, project.name, project.requests_per_minute, project.created_at_ms)
+        async with self._writing(project.name) as transaction:
+            await transaction.fetch(sql, *cells)
+
+    async def project(self, project_id: str) -> Project:
+        async with self._reading() as transaction:
+            return await _project_of(transaction, project_id)
+
+    async def projects(self, *, limit: int, cursor: str | None) -> Page:
+        after = place_of("projects", cursor)
+        sql = f"SELECT number, {_PROJECT} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
+        async with self._reading() as transaction:
+            rows = await transaction.fetch(sql, after, limit + 1)
+        return Page([_project(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+
+    async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
+        sql = (
+            "UPDATE volcano_locks.project SET name = coalesce($2, name), "
+            f"requests_per_minute = coalesce($3, requests_per_minute) WHERE id = $1 RETURNING {_PROJECT}"
+        )
+        async with self._writing(name or "") as transaction:
+            rows = await transaction.fetch(sql, project_id, name, requests_per_minute)
+            if not rows:
+                raise project_not_found()
+        return _project(rows[0])
+
+    async def delete_project(self, project_id: str) -> None:
+        """The project and its keys go at once, its lock records then, in bites; a crash in between leaves records that
+        nobody can reach, and purging takes them when their time has come.
+        """
+        async with self._writing("") as transaction:
+            if not await transaction.fetch("DELETE FROM volcano_locks.project WHERE id = $1 RETURNING id", project_id):
+                raise project_not_found()
+        sql = """
+            WITH gone AS (
+                DELETE FROM volcano_locks.lock WHERE ctid = ANY (ARRAY(
+                    SELECT ctid FROM volcano_locks.lock WHERE project_id = $1 ORDER BY project_id, key LIMIT $2
+                    FOR UPDATE)) RETURNING 1
+            ) SELECT count(*) FROM gone"""
+        went = DELETE_ROWS_MAX
+        while went == DELETE_ROWS_MAX:
+            async with self._writing("") as transaction:
+                went = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
+
+    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
+        columns = _KEY.replace("service_key.", "")
+        sql = f"INSERT INTO volcano_locks.service_key ({columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+        async with self._writing(service_key.name) as transaction:
+            await transaction.fetch(sql, *_key_cells(service_key))
+            await _insert_secret(transaction, service_key.id, secret_digest)
+
+    async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
+        async with self._reading() as transaction:
+            return await _service_key_of(transaction, project_id, key_id)
+
+    async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
+        after = place_of("service-keys", cursor)
+        sql = (
+            f"SELECT number, {_KEY} FROM volcano_locks.service_key WHERE project_id = $1 AND number > $2 "
+            "ORDER BY number LIMIT $3"
+        )
+        async with self._reading() as transaction:
+            await _project_of(transaction, project_id)
+            rows = await transaction.fetch(sql, project_id, after, limit + 1)
+        return Page([_service_key(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+
+    async def delete_service_key(self, project_id: str, key_id: str) -> None:
+        async with self._writing("") as transaction:
+            sql = "DELETE FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2 RETURNING id"
+            if not await transaction.fetch(sql, project_id, key_id):
+                raise service_key_not_found()
+
+    async def replace_secret(
+        self,
+        project_id: str,
+        key_id: str,
+        *,
+        secret_digest: bytes,
+        key_prefix: str,
+        old_secret_good_until_ms: int | None,
+    ) -> ServiceKey:
+        """Only the secret before this one may live on; any older one ends now."""
+        changed = (
+            f"UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 RETURNING {_KEY}"
+        )
+        async with self._writing("") as transaction:
+            # First the key's row: two nodes that give it a new secret at once take turns.
+            rows = await transaction.fetch(changed, project_id, key_id, key_prefix)
+            if not rows:
+                raise service_key_not_found()
+            await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1 AND is_old", key_id)
+            if old_secret_good_until_ms is None:
+                await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1", key_id)
+            else:
+                old = "UPDATE volcano_locks.secret SET is_old = true, good_until_ms = $2 WHERE key_id = $1"
+                await transaction.fetch(old, key_id, old_secret_good_until_ms)
+            await _insert_secret(transaction, key_id, secret_digest)
+        return _service_key(rows[0])
+
+    async def credential(self, secret_digest: bytes) -> Credential | None:
+        sql = (
+            f"SELECT {_KEY}, {_PROJECT}, secret.good_until_ms FROM volcano_locks.secret "
+            "JOIN volcano_locks.service_key ON service_key.id = secret.key_id "
+            "JOIN volcano_locks.project ON project.id = service_key.project_id WHERE secret.digest = $1"
+        )
+        async with self._reading() as transaction:
+            rows = await transaction.fetch(sql, secret_digest)
+        if not rows:
+            return None
+        row = rows[0]
+        service_key = _service_key(row[:_KEY_WIDTH])
+        ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
+        return Credential(service_key, _project(row[_KEY_WIDTH:-1]), min(ends, default=None))
+
+    async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
+        """In the order of ids, so that two nodes that used the same keys do not wait for each other in a circle."""
+        if not last_used_at_ms:
+            return
+        sql = """
+            WITH touched AS (
+                SELECT id, at_ms FROM volcano_locks.service_key
+                JOIN unnest($1::text[], $2::bigint[]) AS used (key_id, at_ms) ON id = key_id
+                ORDER BY id FOR UPDATE OF service_key
+            )
+            UPDATE volcano_locks.service_key SET last_used_at_ms = greatest(coalesce(last_used_at_ms, 0), at_ms)
+            FROM touched WHERE service_key.id = touched.id"""
+        async with self._writing("") as transaction:
+            await transaction.fetch(sql, list(last_used_at_ms), list(last_used_at_ms.values()))
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[Transaction]:
+        """A standby would answer too, with keys that were revoked since: case 26."""
+        async with self._connections.transaction() as transaction:
+            if (await transaction.fetch(_CANNOT_WRITE))[0][0]:
+                self._connections.look_elsewhere()
+                raise StoreUnavailableError(*NOT_WRITABLE)
+            yield transaction
+            transaction.keep = False  # nothing was written, so nothing needs to be waited for
+
+    @asynccontextmanager
+    async def _writing(self, name: str) -> AsyncIterator[Transaction]:
+        """A constraint that refuses is told in the words of the registry; `name` is what was to be named."""
+        try:
+            async with self._connections.transaction() as transaction:
+                yield transaction
+        except StoreUnavailableError as error:
+            if isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError):
+                raise _refused(error.__cause__.constraint_name, name) from error
+            raise
+
+
+def _refused(constraint: str, name: str) -> LockError:
+    match constraint:
+        case "project_name_taken":
+            return project_name_taken(name)
+        case "service_key_name_taken":
+            return service_key_name_taken(name)
+        case "service_key_of_project":
+            return project_not_found()
+    if constraint in _TWICE:
+        return LockError("name_taken", f"a {_TWICE[constraint]} exists already")
+    return StoreUnavailableError("store_error", "the database refused a row; the log says why")
+
+
+async def _project_of(transaction: Transaction, project_id: str) -> Project:
+    rows = await transaction.fetch(f"SELECT {_PROJECT} FROM volcano_locks.project WHERE id = $1", project_id)
+    if not rows:
+        raise project_not_found()
+    return _project(rows[0])
+
+
+async def _service_key_of(transaction: Transaction, project_id: str, key_id: str) -> ServiceKey:
+    sql = f"SELECT {_KEY} FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2"
+    rows = await transaction.fetch(sql, project_id, key_id)
+    if not rows:
+        raise service_key_not_found()
+    return _service_key(rows[0])
+
+
+async def _insert_secret(transaction: Transaction, key_id: str, secret_digest: bytes) -> None:
+    sql = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
+    await transaction.fetch(sql, secret_digest, key_id)
+
+
+def _project(row: Row) -> Project:
+    return Project(*row)
+
+
+def _service_key(row: Row) -> ServiceKey:
+    key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
+    granted = tuple(permissions.split())
+    return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
+
+
+def _key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
+    return (
+        key.id,
+        key.project_id,
+        key.name,
+        key.key_prefix,
+        " ".join(key.permissions),
+        key.created_at_ms,
+        key.expires_at_ms,
+        key.last_used_at_ms,
+    )
+
+
+def _next_cursor(kind: str, rows: Sequence[Row], limit: int) -> str | None:
+    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None

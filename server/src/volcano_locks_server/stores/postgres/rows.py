@@ -1,0 +1,117 @@
+"""Lock records as rows, many a statement: one array for each column."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from ...lease import Free, Held, LockRecord
+from ...store import RecordKey
+from .connections import Row, Transaction
+
+DIGEST_BYTES: Final = 32
+
+_TYPES: Final = {
+    "project_id": "text",
+    "key": "text",
+    "fencing_token": "bigint",
+    "owner_digest": "bytea",
+    "expires_at_ms": "bigint",
+    "deadline_ms": "bigint",
+    "acquired_at_ms": "bigint",
+    "renewed_at_ms": "bigint",
+    "ttl_seconds": "bigint",
+    "holder": "text",
+    "freed_at_ms": "bigint",
+    "retired_digests": "bytea",
+}
+_COLUMNS: Final = ", ".join(_TYPES)
+_KEPT: Final = ", ".join(list(_TYPES)[2:])
+_NOWHERE: Final = ", ".join(f"NULL::{kind}" for kind in _TYPES.values())
+_CLOCK: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+_NO_LEASE: Final = (None,) * 7
+
+NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
+
+# The last row is read when all before it are locked, and with it the clock (case 27).
+LOCK: Final = f"""
+    SELECT {_COLUMNS}, NULL::bigint, NULL::bigint FROM (
+        SELECT lock.* FROM unnest($1::text[], $2::text[]) AS asked (project_id, key)
+        JOIN volcano_locks.lock ON lock.project_id = asked.project_id AND lock.key = asked.key
+        ORDER BY lock.project_id, lock.key FOR UPDATE OF lock
+    ) AS locked
+    UNION ALL SELECT {_NOWHERE}, {_CLOCK}, now_ms FROM volcano_locks.newest_instant"""
+
+# A row that was not there is locked by inserting it: whoever comes second inserts nothing. One after the other in the
+# order of keys, so that two who insert the same ones cannot wait for each other.
+WRITE: Final = f"""
+    WITH given AS (
+        SELECT * FROM unnest({", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))},
+            $13::boolean[]) AS given ({_COLUMNS}, is_new)
+    ), updated AS (
+        UPDATE volcano_locks.lock SET ({_KEPT}) = ({", ".join(f"given.{column}" for column in list(_TYPES)[2:])})
+        FROM given WHERE NOT is_new AND lock.project_id = given.project_id AND lock.key = given.key RETURNING 1
+    ), inserted AS (
+        INSERT INTO volcano_locks.lock ({_COLUMNS}) SELECT {_COLUMNS} FROM given WHERE is_new ORDER BY project_id, key
+        ON CONFLICT DO NOTHING RETURNING 1
+    ), marked AS (
+        UPDATE volcano_locks.newest_instant SET now_ms = $14 WHERE one = (
+            SELECT one FROM volcano_locks.newest_instant WHERE now_ms + 1000 <= $14 FOR UPDATE SKIP LOCKED)
+    )
+    SELECT (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted)"""
+
+
+async def lock_records(
+    transaction: Transaction, keys: Sequence[RecordKey]
+) -> tuple[dict[RecordKey, LockRecord | None], int, int]:
+    """The records of `keys`, locked, None where there is none; then the database's clock, read after that, and the
+    newest instant that it remembers.
+    """
+    records: dict[RecordKey, LockRecord | None] = dict.fromkeys(keys)
+    rows = await transaction.fetch(LOCK, [key.project_id for key in keys], [key.key for key in keys])
+    *found, last = rows
+    for row in found:
+        records[row[0], row[1]] = _record(row)  # type: ignore[index]  # equal to its RecordKey, which stays the key
+    return records, last[12], last[13]
+
+
+async def write_records(
+    transaction: Transaction,
+    changed: Mapping[RecordKey, LockRecord],
+    before: Mapping[RecordKey, LockRecord | None],
+    now_ms: int,
+) -> bool:
+    """Write these records; False if somebody else made one of the new ones meanwhile."""
+    if not changed:
+        return True
+    columns = zip(*((*key, *_cells(record), before[key] is None) for key, record in changed.items()), strict=True)
+    rows = await transaction.fetch(WRITE, *map(list, columns), now_ms)
+    return bool(rows[0][0] == len(changed))
+
+
+def written_at_ms(record: LockRecord) -> int:
+    """The instant that the record was written by."""
+    return record.freed_at_ms if isinstance(record, Free) else record.renewed_at_ms
+
+
+def _cells(record: LockRecord) -> tuple[Any, ...]:
+    if isinstance(record, Free):
+        return (record.fencing_token, *_NO_LEASE, record.freed_at_ms, b"".join(record.retired_digests))
+    return (
+        record.fencing_token,
+        record.owner_digest,
+        record.expires_at_ms,
+        record.deadline_ms,
+        record.acquired_at_ms,
+        record.renewed_at_ms,
+        record.ttl_seconds,
+        record.holder,
+        None,
+        None,
+    )
+
+
+def _record(row: Row) -> LockRecord:
+    fencing_token, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder, freed_at_ms, retired = row[2:12]
+    if freed_at_ms is None:
+        return Held(owner, fencing_token, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder)
+    cuts = range(0, len(retired), DIGEST_BYTES)
+    return Free(fencing_token, freed_at_ms, tuple(retired[cut : cut + DIGEST_BYTES] for cut in cuts))

@@ -1,0 +1,115 @@
+"""The schema: numbered scripts, run one after the other by whichever node comes first.
+
+Old and new nodes work side by side while an upgrade goes on. So a script only adds what nodes before it can live
+without, and says in its first line where that is not so: `-- needs 0003` means that nodes which know no script 3 must
+be gone. A node finds in the table `migration` how far the schema is and what it needs, and does not start on one that
+needs more than it knows.
+"""
+
+import re
+from importlib.resources import files
+from typing import Final, NamedTuple
+
+from ...errors import StoreUnavailableError
+from ...store import StoreCounts
+from .connections import Connections, Transaction
+
+MIGRATE_SECONDS_MAX: Final = 300.0
+_LOCK: Final = 0x564C434B  # of the transaction, never of the session: case 29
+_READY: Final = "SELECT to_regclass('volcano_locks.migration') IS NOT NULL"
+_VERSION: Final = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM volcano_locks.migration"
+_FIRST: Final = """
+    DO $$ BEGIN
+        IF to_regnamespace('volcano_locks') IS NULL THEN CREATE SCHEMA volcano_locks; END IF;
+    END $$;
+    CREATE TABLE IF NOT EXISTS volcano_locks.migration (
+        number     integer     PRIMARY KEY,
+        needs      integer     NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    )"""
+
+
+class Migration(NamedTuple):
+    """A script, the version it leads to, and the lowest version that a node must know to work with it."""
+
+    number: int
+    needs: int
+    script: str
+
+
+class Migrated(NamedTuple):
+    """The version of the schema before and after."""
+
+    before: int
+    after: int
+
+
+def migrations() -> list[Migration]:
+    """The numbered scripts of `migrations/`, in order."""
+    found = []
+    for script in files(__package__).joinpath("migrations").iterdir():
+        if numbered := re.fullmatch(r"(\d{4})_\w+\.sql", script.name):
+            text = script.read_text("utf-8")
+            needs = re.match(r"-- needs (\d{4})$", text, re.MULTILINE)
+            found.append(Migration(int(numbered[1]), int(needs[1]) if needs else 1, text))
+    return sorted(found)
+
+
+async def migrate(url: str) -> Migrated:
+    """Bring the database at `url` to the newest version; does nothing where it is there already.
+
+    Raises ValueError for a URL that cannot be read, and StoreUnavailableError, whose message says what to do.
+    """
+    connections = Connections(url, StoreCounts())
+    try:
+        return await brought_on(connections)
+    finally:
+        await connections.close()
+
+
+async def brought_on(connections: Connections) -> Migrated:
+    """`migrate` on open connections. Each script is a transaction under one lock, so nodes that start together take
+    turns, and one that dies leaves the version before.
+    """
+    before = await version_of(connections)
+    for migration in migrations():
+        if migration.number > before:
+            await _apply(connections, migration)
+    return Migrated(before, max(before, migrations()[-1].number))
+
+
+async def version_of(connections: Connections) -> int:
+    """The version of the schema, 0 for none. StoreUnavailableError if this release is too old for it."""
+    async with connections.transaction() as transaction:
+        version, needs = await _version(transaction)
+    newest = migrations()[-1].number
+    if needs > newest:
+        raise StoreUnavailableError(
+            "newer_version",
+            f"the database's schema has version {version} and needs a release that knows {needs}; this one knows up to "
+            f"{newest}: use a newer release",
+        )
+    return version
+
+
+async def _version(transaction: Transaction) -> tuple[int, int]:
+    if not (await transaction.fetch(_READY))[0][0]:
+        return 0, 0
+    number, needs = (await transaction.fetch(_VERSION))[0]
+    return number, needs
+
+
+async def _apply(connections: Connections, migration: Migration) -> None:
+    seconds = MIGRATE_SECONDS_MAX
+    async with connections.transaction(seconds=seconds, statement_seconds=seconds) as transaction:
+        # Waits for as long as another node migrates; the tables' own locks are waited for no longer than ever.
+        await transaction.run(f"SET LOCAL lock_timeout = {round(seconds * 1_000)}")
+        await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
+        await transaction.run(f"SET LOCAL lock_timeout = 1500; {_FIRST}")
+        version, _needs = await _version(transaction)
+        if version >= migration.number:
+            return
+        await transaction.run(migration.script)
+        await transaction.fetch(
+            "INSERT INTO volcano_locks.migration (number, needs) VALUES ($1, $2)", migration.number, migration.needs
+        )
