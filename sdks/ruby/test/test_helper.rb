@@ -1,5 +1,8 @@
 # frozen_string_literal: true
 
+# The tests read UTF-8 whatever the locale of the machine is; the client itself does not depend on it.
+Encoding.default_external = Encoding::UTF_8
+
 # The signatures in sig/ are checked at run time: every call in the suite that does not fit its signature fails.
 LIBRARIES = %w[json logger monitor net-http openssl securerandom socket uri].freeze
 ENV["RBS_TEST_TARGET"] ||= "VolcanoLocks::*"
