@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.engines import postgres
+from tests.engines import etcd, postgres
 
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
@@ -34,10 +34,12 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> str:
             return f"sqlite:///{request.getfixturevalue('path')}"
         case "postgres":
             return str(request.getfixturevalue("database"))
+        case "etcd":
+            return etcd.shared().url()
     return "memory://"
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "etcd"])
 async def store(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[OpenStore]:
     """Every promise of a store is tested on each of them."""
     opened = await open_store(url_of(request.param, request), clock)

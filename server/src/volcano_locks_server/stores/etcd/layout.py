@@ -1,0 +1,85 @@
+"""Where things are in etcd: the keys under our prefix.
+
+    <prefix>/schema                                  the layout's number, SCHEMA; another is refused
+    <prefix>/1/lock/<project id>/<lock key>          a lock record
+    <prefix>/1/project/<project id>                  a project; lists go by the revision that created it
+    <prefix>/1/project-name/<name>                   the id of the project of that name
+    <prefix>/1/project-key/<project id>/<name>       the id of the service key of that name; also the project's list
+    <prefix>/1/service-key/<key id>                  a service key and the digests of its secrets
+    <prefix>/1/secret/<SHA-256 in hex>               the ids of the project and the key that this secret opens
+    <prefix>/1/deleting/<project id>                 a project that is gone, whose keys and locks are still going
+    <prefix>/1/quota/<project id>                    what was drawn of the project's minute
+    <prefix>/1/node/<node id>                        a node's latest instant
+
+Values are JSON with the glossary's words. The number in the path is that of the layout: one that older releases
+cannot read moves to another path, so that old and new never read each other's values.
+"""
+
+from typing import Final
+
+from ...limits import LockKey
+from ...store import RecordKey
+
+SCHEMA: Final = 1
+LOADING: Final = b"loading"  # stands in the schema's place while a load is under way
+
+
+class Layout:
+    """The keys under one prefix."""
+
+    def __init__(self, prefix: str) -> None:
+        self.schema: Final = f"{prefix}/schema".encode()
+        self.root: Final = f"{prefix}/{SCHEMA}/".encode()
+        self.locks: Final = self.root + b"lock/"
+        self.service_keys: Final = self.root + b"service-key/"
+        self.projects: Final = self.root + b"project/"
+        self.deletions: Final = self.root + b"deleting/"
+        self.nodes: Final = self.root + b"node/"
+
+    def lock(self, record_key: RecordKey) -> bytes:
+        return self.locks + f"{record_key.project_id}/{record_key.key}".encode()
+
+    def record_key(self, lock: bytes) -> RecordKey:
+        """Whose key in etcd this is."""
+        project_id, _, key = lock[len(self.locks) :].decode().partition("/")
+        return RecordKey(project_id, LockKey(key))
+
+    def locks_of(self, project_id: str) -> bytes:
+        return self.locks + f"{project_id}/".encode()
+
+    def project(self, project_id: str) -> bytes:
+        return self.projects + project_id.encode()
+
+    def project_name(self, name: str) -> bytes:
+        return self.root + f"project-name/{name}".encode()
+
+    def keys_of(self, project_id: str) -> bytes:
+        return self.root + f"project-key/{project_id}/".encode()
+
+    def key_name(self, project_id: str, name: str) -> bytes:
+        return self.keys_of(project_id) + name.encode()
+
+    def service_key(self, key_id: str) -> bytes:
+        return self.service_keys + key_id.encode()
+
+    def secret(self, digest: bytes) -> bytes:
+        return self.root + f"secret/{digest.hex()}".encode()
+
+    def deletion(self, project_id: str) -> bytes:
+        return self.deletions + project_id.encode()
+
+    def quota(self, project_id: str) -> bytes:
+        return self.root + f"quota/{project_id}".encode()
+
+    def node(self, node_id: str) -> bytes:
+        return self.nodes + node_id.encode()
+
+
+def end_of(prefix: bytes) -> bytes:
+    """The end of the range of all keys that begin with `prefix`, which ends with a slash."""
+    return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def after(key: bytes) -> bytes:
+    """The first key behind `key`."""
+    return key + b"\0"

@@ -1,0 +1,210 @@
+"""Lock records in etcd: read, decide, compare on the revision of each, put.
+
+Isolation is optimistic. A batch reads its records in one linearizable transaction, reads this node's clock, and
+writes what changed in a second one that takes effect only if none of its records was written since (a record that is
+not there has revision 0). If one was, the same transaction reads them anew, and the step is called again, with a new
+instant. A batch that changes nothing is judged by what it read, which was true at one moment in between.
+
+Between the reading of the clock and the commit time may pass, but no other writer: what was judged is what is
+replaced (case 30). etcd's own leases are not used: after a change of its leader they begin anew (case 31).
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Final, TypeVar
+
+import msgspec
+
+from ...clock import Clock
+from ...errors import StoreUnavailableError
+from ...lease import LockRecord, blocks_others, purgeable
+from ...store import RecordKey, Step
+from . import records
+from .clocks import Clocks
+from .layout import Layout, after, end_of
+from .members import Members
+from .messages import Answer, Delete, Found, Guard, Put, Read
+from .registry import EtcdRegistry
+
+BATCH_MAX: Final = 128  # etcd's own limit of operations and of comparisons in a transaction, unless configured
+BATCHES_IN_FLIGHT: Final = 2  # while one is synced to the members' disks, the next one is read and judged
+ATTEMPTS_MAX: Final = 20
+JITTER_SECONDS: Final = 0.004
+UPDATE_SECONDS_MAX: Final = 8.0
+SCAN_KEYS: Final = 500
+
+T = TypeVar("T")
+
+
+class EtcdStore:
+    """The LockStore of one node. Made by `EtcdCluster`."""
+
+    def __init__(self, clock: Clock, clocks: Clocks, members: Members, layout: Layout, registry: EtcdRegistry) -> None:
+        self._clock: Final = clock
+        self._clocks: Final = clocks
+        self._members: Final = members
+        self._layout: Final = layout
+        self._registry: Final = registry
+        self._busy: Final[dict[RecordKey, asyncio.Event]] = {}
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        """Atomic up to BATCH_MAX keys. More are read and judged at once, but written BATCH_MAX at a time: should
+        another writer come in between, some are written, and StoreUnavailableError says that nobody knows which.
+        """
+        try:
+            async with asyncio.timeout(UPDATE_SECONDS_MAX), self._alone(keys):
+                return await self._update(keys, step)
+        except TimeoutError as error:
+            raise StoreUnavailableError("etcd_late", "etcd did not answer in time") from error
+
+    async def count_held(self) -> int:
+        """By reading every record from one member, which may be a moment behind."""
+        await self._clocks.now_ms()
+        held = 0
+        async for page in self._pages(stale=True):
+            now_ms = await self._clocks.now_ms()
+            held += sum(blocks_others(_record(found), now_ms) for found in page)
+        return held
+
+    async def purge(self, *, limit: int) -> int:
+        """By reading every record; nodes may do so at the same time. Also clears away what dead nodes have left."""
+        await self._clocks.now_ms()
+        await self._clocks.forget_gone_nodes()
+        await self._registry.finish_deletions()
+        gone = 0
+        async for page in self._pages():
+            now_ms = await self._clocks.now_ms()
+            old = [found for found in page if purgeable(_record(found), now_ms)][: limit - gone]
+            gone += await self._delete(old)
+            if gone >= limit:
+                break
+        return gone
+
+    async def ready(self) -> None:
+        """By a write, which needs a majority and room: this node's instant, compared with the others'."""
+        await self._clocks.now_ms()
+        await self._clocks.pulse()
+
+    async def pages(self) -> AsyncIterator[Sequence[tuple[RecordKey, LockRecord]]]:
+        """All records, page by page; what is written meanwhile may be in it or not."""
+        async for page in self._pages():
+            yield [(self._layout.record_key(found.key), _record(found)) for found in page]
+
+    async def load(self, locks: Mapping[RecordKey, LockRecord]) -> None:
+        """Write these records where nobody else does."""
+        for part in _parts(locks.items()):
+            await self._members.write((), [Put(self._layout.lock(key), records.written(one)) for key, one in part])
+
+    @asynccontextmanager
+    async def _alone(self, keys: Sequence[RecordKey]) -> AsyncIterator[None]:
+        """Inside, no other update of this node touches these keys: conflicts are for other nodes."""
+        while busy := next((self._busy[key] for key in keys if key in self._busy), None):
+            await busy.wait()
+        done = asyncio.Event()
+        self._busy.update(dict.fromkeys(keys, done))
+        try:
+            yield
+        finally:
+            for key in keys:
+                del self._busy[key]
+            done.set()
+
+    async def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        names = dict(zip(keys, map(self._layout.lock, keys), strict=True))
+        found = await self._found(names) if keys else {}
+        for attempt in range(ATTEMPTS_MAX):
+            now_ms = await self._clocks.now_ms()
+            known = {key: _judged(found[name], self._clocks, now_ms) for key, name in names.items()}
+            stepped = step(known, now_ms)
+            if not stepped.changed:
+                return stepped.results
+            newer = await self._write({names[key]: record for key, record in stepped.changed.items()}, found)
+            if newer is None:
+                return stepped.results
+            found.update(newer)
+            self._members.counts.conflicts += 1
+            await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
+        raise StoreUnavailableError("conflict", "other nodes kept changing the same locks: try again in a moment")
+
+    async def _found(self, names: Mapping[RecordKey, bytes]) -> dict[bytes, Found | None]:
+        found: dict[bytes, Found | None] = {}
+        for part in _parts(names.values()):
+            found.update(_by_name(part, await self._members.read(*map(Read, part))))
+        return found
+
+    async def _write(
+        self, changed: Mapping[bytes, LockRecord], found: Mapping[bytes, Found | None]
+    ) -> dict[bytes, Found | None] | None:
+        """None once all is written; if nothing was, what is there now.
+
+        Only what changes is compared: what was said of the other records was true when they were read.
+        """
+        for number, part in enumerate(_parts(changed)):
+            guards = [Guard(name, _revision(found[name])) for name in part]
+            puts = [Put(name, records.written(changed[name])) for name in part]
+            answer = await self._members.write(guards, puts, map(Read, part))
+            if answer.succeeded:
+                continue
+            if number > 0:
+                raise StoreUnavailableError("conflict", "another node changed some of these locks meanwhile")
+            return _by_name(part, answer)
+        return None
+
+    async def _delete(self, old: Sequence[Found]) -> int:
+        """Delete these, if nobody has written them since; how many went."""
+        gone = 0
+        for part in _parts(old):
+            if await self._deleted(part):
+                gone += len(part)
+            elif len(part) > 1:
+                gone += sum([await self._deleted([found]) for found in part])
+        return gone
+
+    async def _deleted(self, part: Sequence[Found]) -> bool:
+        guards = [Guard(found.key, found.mod_revision) for found in part]
+        return (await self._members.write(guards, [Delete(found.key) for found in part])).succeeded
+
+    async def _pages(self, *, stale: bool = False) -> AsyncIterator[Sequence[Found]]:
+        begin, end = self._layout.locks, end_of(self._layout.locks)
+        while True:
+            page = (await self._members.read(Read(begin, end, SCAN_KEYS, stale=stale))).found[0]
+            if page:
+                yield page
+            if len(page) < SCAN_KEYS:
+                return
+            begin = after(page[-1].key)
+
+
+def _judged(found: Found | None, clocks: Clocks, now_ms: int) -> LockRecord | None:
+    """The record, whose writer's clock must agree with ours."""
+    if found is None:
+        return None
+    record = _record(found)
+    clocks.judge(records.written_at_ms(record), now_ms)
+    return record
+
+
+def _record(found: Found) -> LockRecord:
+    try:
+        return records.read(found.value)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise StoreUnavailableError(
+            "store_corrupt", "a lock record in etcd is not ours: see that nobody else writes under the store's prefix"
+        ) from error
+
+
+def _revision(found: Found | None) -> int:
+    return 0 if found is None else found.mod_revision
+
+
+def _by_name(names: Sequence[bytes], answer: Answer) -> dict[bytes, Found | None]:
+    return {name: answer.one(place) for place, name in enumerate(names)}
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    left = iter(items)
+    while part := list(islice(left, BATCH_MAX)):
+        yield part

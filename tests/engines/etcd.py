@@ -1,0 +1,130 @@
+"""etcd as Debian packages it: clusters of one or three members on loopback ports, each in a folder of its own.
+
+`shared` is one member for all tests that only need a store; they keep apart by prefix. A test that does things to
+members starts its own with `cluster`.
+"""
+
+import atexit
+import itertools
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from .programs import ended, folder_for, free_port, program, started, wait_until
+
+_numbers = itertools.count(1)
+
+
+class Member:
+    """One member. `host` is `127.0.0.1:port` for clients."""
+
+    def __init__(self, name: str, folder: Path, words: Sequence[str] = ()) -> None:
+        self.name = name
+        self.folder = folder
+        self.host = f"127.0.0.1:{free_port()}"
+        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        self._words = words
+        self._log = folder / f"{name}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self, cluster: str, *, tls: bool = False) -> None:
+        """Start it as a member of the cluster `name=peer url,…`, or again; does not wait."""
+        client_url = f"{'https' if tls else 'http'}://{self.host}"
+        command = [program("etcd", "etcd-server"), "--name", self.name, "--data-dir", self.folder / self.name]
+        command += ["--listen-client-urls", client_url, "--advertise-client-urls", client_url]
+        command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
+        command += ["--initial-cluster", cluster, "--logger", "zap", "--log-level", "error", *self._words]
+        with self._log.open("ab") as log:
+            self._process = started(command, None, log, "SIGKILL")
+
+    def wait(self) -> None:
+        """Return when it knows a leader."""
+        assert self._process is not None
+        wait_until(self._is_healthy, self._process, self._log)
+
+    def ask(self, path: str, **body: object) -> Any:
+        """A request to its JSON gateway, such as `maintenance/status`."""
+        request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=5) as answer:
+            return json.load(answer)
+
+    def signal(self, number: signal.Signals) -> None:
+        """SIGSTOP, SIGCONT …"""
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        """End it as a crash does."""
+        if self._process is not None:
+            self._process.kill()
+            ended(self._process)
+            self._process = None
+
+    def _is_healthy(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://{self.host}/health", timeout=1) as answer:
+                return b'"true"' in answer.read()
+        except OSError:
+            return False
+
+
+class Cluster:
+    """Members that make one cluster."""
+
+    def __init__(self, folder: Path, size: int, words: Sequence[str]) -> None:
+        self.folder = folder
+        self.members = [Member(f"m{number}", folder, words) for number in range(size)]
+        self._names = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
+
+    def start(self, *members: Member) -> None:
+        """Start these, or all, and wait until they know a leader."""
+        for member in members or self.members:
+            member.start(self._names)
+        for member in members or self.members:
+            member.wait()
+
+    def url(self, prefix: str | None = None, *, entrance: str = "") -> str:
+        """The URL of an empty store, or of the one under `prefix`; `entrance` is `user:password@`."""
+        hosts = ",".join(member.host for member in self.members)
+        return f"etcd://{entrance}{hosts}/{prefix or new_prefix()}"
+
+    def leader(self) -> Member:
+        """The member that leads now."""
+        told = {member: member.ask("maintenance/status") for member in self.members}
+        return next(member for member, status in told.items() if status["leader"] == status["header"]["member_id"])
+
+    def stop(self) -> None:
+        """End all members."""
+        for member in self.members:
+            member.kill()
+
+
+def new_prefix() -> str:
+    """A prefix that no other test uses."""
+    return f"test-{next(_numbers)}"
+
+
+@contextmanager
+def cluster(size: int = 3, *words: str) -> Iterator[Cluster]:
+    """A cluster of one's own, with these words more on each member's command line."""
+    with folder_for(None, "locks-etcd-") as folder:
+        made = Cluster(folder, size, words)
+        try:
+            made.start()
+            yield made
+        finally:
+            made.stop()
+
+
+@cache
+def shared() -> Cluster:
+    """One member for all tests that leave it as it is. It syncs nothing: no test of it is about a crash."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    return stack.enter_context(cluster(1, "--unsafe-no-fsync"))
