@@ -1,15 +1,17 @@
-"""The client for threads. Every verb is one line: a flow, run in the client's background thread.
+"""The client for threads. Every verb is one line: a flow, run in the calling thread or in the client's own.
 
 A client may be shared by threads. It starts nothing until it is used, and follows a `fork` by starting anew
 in the child. Close it, or use it as a context manager, to end its thread and connections at once.
 """
 
 import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from volcano_locks.background import Background
 from volcano_locks.block import Block, log, outcome_of
+from volcano_locks.caller import Caller
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
@@ -70,14 +72,12 @@ class Locks:
         self._sender = sender
         self._flows = LockFlows(clock.now, config.timeout_seconds)
         self._background = Background("volcano-locks", sender.aclose)
+        plain = sender.direct and isinstance(clock, SystemClock)
+        self._caller = Caller(config, clock, self._background) if plain else None
 
     def acquire(self, key: str, *, ttl: int, token: str | None = None, request_id: str | None = None) -> Lease:
         """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease."""
-        flow = self._flows.acquire(key, ttl, token, request_id)
-        return self._background.run(
-            lambda: perform(flow, self._sender, self._clock),
-            undo=lambda lease: perform(self._flows.give_back(lease), self._sender, self._clock),
-        )
+        return self._run(self._flows.acquire(key, ttl, token, request_id), undo=self._flows.give_back)
 
     def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
         """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
@@ -110,10 +110,17 @@ class Locks:
         acquire = self._flows.acquire(key, ttl, token, None)
         return LockBlock(Block(self._flows, self._sender, self._clock, acquire), self._background)
 
-    def _run(self, flow: Flow[T]) -> T:
-        return self._background.run(lambda: perform(flow, self._sender, self._clock))
+    def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
+        if self._caller is not None:
+            return self._caller.run(flow, undo)
+        return self._background.run(
+            lambda: perform(flow, self._sender, self._clock),
+            undo=None if undo is None else lambda result: perform(undo(result), self._sender, self._clock),
+        )
 
     def _close(self) -> None:
+        if self._caller is not None:
+            self._caller.close()
         self._background.close()
 
 

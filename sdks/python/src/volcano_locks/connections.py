@@ -11,8 +11,9 @@ Connections belong to one event loop in one process. Proxies are not spoken to: 
 import asyncio
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
 
 from volcano_locks.answers import BrokenAnswerError, Fields, Reader, Received
@@ -24,6 +25,8 @@ CONNECTIONS_MAX = 100
 KEEP_ALIVE_SECONDS = 30.0
 HAPPY_EYEBALLS_SECONDS = 0.25
 LOOK_AFTER_SECONDS = 0.02
+
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 
 
 class NotConnectedError(Exception):
@@ -48,13 +51,32 @@ class Address:
         tls = parts.scheme == "https"
         return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.netloc.encode(), parts.path)
 
+    def request(self, method: str, path: str, headers: Fields, body: bytes) -> bytes:
+        """A whole request, of parts that were checked before: all are visible ASCII but for the body."""
+        return b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n%b" % (
+            method.encode(),
+            (self.path + path).encode(),
+            self.authority,
+            b"".join([b"%b: %b\r\n" % field for field in headers]),
+            len(body),
+            body,
+        )
+
+    def tls_context(self) -> "ssl.SSLContext | None":
+        """What httpx2 would trust. Reading the certificates takes tens of milliseconds, which http:// need not pay."""
+        if not self.tls:
+            return None
+        from httpx2 import create_ssl_context  # noqa: PLC0415 - loading httpx2 takes long
+
+        return create_ssl_context()
+
 
 class Connections:
     """The connections to one API URL."""
 
     def __init__(self, api_url: str) -> None:
         self._address = Address.of(api_url)
-        self._tls = _tls_context() if self._address.tls else None
+        self._tls = self._address.tls_context()
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
         self._room = asyncio.Semaphore(CONNECTIONS_MAX)
@@ -62,16 +84,9 @@ class Connections:
     async def exchange(self, method: str, path: str, headers: Fields, body: bytes) -> Received:
         """Send one request and read its answer; cancelling it ends its connection.
 
-        All arguments are visible ASCII but for the body. Raises NotConnectedError, BrokenAnswerError.
+        Raises NotConnectedError, BrokenAnswerError.
         """
-        whole = b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n%b" % (
-            method.encode(),
-            (self._address.path + path).encode(),
-            self._address.authority,
-            b"".join([b"%b: %b\r\n" % field for field in headers]),
-            len(body),
-            body,
-        )
+        whole = self._address.request(method, path, headers, body)
         async with self._room:
             connection = await self._kept() or await self._connected()
             try:
@@ -106,19 +121,36 @@ class Connections:
         return None
 
     async def _connected(self) -> "_Connection":
-        address = self._address
-        try:
-            _, connection = await asyncio.get_running_loop().create_connection(
-                lambda: _Connection(self._all),
-                address.host,
-                address.port,
-                ssl=self._tls,
-                server_hostname=address.host if address.tls else None,
-                happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
-            )
-        except OSError as error:
-            raise NotConnectedError(f"cannot connect: {type(error).__name__}: {error}") from error
+        _, connection = await connect(self._address, lambda: _Connection(self._all), self._tls)
         return connection
+
+
+async def connect(
+    address: Address, protocol: Callable[[], P], tls: "ssl.SSLContext | None" = None
+) -> tuple[asyncio.Transport, P]:
+    """A new connection. Raises NotConnectedError."""
+    connecting = asyncio.ensure_future(
+        asyncio.get_running_loop().create_connection(
+            protocol,
+            address.host,
+            address.port,
+            ssl=tls,
+            server_hostname=None if tls is None else address.host,
+            happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
+        )
+    )
+    try:
+        return await asyncio.shield(connecting)
+    except OSError as error:
+        raise NotConnectedError(f"cannot connect: {type(error).__name__}: {error}") from error
+    except asyncio.CancelledError:
+        connecting.add_done_callback(_drop)  # cancelled itself, the race between addresses would lose a socket
+        raise
+
+
+def _drop(connecting: "asyncio.Future[tuple[asyncio.Transport, P]]") -> None:
+    if not connecting.cancelled() and connecting.exception() is None:
+        connecting.result()[0].abort()
 
 
 class _Connection(asyncio.Protocol):
@@ -197,10 +229,3 @@ def behind_proxy(api_url: str) -> bool:
     from urllib.request import getproxies  # noqa: PLC0415 - takes long, and is needed here only
 
     return any(f"{scheme}_proxy" in names for scheme in getproxies())
-
-
-def _tls_context() -> "ssl.SSLContext":
-    """What httpx2 would trust. Reading the certificates takes tens of milliseconds, which http:// need not pay."""
-    from httpx2 import create_ssl_context  # noqa: PLC0415 - loading httpx2 takes long
-
-    return create_ssl_context()

@@ -84,12 +84,11 @@ async def _step(step: Request | Sleep, sender: Sender, clock: Clock) -> Answer |
 
 async def _in_time(request: Request, sender: Sender, clock: Clock) -> Answer:
     if request.timeout_seconds <= 0:
-        raise TransportError("no time left to ask", request_sent=False, request_id=request.request_id)
+        raise no_time(request)
     try:
         return await clock.within(clock.now() + request.timeout_seconds, sender.send(request))
     except TimeoutError:
-        late = f"{request.method} {request.path}: no answer within {request.timeout_seconds:.3g} seconds"
-        raise TransportError(late, request_id=request.request_id) from None
+        raise late(request) from None
 
 
 class Wire(Protocol):
@@ -110,33 +109,85 @@ class _Here(NamedTuple):
     headers: Fields
 
 
+class Envelope:
+    """How one client's requests and answers look on the wire. Nothing that leaves it holds a secret (SDK-8)."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+
+    def usual(self) -> Fields:
+        """What every request of this process carries."""
+        return [
+            (b"Authorization", f"Bearer {self._config.service_key}".encode()),
+            (b"Accept", b"application/json"),
+            (b"Accept-Encoding", b"identity"),
+            (b"User-Agent", USER_AGENT.encode()),
+            (b"X-Volcano-Lock-Holder", self._config.holder_label().encode()),
+        ]
+
+    def outgoing(self, request: Request, usual: Fields) -> tuple[Fields, bytes]:
+        """Header fields and body."""
+        fields = [*usual, (b"X-Volcano-Request-Id", request.request_id.encode())]
+        if request.token is not None:
+            fields.append((b"X-Volcano-Lock-Token", request.token.encode()))
+        if request.ttl_seconds is None:
+            return fields, b""
+        fields.append((b"Content-Type", b"application/json"))
+        return fields, b'{"ttl_seconds":%d}' % request.ttl_seconds
+
+    def answer(self, request: Request, received: Received) -> Answer:
+        """What came."""
+        return Answer(received.status, received.headers, self._without_secrets(received.body, request))
+
+    def failure(self, request: Request, error: Exception) -> TransportError:
+        """That nothing came."""
+        known = isinstance(error, (NotConnectedError, BrokenAnswerError))
+        why = str(error) if known else f"{type(error).__name__}: {error}"
+        told = self._without_secrets(why.encode(), request).decode()
+        return TransportError(
+            f"{request.method} {request.path}: {told}",
+            request_sent=not isinstance(error, NotConnectedError),
+            request_id=request.request_id,
+        )
+
+    def _without_secrets(self, body: bytes, request: Request) -> bytes:
+        body = body.replace(self._config.service_key.encode(), HIDDEN)
+        return body if request.token is None else body.replace(request.token.encode(), HIDDEN)
+
+
+def no_time(request: Request) -> TransportError:
+    """That there was no use in sending."""
+    return TransportError("no time left to ask", request_sent=False, request_id=request.request_id)
+
+
+def late(request: Request) -> TransportError:
+    """That nothing came in time."""
+    told = f"{request.method} {request.path}: no answer within {request.timeout_seconds:.3g} seconds"
+    return TransportError(told, request_id=request.request_id)
+
+
 class HttpSender:
     """Sends over connections of its own; through httpx2 where a `transport` is given or a proxy is set."""
 
     def __init__(self, config: Config, transport: "httpx2.AsyncBaseTransport | None" = None) -> None:
         self._config = config
+        self._envelope = Envelope(config)
         self._transport = transport
         self._pid = os.getpid()
         self._here: WeakKeyDictionary[asyncio.AbstractEventLoop, _Here] = WeakKeyDictionary()
 
+    @property
+    def direct(self) -> bool:
+        """Whether connections lead to the address itself."""
+        return self._transport is None and not behind_proxy(self._config.api_url)
+
     async def send(self, request: Request) -> Answer:
-        wire, headers = self._wire_and_headers()
-        fields = [*headers, (b"X-Volcano-Request-Id", request.request_id.encode())]
-        if request.token is not None:
-            fields.append((b"X-Volcano-Lock-Token", request.token.encode()))
-        body = b""
-        if request.ttl_seconds is not None:
-            fields.append((b"Content-Type", b"application/json"))
-            body = b'{"ttl_seconds":%d}' % request.ttl_seconds
+        wire, usual = self._wire_and_headers()
+        fields, body = self._envelope.outgoing(request, usual)
         try:
-            received = await wire.exchange(request.method, request.path, fields, body)
-        except NotConnectedError as error:
-            raise self._failure(request, str(error), request_sent=False) from error
-        except (BrokenAnswerError, OSError) as error:
-            raise self._failure(request, str(error), request_sent=True) from error
+            return self._envelope.answer(request, await wire.exchange(request.method, request.path, fields, body))
         except Exception as error:
-            raise self._failure(request, f"{type(error).__name__}: {error}", request_sent=True) from error
-        return Answer(received.status, received.headers, self._without_secrets(received.body, request))
+            raise self._envelope.failure(request, error) from error
 
     async def aclose(self) -> None:
         """Close the connections of this loop and process. The next `send` would open new ones."""
@@ -150,31 +201,12 @@ class HttpSender:
             raise VolcanoError("this client was given a transport before a fork: make a new client in the child")
         mine = self._here.get(loop)
         if mine is None or mine.pid != pid:
-            mine = self._here[loop] = _Here(pid, self._new_wire(), self._usual_headers())
+            mine = self._here[loop] = _Here(pid, self._new_wire(), self._envelope.usual())
         return mine.wire, mine.headers
 
     def _new_wire(self) -> Wire:
-        if self._transport is None and not behind_proxy(self._config.api_url):
+        if self.direct:
             return Connections(self._config.api_url)
         from volcano_locks.through_httpx2 import ThroughHttpx2  # noqa: PLC0415 - loading httpx2 takes long
 
         return ThroughHttpx2(self._config.api_url, self._transport)
-
-    def _usual_headers(self) -> Fields:
-        return [
-            (b"Authorization", f"Bearer {self._config.service_key}".encode()),
-            (b"Accept", b"application/json"),
-            (b"Accept-Encoding", b"identity"),
-            (b"User-Agent", USER_AGENT.encode()),
-            (b"X-Volcano-Lock-Holder", self._config.holder_label().encode()),
-        ]
-
-    def _without_secrets(self, body: bytes, request: Request) -> bytes:
-        body = body.replace(self._config.service_key.encode(), HIDDEN)
-        return body if request.token is None else body.replace(request.token.encode(), HIDDEN)
-
-    def _failure(self, request: Request, why: str, *, request_sent: bool) -> TransportError:
-        told = self._without_secrets(why.encode(), request).decode()
-        return TransportError(
-            f"{request.method} {request.path}: {told}", request_sent=request_sent, request_id=request.request_id
-        )
