@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.engines import etcd
+
 from ..grammar import Quota, Scenario
 from .face import Face
 from .house import House
@@ -73,6 +75,12 @@ ENTRANCES: Final = (
     Entrance("service-memory", "server", SERVICE, lambda quota, folder: ServiceFace(quota, IN_MEMORY, folder)),
     Entrance(
         "service-sqlite", "server", SERVICE | RESTART, lambda quota, folder: ServiceFace(quota, in_file(folder), folder)
+    ),
+    Entrance(
+        "service-etcd",
+        "server",
+        frozenset({"store_outage", "purge"}) | RESTART,
+        lambda quota, folder: ServiceFace(quota, etcd.shared().url(), folder),
     ),
     Entrance(
         "http-app-memory",

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .programs import ended, folder_for, free_port, program, started, wait_until
+from .programs import Word, ended, folder_for, free_port, program, started, wait_until
 
 _numbers = itertools.count(1)
 
@@ -36,7 +36,7 @@ class Member:
     def start(self, cluster: str, *, tls: bool = False) -> None:
         """Start it as a member of the cluster `name=peer url,…`, or again; does not wait."""
         client_url = f"{'https' if tls else 'http'}://{self.host}"
-        command = [program("etcd", "etcd-server"), "--name", self.name, "--data-dir", self.folder / self.name]
+        command: list[Word] = [program("etcd", "etcd-server"), "--name", self.name, "--data-dir", self.folder / self.name]
         command += ["--listen-client-urls", client_url, "--advertise-client-urls", client_url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", cluster, "--logger", "zap", "--log-level", "error", *self._words]

@@ -57,7 +57,7 @@ def done(command: Sequence[Word], user: str | None) -> str:
     made = subprocess.run(command, **run_as(user), capture_output=True, text=True, timeout=READY_SECONDS, check=False)
     if made.returncode != 0:
         raise CannotStartError(f"{command[0]} ended with {made.returncode}:\n{made.stdout}{made.stderr}")
-    return made.stdout
+    return str(made.stdout)
 
 
 def run_as(user: str | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from tests.engines import postgres
+from tests.engines import etcd, postgres
 
 from volcano_locks_server.lease import (
     Acquire,
