@@ -61,14 +61,14 @@ async def run_forever(
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    def lifeline_cut() -> None:
+    def cut(lifeline: int) -> None:
         loop.remove_reader(lifeline)
         stop.set()
 
     for number in STOP_SIGNALS:
         loop.add_signal_handler(number, first_signal if lifeline is None else stop.set)
     if lifeline is not None:
-        loop.add_reader(lifeline, lifeline_cut)
+        loop.add_reader(lifeline, cut, lifeline)
     try:
         async with server:
             bridge = _LogBridge(server.log)

@@ -83,14 +83,14 @@ class PlainWriter(LineWriter):
 class Log:
     """A structured log. `debug` tells whether anything is written at that level: ask before building a line.
 
-    `everywhere` are fields that stand in every line.
+    `worker` is a number that stands in every line.
     """
 
-    def __init__(self, writer: LineWriter, level: str, **everywhere: object) -> None:
+    def __init__(self, writer: LineWriter, level: str, *, worker: int | None = None) -> None:
         self.debug: Final = LEVELS[level] <= logging.DEBUG
         self.writer: Final = writer
         self._info: Final = LEVELS[level] <= logging.INFO
-        self._logger: Final[structlog.typing.FilteringBoundLogger] = structlog.wrap_logger(
+        logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
             writer,
             processors=[
                 structlog.processors.add_log_level,
@@ -100,8 +100,8 @@ class Log:
             ],
             wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
             cache_logger_on_first_use=True,
-            **everywhere,
         )
+        self._logger: Final = logger if worker is None else logger.bind(worker=worker)
         self._second = 0
         self._left = OFTEN_PER_SECOND_MAX
         self._passed_over = 0
@@ -141,7 +141,7 @@ class Log:
 
 def new_log(level: str, stream: TextIO | None = None, *, worker: int | None = None) -> Log:
     """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, by default stderr; of that worker, if any."""
-    return Log(LineWriter(stream), level, **({} if worker is None else {"worker": worker}))
+    return Log(LineWriter(stream), level, worker=worker)
 
 
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
