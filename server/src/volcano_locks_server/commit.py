@@ -4,6 +4,10 @@ Alone, a command waits for one commit. Under load, all that arrive during a comm
 fsync serves them all and the load batches itself. Commands are folded in the order of their arrival, under the
 one `now_ms` that the store reads, so each sees what those before it did.
 
+A store over a network is served best by more than one batch in flight. Then a key is in one of them only: commands on
+a key that is being committed are parked, in their order, until that batch is answered. So commands on one key are
+served in the order of their arrival however many batches there are, and no batch of ours waits for another's rows.
+
 Promises: a batch that fails answers `StoreUnavailableError` to its own callers only, and is never repeated in
 silence. A caller that gave up before its batch began is left out of it. A commit that hangs longer than
 COMMIT_SECONDS_MAX is answered `StoreUnavailableError` (what became of it is unknown; the store stays the truth).
@@ -12,7 +16,8 @@ At most PENDING_MAX commands wait; one more is refused at once.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from .errors import StoreUnavailableError
@@ -39,7 +44,8 @@ class GroupCommit(Generic[A, B]):
     """Folds commands of type A into batches of one store's `update`, and answers each with a B.
 
     `decide(record, asked, now_ms)` is the pure rule for one command: the record to keep and the answer.
-    `on_batch(size, seconds)` is told of each batch that committed.
+    `on_batch(size, seconds)` is told of each batch that committed. `batches_in_flight` is how many may be on their way
+    at once.
     """
 
     def __init__(
@@ -48,16 +54,21 @@ class GroupCommit(Generic[A, B]):
         decide: Callable[[LockRecord | None, A, int], tuple[LockRecord | None, B]],
         *,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
+        batches_in_flight: int = 1,
         commit_seconds_max: float = COMMIT_SECONDS_MAX,
     ) -> None:
+        self._batches_in_flight: Final = batches_in_flight
         self._commit_seconds_max: Final = commit_seconds_max
         self._watch_seconds: Final = min(1.0, commit_seconds_max / 4)
         self._store: Final = store
         self._decide: Final = decide
         self._on_batch: Final = on_batch
         self._pending: Final[deque[_Waiting[A, B]]] = deque()
-        self._committing: list[_Waiting[A, B]] = []
-        self._worker: asyncio.Task[None] | None = None
+        self._parked: Final[dict[RecordKey, deque[_Waiting[A, B]]]] = {}
+        self._parked_count = 0
+        self._unparked: Final[deque[RecordKey]] = deque()
+        self._committing: Final[dict[asyncio.Task[None], list[_Waiting[A, B]]]] = {}
+        self._busy: Final[set[RecordKey]] = set()
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -65,50 +76,75 @@ class GroupCommit(Generic[A, B]):
         """The command's answer, once it is durable. Raises StoreUnavailableError."""
         if self._closed:
             raise StoreUnavailableError("stopping", STOPPING)
-        if len(self._pending) >= PENDING_MAX:
+        if len(self._pending) + self._parked_count >= PENDING_MAX:
             raise StoreUnavailableError("overloaded", f"{PENDING_MAX} requests wait already: try again in a moment")
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[B] = loop.create_future()
         self._pending.append(_Waiting(key, asked, answer, loop.time()))
-        if self._worker is None:
-            self._worker = loop.create_task(self._work(), name="group-commit")
+        if len(self._committing) < self._batches_in_flight and key not in self._busy:
+            self._committing[loop.create_task(self._work(), name="group-commit")] = []
         return await answer
 
     async def close(self) -> None:
         """Commit what waits, refuse what comes later. Returns when the last batch is answered."""
         self._closed = True
-        if self._worker is not None:
-            await asyncio.wait([self._worker], timeout=self._commit_seconds_max + 1)
-        if self._worker is not None:
-            self._worker.cancel()
+        if self._committing:
+            await asyncio.wait(self._committing, timeout=self._commit_seconds_max + 1)
+        for worker in self._committing:
+            worker.cancel()
         if self._watch is not None:
             self._watch.cancel()
-        _fail(list(self._pending), "stopping", STOPPING)
+        _fail(self._waiting(), "stopping", STOPPING)
 
     async def _work(self) -> None:
+        """Commit batch after batch, until nothing waits that is not on a key of another batch."""
         loop = asyncio.get_running_loop()
+        worker = asyncio.current_task()
+        assert worker is not None
         if self._watch is None:
             self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
         try:
             while batch := self._take():
-                self._committing = batch
-                await self._commit(batch, loop)
+                keys = list({waiting.key: None for waiting in batch})
+                self._busy.update(keys)
+                self._committing[worker] = batch
+                try:
+                    await self._commit(keys, batch, loop)
+                finally:
+                    self._busy.difference_update(keys)
+                    self._unparked.extend(key for key in keys if key in self._parked)
         finally:
-            self._committing = []
-            self._worker = None
+            del self._committing[worker]
 
     def _take(self) -> list[_Waiting[A, B]]:
+        """The next batch: first what was parked and may go, then what came since; parks what is to wait."""
         batch: list[_Waiting[A, B]] = []
+        while self._unparked and len(batch) < BATCH_MAX:
+            key = self._unparked.popleft()
+            parked = self._parked[key]
+            while parked and len(batch) < BATCH_MAX:
+                self._parked_count -= 1
+                _add(batch, parked.popleft())
+            if not parked:
+                del self._parked[key]  # else the batch is full, and ends with this key
         while self._pending and len(batch) < BATCH_MAX:
             waiting = self._pending.popleft()
-            if not waiting.answer.done():
-                batch.append(waiting)
+            if waiting.key in self._busy:
+                self._parked.setdefault(waiting.key, deque()).append(waiting)
+                self._parked_count += 1
+            else:
+                _add(batch, waiting)
         return batch
 
-    async def _commit(self, batch: list[_Waiting[A, B]], loop: asyncio.AbstractEventLoop) -> None:
+    def _waiting(self) -> Iterator[_Waiting[A, B]]:
+        """All that is in no batch yet."""
+        return chain(self._pending, chain.from_iterable(self._parked.values()))
+
+    async def _commit(
+        self, keys: list[RecordKey], batch: list[_Waiting[A, B]], loop: asyncio.AbstractEventLoop
+    ) -> None:
         began = loop.time()
         try:
-            keys = list({waiting.key: None for waiting in batch})
             answers = await self._store.update(keys, self._step_of(batch))
             answered = list(zip(batch, answers, strict=True))
         except StoreUnavailableError as error:
@@ -145,16 +181,23 @@ class GroupCommit(Generic[A, B]):
     def _refuse_overdue(self) -> None:
         """Once a second while there is work: a hanging commit must not hang its callers."""
         self._watch = None
-        if self._worker is None:
+        if not self._committing:
             return
         loop = asyncio.get_running_loop()
         overdue = loop.time() - self._commit_seconds_max
-        late = [one for one in (*self._committing, *self._pending) if one.since < overdue]
+        committing = chain.from_iterable(self._committing.values())
+        late = [one for one in (*committing, *self._waiting()) if one.since < overdue]
         _fail(late, "commit_late", f"the store did not answer within {self._commit_seconds_max:g} s")
         self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
 
 
-def _fail(batch: Sequence[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:
+def _add(batch: list[_Waiting[A, B]], waiting: _Waiting[A, B]) -> None:
+    """Whoever gave up is left out."""
+    if not waiting.answer.done():
+        batch.append(waiting)
+
+
+def _fail(batch: Iterable[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:
     for waiting in batch:
         if not waiting.answer.done():
             error = StoreUnavailableError(cause_code, message)

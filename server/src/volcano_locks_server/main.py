@@ -110,6 +110,7 @@ class Server:
             self.clock,
             quotas=store.quotas,
             owner_reserve=self.settings.owner_reserve,
+            batches_in_flight=store.batches_in_flight,
             on_batch=self.metrics.batch,
         )
         self._access = access = Access(store.registry, self.clock, self.admin_token)

@@ -50,7 +50,8 @@ class _Asked(NamedTuple):
 class LockService:
     """Leases over one store. One object a process; `close` ends what it started.
 
-    `quotas` is the count that nodes share, None where this process is the only one.
+    `quotas` is the count that nodes share, None where this process is the only one. `batches_in_flight` is how many
+    updates at once the store likes best.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class LockService:
         *,
         quotas: QuotaStore | None = None,
         owner_reserve: bool = True,
+        batches_in_flight: int = 1,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
     ) -> None:
         self._counting: Final[Counting] = (
@@ -69,7 +71,9 @@ class LockService:
         )
         self.admit: Final = self._counting.admit
         self.admit_drawing: Final = self._counting.admit_drawing
-        self._commit: Final = GroupCommit[_Asked, Outcome | None](store, _decide, on_batch=on_batch)
+        self._commit: Final = GroupCommit[_Asked, Outcome | None](
+            store, _decide, on_batch=on_batch, batches_in_flight=batches_in_flight
+        )
 
     async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:
         """Serve one command of a project whose quota is `requests_per_minute` (0: none).

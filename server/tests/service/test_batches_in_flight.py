@@ -1,0 +1,174 @@
+"""Several batches in flight: each key is in one of them only, and its commands stay in the order of their arrival."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from volcano_locks_server import commit
+from volcano_locks_server.commit import GroupCommit
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Free, LockRecord
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock
+
+A, B, C = (RecordKey("p", LockKey(name)) for name in "abc")
+
+
+class Store(MemoryStore):
+    """A memory store whose updates read at once and write when they are let go, as a store would that isolated
+    nothing: a lost update shows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(ManualClock())
+        self.waiting: list[tuple[list[str], asyncio.Future[None]]] = []
+        self.most = 0
+        self.sizes: list[int] = []
+
+    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+        stepped = step({key: self.records.get(key) for key in keys}, 1)
+        names = [str(key.key) for key in keys]
+        for others, _ in self.waiting:
+            assert not set(others) & set(names), "a key is in two batches"
+        mine = (names, asyncio.get_running_loop().create_future())
+        self.waiting.append(mine)
+        self.most = max(self.most, len(self.waiting))
+        try:
+            await mine[1]
+        finally:
+            self.waiting.remove(mine)
+        self.records.update(stepped.changed)
+        self.sizes.append(len(stepped.results))
+        return stepped.results
+
+    async def let_go(self, place: int = 0) -> None:
+        self.waiting[place][1].set_result(None)
+        await settled()
+
+    @property
+    def in_flight(self) -> list[list[str]]:
+        return [names for names, _ in self.waiting]
+
+
+def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecord | None, int]:
+    total = (record.fencing_token if record else 0) * 10 + asked
+    return Free(total, now_ms), total
+
+
+async def settled() -> None:
+    for _ in range(8):
+        await asyncio.sleep(0)
+
+
+async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Task[int]]:
+    tasks = [asyncio.create_task(group.submit(key, number)) for key, number in asked]
+    await settled()
+    return tasks
+
+
+def group_on(store: Store, batches_in_flight: int = 2, commit_seconds_max: float = 10.0) -> GroupCommit[int, int]:
+    return GroupCommit(store, count, batches_in_flight=batches_in_flight, commit_seconds_max=commit_seconds_max)
+
+
+async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
+    store = Store()
+    group = group_on(store)
+    answers = []
+    for one in (A, B, C, C):
+        answers += await submitted(group, (one, 1))
+    assert store.in_flight == [["a"], ["b"]]
+    await store.let_go(1)
+    assert store.in_flight == [["a"], ["c"]]
+    await store.let_go(1)
+    await store.let_go()
+    assert await asyncio.gather(*answers) == [1, 1, 1, 11]
+    await group.close()
+
+
+async def test_a_key_in_flight_waits_in_order_and_holds_up_no_other() -> None:
+    store = Store()
+    group = group_on(store)
+    first = await submitted(group, (A, 1))
+    rest = await submitted(group, (A, 2), (B, 5), (A, 3))
+    assert store.in_flight == [["a"], ["b"]]
+    await store.let_go(1)
+    assert store.in_flight == [["a"]]
+    rest += await submitted(group, (A, 4))
+    await store.let_go()
+    assert store.in_flight == [["a"]]
+    await store.let_go()
+    assert await asyncio.gather(*first, *rest) == [1, 12, 5, 123, 1234]
+    await group.close()
+
+
+async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "PENDING_MAX", 2)
+    store = Store()
+    group = group_on(store)
+    tasks = await submitted(group, (A, 1))
+    tasks += await submitted(group, (A, 2), (B, 1))
+    tasks += await submitted(group, (A, 3))
+    with pytest.raises(StoreUnavailableError, match="2 requests wait already"):
+        await group.submit(C, 4)
+    closing = asyncio.create_task(group.close())
+    while store.waiting:
+        await settled()
+        await store.let_go()
+    await closing
+    assert await asyncio.gather(*tasks) == [1, 12, 1, 123]
+
+
+@pytest.mark.real_time
+async def test_a_hanging_batch_hangs_nobody_who_waits_for_its_key() -> None:
+    """LEASE-16."""
+    store = Store()
+    group = group_on(store, commit_seconds_max=0.05)
+    tasks = await submitted(group, (A, 1))
+    tasks += await submitted(group, (A, 2), (B, 1))
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert isinstance(outcome, StoreUnavailableError)
+    await group.close()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    batches_in_flight=st.integers(1, 3),
+    batch_max=st.integers(1, 4),
+    deeds=st.lists(st.one_of(st.sampled_from("aaabc"), st.integers(0, 2), st.just("give up")), min_size=1, max_size=40),
+)
+def test_any_order_of_events_serves_each_key_in_order(
+    batches_in_flight: int, batch_max: int, deeds: list[str | int]
+) -> None:
+    """A letter submits to that key, a number lets that batch go, and some callers give up while they wait."""
+
+    async def story() -> None:
+        store = Store()
+        group = group_on(store, batches_in_flight)
+        tasks: list[tuple[str, asyncio.Task[int]]] = []
+        for deed in deeds:
+            if deed == "give up":
+                if tasks:
+                    tasks[-1][1].cancel()
+            elif isinstance(deed, str):
+                key = RecordKey("p", LockKey(deed))
+                tasks.append((deed, asyncio.create_task(group.submit(key, 1))))
+            elif store.waiting:
+                await store.let_go(deed % len(store.waiting))
+            await settled()
+        while store.waiting:
+            await store.let_go()
+        await group.close()
+        for name in "abc":
+            totals = [task.result() for mine, task in tasks if mine == name and not task.cancelled()]
+            assert totals == sorted(set(totals)), "out of order, or an update was lost"
+        assert store.most <= batches_in_flight
+        assert max(store.sizes, default=0) <= batch_max
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(commit, "BATCH_MAX", batch_max)
+        asyncio.run(story())
