@@ -72,5 +72,5 @@ def test_nothing_opens_without_a_credential(case: schemathesis.Case, running: Ru
     """HTTP-13, HTTP-14, OPS-5."""
     answer = case.call(base_url=running.url, headers={"Authorization": "Bearer sk-" + "0" * 43})
     case.validate_response(answer, checks=CHECKS)
-    needs_credential = case.operation.path.startswith(("/locks", "/projects"))
+    needs_credential = case.operation.path.startswith(("/locks", "/projects", "/backups"))
     assert (answer.status_code == 401) is needs_credential

@@ -122,6 +122,7 @@ class Server:
             clock=self.clock,
             log=self.log,
             metrics=self.metrics,
+            backups=store.backups,
         )
         self._chores = [
             asyncio.create_task(self._every(PURGE_EVERY_SECONDS, self.purge), name="purge"),

@@ -1,7 +1,7 @@
-"""All that a store remembers, read and written as a whole: for `volcano-locks copy`, with the service stopped.
+"""All that a store remembers, as a whole: copied with the service stopped, or backed up while it runs.
 
-`pages` reads a store from end to end, `load` fills an empty one. Both go page by page, so that no store need fit in
-memory. What makes a copied lock safe is in two promises of `load`:
+`Snapshot.pages` reads a store from end to end, `load` fills an empty one. Both go page by page, so that no store need
+fit in memory. What makes a copied lock safe is in two promises of `load`:
 
 - *All or nothing.* When it returns, everything is durable. When it raises, the store is as empty as before, or can
   serve nothing until a later `load` has begun anew: it is never half a copy that answers requests.
@@ -9,8 +9,8 @@ memory. What makes a copied lock safe is in two promises of `load`:
   that was read. So a lock whose record was purged before the copy gets a fencing token above its last one all the
   same (LEASE-3), and no lease that had lapsed comes back to life (LEASE-1).
 
-What this does not promise: a picture of a store that is being written meanwhile. Back-ups of a running server are
-another matter, see `stores/sqlite`.
+What this does not promise: a picture of a store that is being written meanwhile. That is what `Backups` is for,
+where the store is one file; shared stores have their engines' own means.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -72,6 +72,26 @@ class Snapshot(Protocol):
         lock is there already, `stores.refusals.clock_behind` where this store's clock has not come to `newest_ms`
         and the store has no way of waiting for it later, and whatever `pages` raises.
         """
+        ...
+
+
+class BackupFile(Protocol):
+    """A finished backup: a file of `size_bytes` that is gone when it is closed."""
+
+    @property
+    def size_bytes(self) -> int: ...
+    def read(self, offset: int, count: int) -> bytes:
+        """Up to `count` bytes from `offset` on. Raises OSError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Backups(Protocol):
+    """The port for back-ups of a store that serves."""
+
+    async def take(self) -> BackupFile:
+        """A backup of now. Raises LockError where there is no room for it, `StoreUnavailableError`."""
         ...
 
 

@@ -51,7 +51,7 @@ def restored(
         backup,
         path,
         clock,
-        hold_seconds=hold_seconds,
+        hold_seconds=lambda _contents: hold_seconds,
         sleep=lambda seconds: clock.advance(round(seconds * 1_000)) and None,
         tell=(told if told is not None else []).append,
     )
@@ -276,7 +276,9 @@ async def test_nothing_is_in_place_before_the_hold_is_over(path: Path, tmp_path:
         clock.advance(round(seconds * 1_000))
 
     await asyncio.to_thread(
-        lambda: restore(tmp_path / "backup", path, clock, hold_seconds=31, sleep=look, tell=lambda _text: None)
+        lambda: restore(
+            tmp_path / "backup", path, clock, hold_seconds=lambda _contents: 31, sleep=look, tell=lambda _text: None
+        )
     )
     assert seen == [True]
     assert path.stat().st_ino != inode

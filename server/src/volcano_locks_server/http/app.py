@@ -16,10 +16,12 @@ from starlette.routing import Route, Router
 from ..clock import Clock
 from ..errors import LockError, StoreUnavailableError
 from ..service import LockService
+from ..snapshot import Backups
 from ..store import LockStore, Registry
 from ..telemetry import Log, Metrics
 from .access import Access
 from .admin import Admin
+from .backups import BackupRoutes
 from .events import tell_failure
 from .locks import PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
 from .ops import Operations
@@ -50,12 +52,14 @@ class App:
         clock: Clock,
         log: Log,
         metrics: Metrics,
+        backups: Backups | None = None,
     ) -> None:
         self._log: Final = log
         self._metrics: Final = metrics
         self._locks: Final = LockRoutes(service, access, log, metrics)
         self._operations: Final = Operations(store, metrics)
-        self._router: Final = _router(Admin(registry, access, clock, log), self._operations, access)
+        self._backups: Final = BackupRoutes(backups, log)
+        self._router: Final = _router(Admin(registry, access, clock, log), self._backups, self._operations, access)
         self._in_flight = 0
         self._idle: Final = asyncio.Event()
 
@@ -82,6 +86,7 @@ class App:
     async def drain(self, seconds: float) -> bool:
         """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""
         self._locks.draining = self._operations.draining = True
+        self._backups.forget()
         self._idle.clear()
         if not self._in_flight:
             return True
@@ -158,7 +163,7 @@ class _Resource:
         await (await endpoint(request))(scope, receive, send)
 
 
-def _router(admin: Admin, operations: Operations, access: Access) -> Router:
+def _router(admin: Admin, backups: BackupRoutes, operations: Operations, access: Access) -> Router:
     keys = "/projects/{project_id}/service-keys"
     guarded = {
         "/projects": _Resource(access, GET=admin.projects, POST=admin.create_project),
@@ -168,6 +173,8 @@ def _router(admin: Admin, operations: Operations, access: Access) -> Router:
         keys: _Resource(access, GET=admin.service_keys, POST=admin.create_service_key),
         keys + "/{key_id}": _Resource(access, GET=admin.service_key, DELETE=admin.delete_service_key),
         keys + "/{key_id}/regenerate": _Resource(access, POST=admin.regenerate_service_key),
+        "/backups": _Resource(access, POST=backups.create),
+        "/backups/{backup_id}": _Resource(access, GET=backups.part, DELETE=backups.delete),
     }
     open_to_all = {
         "/healthz": _Resource(None, GET=operations.healthz),

@@ -152,7 +152,7 @@ def json_object(body: bytes, fields: Iterable[str], *, empty_is_object: bool = F
     known = tuple(fields)
     unknown = [name for name in value if name not in known]
     if unknown:
-        listed = ", ".join(known)
+        listed = ", ".join(known) or "nothing"
         raise LockError("invalid_request", f"the body may hold {listed}; got {shown(unknown[0])}")
     return value
 

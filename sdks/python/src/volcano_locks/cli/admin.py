@@ -29,12 +29,47 @@ class Admin:
     def __init__(self, http: httpx2.Client) -> None:
         self._http = http
 
-    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None, **query: str | int) -> Thing:
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        **query: str | int,
+    ) -> Thing:
         """The answer's object, empty when it has none; a VolcanoError for a refusal or no answer."""
+        answer, request_id = self._answer(method, path, body, query, timeout_seconds)
+        try:
+            found = json.loads(answer.body) if answer.body else {}
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise messages.malformed(answer, "its body is not an object", request_id)
+        return found
+
+    def fetch(self, path: str, **query: str | int) -> bytes:
+        """The answer's bytes; a VolcanoError for a refusal or no answer."""
+        return self._answer("GET", path, None, query, TIMEOUT_SECONDS)[0].body
+
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str | int],
+        timeout_seconds: float,
+    ) -> tuple[messages.Answer, str]:
+        """A successful answer, and the request's id."""
         request_id = messages.new_uuid()
         try:
             response = self._http.request(
-                method, path, json=body, params=query, headers={"X-Volcano-Request-Id": request_id}
+                method,
+                path,
+                json=body,
+                params=query,
+                headers={"X-Volcano-Request-Id": request_id},
+                timeout=timeout_seconds,
             )
         except httpx2.HTTPError as error:
             sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
@@ -44,13 +79,7 @@ class Admin:
         answer = messages.Answer(response.status_code, headers, response.content)
         if not response.is_success:
             raise messages.refusal_from(answer, request_id=request_id)
-        try:
-            found = json.loads(answer.body) if answer.body else {}
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            raise messages.malformed(answer, "its body is not an object", request_id)
-        return found
+        return answer, request_id
 
     def everything(self, path: str) -> list[Thing]:
         """All items of a list, page by page."""

@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 import apsw
 
 from ...errors import LockError, StoreUnavailableError
+from .claim import Claim
 from .connection import schema_version
 from .faults import file_fault, store_fault
 from .writer import Writer
@@ -111,6 +112,33 @@ class SqliteBackups:
             return await self._writer.run(work)
         except OSError as error:
             raise file_fault(error, self._path) from error
+
+
+def back_up_stopped(path: Path, to: Path) -> None:
+    """Back up a store that nobody serves. StoreUnavailableError where it is served, or cannot be used.
+
+    The file stays on its schema; what a crash left in its log is in the backup.
+    """
+    claim = Claim.take_name(path)
+    try:
+        source = apsw.Connection(str(claim.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE)
+        try:
+            source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
+            schema_version(source)
+            copying = Copying(source, to)
+            try:
+                while not copying.step():
+                    pass
+                copying.finish()
+            except BaseException:
+                copying.abandon()
+                raise
+        finally:
+            source.close(True)
+    except apsw.Error as error:
+        raise store_fault(error) from error
+    finally:
+        claim.drop()
 
 
 @dataclass(frozen=True, slots=True)

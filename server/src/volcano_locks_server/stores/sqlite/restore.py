@@ -55,6 +55,7 @@ class Restored:
 
     contents: Contents
     kept_aside: Path | None
+    held_seconds: int
     serves_from_ms: int
 
 
@@ -70,12 +71,13 @@ def restore(
     target: Path,
     clock: Clock,
     *,
-    hold_seconds: int,
+    hold_seconds: Callable[[Contents], int],
     sleep: Callable[[float], None],
     tell: Callable[[str], None],
 ) -> Restored:
     """Put a copy of `backup` in the place of `target`, which nobody may serve meanwhile; see the module's head.
 
+    `hold_seconds` says for a backup's contents how long to hold, and may raise to end it all.
     `tell` hears of what a person should know while it goes on. Raises StoreUnavailableError, whose message says what
     to do, with `target` as it was.
     """
@@ -90,12 +92,13 @@ def restore(
         known = _known_of(claim.path, tell)
         newest_ms = max(contents.newest_ms, known.newest_ms)
         _wait_for(newest_ms, clock, sleep)
-        if hold_seconds:
-            tell(f"waiting {hold_seconds} s, so that leases which the backup does not know can end")
-            sleep(hold_seconds)
+        held_seconds = hold_seconds(contents)
+        if held_seconds:
+            tell(f"waiting {held_seconds} s, so that leases which the backup does not know can end")
+            sleep(held_seconds)
         serves_from_ms = max(clock.now_ms(), newest_ms) + AHEAD_MS
         _bring_up_to(serves_from_ms, prepared, known.tokens)
-        return Restored(contents, _swap(prepared, claim.path), serves_from_ms)
+        return Restored(contents, _swap(prepared, claim.path), held_seconds, serves_from_ms)
     except OSError as error:
         raise file_fault(error, claim.path) from error
     finally:

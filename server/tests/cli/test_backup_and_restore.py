@@ -1,0 +1,195 @@
+"""`volcano-locks backup` and `restore`, as people run them (KEEP-6, KEEP-8, KEEP-9)."""
+
+import json
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from volcano_locks import Client, LockHeldError
+from volcano_locks_server.testing import RunningServer, running_server
+
+from .conftest import Ended
+
+Command = Callable[..., Ended]
+STORE = "sqlite:///locks.db"
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RunningServer]:
+    with running_server(store_url=f"sqlite:///{tmp_path / 'locks.db'}") as running:
+        monkeypatch.setenv("VOLCANO_LOCKS_ADMIN_TOKEN", running.admin_token)
+        yield running
+
+
+@pytest.fixture
+def backup(command: Command, tmp_path: Path) -> Path:
+    """A backup in which `kept` is held for a while; its server has stopped and granted more since."""
+    with running_server(store_url=f"sqlite:///{tmp_path / 'locks.db'}") as running:
+        with Client(running.url, running.service_key) as client:
+            client.locks.acquire("kept", ttl=300)
+        (tmp_path / "token").write_text(running.admin_token)
+        ended = command("backup", "--to", "one.backup", "--api-url", running.url, "--admin-token-file", "token")
+        assert ended.exit_code == 0
+        with Client(running.url, running.service_key) as client:
+            client.locks.acquire("later", ttl=30)
+    return tmp_path / "one.backup"
+
+
+def test_a_running_server_gives_a_backup_of_itself(command: Command, server: RunningServer, tmp_path: Path) -> None:
+    """KEEP-9."""
+    with Client(server.url, server.service_key) as client:
+        client.locks.acquire("a", ttl=30)
+        ended = command("backup", "--to", "one.backup", "--api-url", server.url, "--json")
+        client.locks.acquire("b", ttl=30)
+    assert ended.exit_code == 0
+    told = json.loads(ended.stdout)
+    assert (told["projects"], told["service_keys"], told["locks"]) == (1, 1, 1)
+    assert told["written_at"].endswith("Z")
+    file = tmp_path / "one.backup"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert file.stat().st_nlink == 1
+    assert sqlite3.connect(file).execute("SELECT key FROM lock").fetchall() == [("a",)]
+    assert {one.name for one in tmp_path.iterdir() if "backup" in one.name} == {"one.backup"}
+    for secret in (server.service_key, server.admin_token):
+        assert secret not in ended.stdout + ended.stderr
+        assert secret.encode() not in file.read_bytes()
+
+
+def test_a_backup_of_many_parts_is_whole(
+    command: Command, server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KEEP-9: `examined` looks at every page; a part too few or out of place would be found."""
+    monkeypatch.setattr("volcano_locks_server.http.backups.PART_BYTES", 1_000)
+    ended = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert ended.exit_code == 0
+    assert ended.stdout == "backed up 1 projects, 1 service keys, 0 locks to one.backup\n"
+
+
+def test_a_file_that_is_there_is_not_overwritten(command: Command, server: RunningServer, tmp_path: Path) -> None:
+    """KEEP-9."""
+    (tmp_path / "one.backup").write_text("precious")
+    ended = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert ended.exit_code == 64
+    assert "exists already" in ended.stderr
+    assert (tmp_path / "one.backup").read_text() == "precious"
+
+
+def test_a_file_that_is_served_is_backed_up_through_its_server(
+    command: Command, server: RunningServer, tmp_path: Path
+) -> None:
+    """KEEP-9."""
+    ended = command("backup", "--to", "one.backup", "--store", STORE)
+    assert ended.exit_code == 69
+    assert "--api-url" in ended.stderr
+    assert not [one for one in tmp_path.iterdir() if "backup" in one.name]
+
+
+def test_a_stopped_stores_file_is_backed_up_as_it_is(command: Command, backup: Path, tmp_path: Path) -> None:
+    """KEEP-9."""
+    ended = command("backup", "--to", "two.backup", "--store", STORE)
+    assert ended.exit_code == 0
+    assert "2 locks" in ended.stdout
+    rows = "SELECT * FROM lock"
+    two, store = (sqlite3.connect(tmp_path / name).execute(rows).fetchall() for name in ("two.backup", "locks.db"))
+    assert two == store
+
+
+def test_what_a_killed_server_left_in_its_log_is_in_the_backup(
+    command: Command, server: RunningServer, tmp_path: Path
+) -> None:
+    """KEEP-9: files as they are on the disk while the server runs are those that a kill would leave."""
+    with Client(server.url, server.service_key) as client:
+        client.locks.acquire("a", ttl=30)
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / f"locks.db{suffix}", tmp_path / f"killed.db{suffix}")
+    assert (tmp_path / "killed.db-wal").stat().st_size > 0
+    ended = command("backup", "--to", "one.backup", "--store", "sqlite:///killed.db")
+    assert "1 locks" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "told"),
+    [
+        (("--store", "sqlite:///nothing.db"), 64, "there is no file nothing.db"),
+        (("--store", "memory://"), 64, "sqlite:/// alone"),
+        (("--store", "nonsense"), 64, "--store: store must be"),
+        (("--store", STORE, "--api-url", "http://127.0.0.1:1"), 64, "not both"),
+        (("--api-url", "http://127.0.0.1:1"), 77, "no admin token"),
+    ],
+)
+def test_what_cannot_be_backed_up_is_said_and_leaves_nothing(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, told: str
+) -> None:
+    """KEEP-9."""
+    ended = command("backup", "--to", "one.backup", *arguments)
+    assert (ended.exit_code, told in ended.stderr) == (exit_code, True), ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_is_not_one_file_has_no_backup(
+    command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """KEEP-9."""
+    with running_server() as server:
+        monkeypatch.setenv("VOLCANO_LOCKS_ADMIN_TOKEN", server.admin_token)
+        ended = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert ended.exit_code == 64
+    assert "its engine's own tools" in ended.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.real_time
+def test_a_restored_store_serves_and_its_tokens_go_on_rising(command: Command, backup: Path, tmp_path: Path) -> None:
+    """KEEP-6, KEEP-8."""
+    connection = sqlite3.connect(tmp_path / "locks.db")
+    (last,) = connection.execute("SELECT fencing_token FROM lock WHERE key = 'later'").fetchone()
+    connection.close()
+    ended = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0", "--json")
+    assert ended.exit_code == 0
+    told = json.loads(ended.stdout)
+    assert told["locks"] == 1
+    assert Path(told["kept_aside"]).exists()
+    assert "unknown to this backup" in ended.stderr
+    with running_server(store_url=STORE) as server, Client(server.url, server.service_key) as client:
+        assert client.locks.acquire("later", ttl=30).fencing_token > last
+        with pytest.raises(LockHeldError):
+            client.locks.acquire("kept", ttl=30)
+
+
+def test_a_hold_that_only_a_person_can_choose_is_asked_for(command: Command, backup: Path, tmp_path: Path) -> None:
+    """KEEP-8."""
+    connection = sqlite3.connect(backup)
+    connection.execute("UPDATE lock SET ttl_seconds = 600")
+    connection.commit()
+    connection.close()
+    before = (tmp_path / "locks.db").stat().st_ino
+    ended = command("restore", "--from", str(backup), "--store", STORE)
+    assert ended.exit_code == 64
+    assert "leases of up to 600 s: say with --hold-seconds" in ended.stderr
+    assert (tmp_path / "locks.db").stat().st_ino == before
+    assert not list(tmp_path.glob("*.restoring*"))
+
+
+@pytest.mark.real_time
+def test_the_longest_ttl_in_the_backup_is_waited_for(command: Command, backup: Path) -> None:
+    """KEEP-8."""
+    connection = sqlite3.connect(backup)
+    connection.execute("UPDATE lock SET ttl_seconds = 1")
+    connection.commit()
+    connection.close()
+    ended = command("restore", "--from", str(backup), "--store", STORE, "--json")
+    assert json.loads(ended.stdout)["held_seconds"] == 2
+    assert "waiting 2 s" in ended.stderr
+
+
+def test_a_file_that_is_served_is_not_replaced(command: Command, backup: Path, tmp_path: Path) -> None:
+    """KEEP-6."""
+    with running_server(store_url=STORE):
+        ended = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0")
+    assert ended.exit_code == 69
+    assert "in use by another server" in ended.stderr
+    assert not list(tmp_path.glob("*.replaced-*"))

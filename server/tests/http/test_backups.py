@@ -1,0 +1,83 @@
+"""Back-ups over the wire: behind the admin token, in parts, one at a time (KEEP-9)."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from volcano_locks_server.http import backups
+from volcano_locks_server.testing import RunningServer, running_server_async
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[RunningServer]:
+    async with running_server_async(store_url=f"sqlite:///{tmp_path / 'locks.db'}") as server:
+        yield server
+
+
+@pytest.fixture
+async def admin(running: RunningServer) -> AsyncIterator[httpx2.AsyncClient]:
+    bearer = {"Authorization": f"Bearer {running.admin_token}"}
+    async with httpx2.AsyncClient(base_url=running.url, headers=bearer) as client:
+        yield client
+
+
+async def test_a_backup_comes_in_parts(
+    admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """KEEP-9."""
+    monkeypatch.setattr(backups, "PART_BYTES", 5_000)
+    made = await admin.post("/backups")
+    assert made.status_code == 201
+    told = made.json()
+    assert told["part_bytes"] == 5_000
+    whole = b""
+    while len(whole) < told["size_bytes"]:
+        part = await admin.get(f"/backups/{told['id']}", params={"offset": len(whole)})
+        assert part.headers["content-type"] == "application/octet-stream"
+        whole += part.content
+    assert len(whole) == told["size_bytes"]
+    assert whole.startswith(b"SQLite format 3\0")
+    assert (await admin.delete(f"/backups/{told['id']}")).status_code == 204
+    assert (await admin.get(f"/backups/{told['id']}")).status_code == 404
+    assert not [one for one in tmp_path.iterdir() if "backup" in one.name]
+
+
+async def test_a_newer_backup_ends_the_one_before(admin: httpx2.AsyncClient) -> None:
+    """KEEP-9."""
+    first, second = [(await admin.post("/backups", json={})).json()["id"] for _ in range(2)]
+    assert (await admin.get(f"/backups/{first}")).json()["code"] == "not_found"
+    assert (await admin.get(f"/backups/{second}")).status_code == 200
+
+
+async def test_what_nobody_fetches_goes_by_itself(admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KEEP-9."""
+    monkeypatch.setattr(backups, "KEPT_SECONDS", 0.0)
+    made = (await admin.post("/backups")).json()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert (await admin.get(f"/backups/{made['id']}")).status_code == 404
+
+
+@pytest.mark.parametrize("offset", ["-1", "x", "1e3", "٣", "9" * 16, "999999999999999"])
+async def test_a_strange_offset_is_refused(admin: httpx2.AsyncClient, offset: str) -> None:
+    made = (await admin.post("/backups")).json()
+    answer = await admin.get(f"/backups/{made['id']}", params={"offset": offset})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+async def test_a_body_with_fields_is_refused(admin: httpx2.AsyncClient) -> None:
+    """HTTP-12."""
+    answer = await admin.post("/backups", json={"path": "/etc/passwd"})
+    assert answer.json() == {"error": "the body may hold nothing; got 'path'", "code": "invalid_request"}
+
+
+@pytest.mark.parametrize("bearer", ["service key", None])
+async def test_only_the_admin_token_opens_backups(running: RunningServer, bearer: str | None) -> None:
+    """KEEP-9."""
+    headers = {"Authorization": f"Bearer {running.service_key}"} if bearer else {}
+    async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
+        for method, path in (("POST", "/backups"), ("GET", "/backups/x"), ("DELETE", "/backups/x")):
+            assert (await client.request(method, path)).status_code == (403 if bearer else 401)
