@@ -117,12 +117,19 @@ class Clocks:
             self._must_pass_ms = max(self._must_pass_ms, written_at_ms - SKEW_MAX_MS)
             raise _behind(written_at_ms, now_ms)
 
-    def offsets_ms(self) -> list[int]:
-        """How far each other node that lives was ahead of this one when it last wrote, at least.
+    async def offsets_ms(self) -> list[int]:
+        """How far the clock of each other node that serves is ahead of this one, give or take LOOK_SECONDS.
 
-        What a node wrote is up to a pulse old when it is read, so one that agrees shows between about -1,000 and 0.
+        Writes nothing, and takes as long as the others need to write anew: about PULSE_SECONDS.
         """
-        return [peer.node.now_ms - self._looked_ms for peer in self._peers.values() if self._lives(peer)]
+        offsets: dict[bytes, int] = {}
+        await self._look(None, is_first=True)
+        while any(self._lives(peer) and key not in offsets for key, peer in self._peers.items()):
+            await asyncio.sleep(LOOK_SECONDS)
+            await self._look(None)
+            middle_ms = (self._looked_before_ms + self._looked_ms) // 2
+            offsets |= {key: peer.node.now_ms - middle_ms for key, peer in self._peers.items() if peer.is_new}
+        return [offsets[key] for key, peer in self._peers.items() if key in offsets and self._lives(peer)]
 
     async def newest_ms(self) -> int:
         """The newest instant that any node has told, this one's included."""

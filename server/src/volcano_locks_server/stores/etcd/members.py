@@ -74,9 +74,9 @@ class Members:
         for channel, endpoint in zip(self._channels, self._address.endpoints, strict=True):
             try:
                 await _connected(channel)
-                answer = await self._call(channel, messages.STATUS, messages.status(), CONNECT_SECONDS_MAX)
-                told[endpoint] = messages.status_answer(answer)[0]
-            except (_NotSentError, grpc.aio.AioRpcError):
+                answer = await self._attempt(channel, messages.STATUS, b"", CALL_SECONDS_MAX, repeatable=True)
+                told[endpoint] = messages.version_answer(answer)
+            except (_NotSentError, StoreUnavailableError):
                 told[endpoint] = ""
         return told
 

@@ -16,22 +16,20 @@ STATUS: Final = "/etcdserverpb.Maintenance/Status"
 
 _TYPES: Final = {"int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
 _FIELDS: Final = """
-    Header: revision=3 int64
     KeyValue: key=1 bytes, create_revision=2 int64, mod_revision=3 int64, value=5 bytes
     Range: key=1 bytes, range_end=2 bytes, limit=3 int64, sort_order=5 int32, sort_target=6 int32, \
 serializable=7 bool, keys_only=8 bool, min_create_revision=12 int64
-    RangeAnswer: kvs=2 KeyValue*, more=3 bool
+    RangeAnswer: kvs=2 KeyValue*
     Put: key=1 bytes, value=2 bytes
     Delete: key=1 bytes, range_end=2 bytes
     Op: range=1 Range, put=2 Put, delete=3 Delete
     OpAnswer: range=1 RangeAnswer
     Compare: result=1 int32, target=2 int32, key=3 bytes, mod_revision=6 int64?
     Txn: compare=1 Compare*, success=2 Op*, failure=3 Op*
-    TxnAnswer: header=1 Header, succeeded=2 bool, responses=3 OpAnswer*
+    TxnAnswer: succeeded=2 bool, responses=3 OpAnswer*
     Authenticate: name=1 string, password=2 string
     AuthenticateAnswer: token=2 string
-    Status:
-    StatusAnswer: header=1 Header, version=2 string, leader=4 int64
+    StatusAnswer: version=2 string
 """
 _ASCENDING: Final = 1
 _BY_CREATION: Final = 2
@@ -125,15 +123,9 @@ def authenticate_answer(wire: bytes) -> str:
     return str(_AuthenticateAnswer.FromString(wire).token)
 
 
-def status() -> bytes:
-    """Ask a member how it is."""
-    return b""
-
-
-def status_answer(wire: bytes) -> tuple[str, bool]:
-    """The member's version, and whether it knows a leader."""
-    message = _StatusAnswer.FromString(wire)
-    return str(message.version), message.leader != 0
+def version_answer(wire: bytes) -> str:
+    """A member's version, from its answer to STATUS (which asks nothing in particular)."""
+    return str(_StatusAnswer.FromString(wire).version)
 
 
 def _fill(side: Any, ops: Iterable[Op]) -> None:

@@ -1,0 +1,161 @@
+"""Nodes over one etcd judge by their own clocks: a small skew hurts nobody, a large one stops the node (case 30)."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.engines import etcd
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Acquire, Free, Granted, Refused, Renew
+from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.testing import START_MS, ManualClock
+
+from .deeds import act, digest, found, held, key, put
+
+Node = tuple[OpenStore, ManualClock]
+Nodes = Callable[[int], Awaitable[Node]]
+SOON_SECONDS = 10
+
+
+@pytest.fixture
+def url() -> str:
+    return etcd.shared().url()
+
+
+@pytest.fixture
+async def nodes(url: str) -> AsyncIterator[Nodes]:
+    """Starts a node whose clock is so many milliseconds ahead."""
+    async with AsyncExitStack() as stack:
+
+        async def started(ahead_ms: int) -> Node:
+            clock = ManualClock(START_MS + ahead_ms)
+            store = await open_store(url, clock)
+            stack.push_async_callback(store.close)
+            return store, clock
+
+        yield started
+
+
+async def cause(awaitable: Awaitable[object]) -> str:
+    with pytest.raises(StoreUnavailableError) as caught:
+        await awaitable
+    return caught.value.cause_code
+
+
+async def serves_soon(store: OpenStore) -> None:
+    """Return when the store can be used again."""
+    async with asyncio.timeout(SOON_SECONDS):
+        while True:
+            try:
+                return await store.locks.ready()
+            except StoreUnavailableError:
+                await asyncio.sleep(0.05)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("ahead_ms", [800, -800])
+async def test_within_the_margin_both_serve_and_no_lease_is_taken_too_early(nodes: Nodes, ahead_ms: int) -> None:
+    """LEASE-1, case 30: the holder has stopped by its own count before anybody takes over by another clock."""
+    first, clock = await nodes(0)
+    second, other_clock = await nodes(ahead_ms)
+    ttl_ms = 5_000
+    (granted,) = await act(first.locks, (key("a"), Acquire(digest("one"), ttl_ms // 1_000)))
+    assert isinstance(granted, Granted)
+    waited_ms = 0
+    for step_ms in (1_000, 2_000, 1_999, *[100] * 30):
+        clock.advance(step_ms)
+        other_clock.advance(step_ms)
+        waited_ms += step_ms
+        (outcome,) = await act(second.locks, (key("a"), Acquire(digest("two"), 30)))
+        if isinstance(outcome, Granted):
+            break
+    assert isinstance(outcome, Granted)
+    assert waited_ms >= ttl_ms
+    assert outcome.fencing_token > granted.fencing_token
+    (refused,) = await act(first.locks, (key("a"), Renew(digest("one"), 30)))
+    assert isinstance(refused, Refused)
+
+
+@pytest.mark.real_time
+async def test_a_node_that_begins_ahead_of_one_that_serves_gives_way(nodes: Nodes) -> None:
+    """LEASE-1, case 30: it would take leases over too early, so it serves nothing until the clocks agree."""
+    first, clock = await nodes(0)
+    await put(first.locks, (key("a"), held("one", clock.now_ms(), ttl_seconds=20)))
+    second, _ahead = await nodes(30_000)
+    for asked in (act(second.locks, (key("a"), Acquire(digest("two"), 30))), second.locks.ready()):
+        assert await cause(asked) == "clock_skew"
+    await first.locks.ready()
+    assert isinstance((await act(first.locks, (key("b"), Acquire(digest("one"), 5))))[0], Granted)
+    clock.advance(29_900)
+    await serves_soon(first)
+    await serves_soon(second)
+    assert isinstance((await act(second.locks, (key("a"), Acquire(digest("two"), 30))))[0], Granted)
+
+
+@pytest.mark.real_time
+async def test_a_node_that_begins_behind_one_that_serves_waits_until_it_has_caught_up(nodes: Nodes) -> None:
+    """LEASE-1: it would let lapsed leases live."""
+    first, _clock = await nodes(0)
+    second, behind = await nodes(-30_000)
+    with pytest.raises(StoreUnavailableError, match=r"30\.0 s later: set the machines' clocks right") as caught:
+        await act(second.locks, (key("a"), Acquire(digest("two"), 30)))
+    assert caught.value.cause_code == "clock_skew"
+    assert await cause(second.locks.ready()) == "clock_skew"
+    await first.locks.ready()
+    behind.advance(29_500)
+    await serves_soon(second)
+    await first.locks.ready()
+
+
+@pytest.mark.real_time
+async def test_a_running_node_whose_clock_jumps_ahead_stops_before_it_judges(nodes: Nodes) -> None:
+    """LEASE-1, case 30: as after a pause, it compares its clock anew before anything is judged by it."""
+    first, clock = await nodes(0)
+    second, _other = await nodes(0)
+    await put(first.locks, (key("a"), held("one", START_MS, ttl_seconds=20)))
+    clock.advance(30_000)
+    assert await cause(act(first.locks, (key("a"), Acquire(digest("two"), 30)))) == "clock_skew"
+    (outcome,) = await act(second.locks, (key("a"), Renew(digest("one"), 20)))
+    assert isinstance(outcome, Granted)
+
+
+async def test_a_record_from_the_future_stops_the_node_until_its_clock_has_passed_it(nodes: Nodes) -> None:
+    """LEASE-1: whoever wrote it had another clock; nothing is judged by mine, not even other locks."""
+    store, clock = await nodes(0)
+    await put(store.locks, (key("a"), held("one", START_MS + 30_000)), (key("b"), Free(1, START_MS + 1_000)))
+    assert await found(store.locks, key("b")) == [Free(1, START_MS + 1_000)]
+    assert await cause(found(store.locks, key("a"))) == "clock_skew"
+    for asked in (found(store.locks, key("b")), store.locks.ready(), store.locks.count_held()):
+        assert await cause(asked) == "clock_skew"
+    clock.advance(28_999)
+    assert await cause(found(store.locks, key("b"))) == "clock_skew"
+    clock.advance(1)
+    await store.locks.ready()
+    assert len(await found(store.locks, key("a"))) == 1
+
+
+async def test_a_restart_under_a_clock_that_went_back_is_refused(url: str) -> None:
+    """LEASE-1: time never goes back, also over a restart."""
+    store = await open_store(url, ManualClock(START_MS + 30_000))
+    await store.close()
+    assert await cause(open_store(url, ManualClock(START_MS))) == "clock_behind"
+    store = await open_store(url, ManualClock(START_MS + 29_001))
+    await store.locks.ready()
+    await store.close()
+
+
+@pytest.mark.real_time
+async def test_a_node_that_died_keeps_nobody_waiting_for_long(url: str, nodes: Nodes) -> None:
+    """Its last instant says that it serves; silence says that it does not."""
+    dead = await open_store(url, ManualClock(START_MS))
+    pulses = [task for task in asyncio.all_tasks() if task.get_name() == "etcd-clocks"]
+    for pulse in pulses:
+        pulse.cancel()
+    began = asyncio.get_running_loop().time()
+    store, _clock = await nodes(0)
+    await store.locks.ready()
+    assert asyncio.get_running_loop().time() - began < SOON_SECONDS
+    await dead.locks.ready()
+    await dead.close()
