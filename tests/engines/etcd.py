@@ -10,6 +10,7 @@ import json
 import signal
 import subprocess
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -36,7 +37,13 @@ class Member:
     def start(self, cluster: str, *, tls: bool = False) -> None:
         """Start it as a member of the cluster `name=peer url,…`, or again; does not wait."""
         client_url = f"{'https' if tls else 'http'}://{self.host}"
-        command: list[Word] = [program("etcd", "etcd-server"), "--name", self.name, "--data-dir", self.folder / self.name]
+        command: list[Word] = [
+            program("etcd", "etcd-server"),
+            "--name",
+            self.name,
+            "--data-dir",
+            self.folder / self.name,
+        ]
         command += ["--listen-client-urls", client_url, "--advertise-client-urls", client_url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", cluster, "--logger", "zap", "--log-level", "error", *self._words]
@@ -53,6 +60,10 @@ class Member:
         request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode())
         with urllib.request.urlopen(request, timeout=5) as answer:
             return json.load(answer)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Write a key, behind the back of whoever believes to have it."""
+        self.ask("kv/put", key=b64encode(key).decode(), value=b64encode(value).decode())
 
     def signal(self, number: signal.Signals) -> None:
         """SIGSTOP, SIGCONT …"""

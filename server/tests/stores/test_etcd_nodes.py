@@ -1,0 +1,248 @@
+"""Several nodes over one etcd: conflicts, what one does and another sees, and what a node that died leaves behind."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from uuid import uuid4
+
+import pytest
+from conformance.history import Event, check
+from tests.engines import etcd
+
+from volcano_locks_server.clock import SystemClock
+from volcano_locks_server.errors import LockError, StoreUnavailableError
+from volcano_locks_server.lease import Acquire, Free, Granted, Release
+from volcano_locks_server.store import Project, Records, ServiceKey, Stepped
+from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.stores.etcd.cluster import EtcdCluster
+from volcano_locks_server.stores.etcd.messages import Delete, Found, Put, Read
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import act, counted, digest, found, key, put
+
+P1 = Project("p-1", "first", 600, 1_000)
+K1 = ServiceKey("k-1", "p-1", "worker", "sk-abcd", ("*",), 1_001)
+
+
+@pytest.fixture
+def url() -> str:
+    return etcd.shared().url()
+
+
+@pytest.fixture
+async def nodes(url: str) -> AsyncIterator[list[OpenStore]]:
+    """Two nodes under the machine's clock."""
+    async with AsyncExitStack() as stack:
+        opened = []
+        for _ in range(2):
+            store = await open_store(url, SystemClock())
+            stack.push_async_callback(store.close)
+            opened.append(store)
+        yield opened
+
+
+@pytest.fixture
+async def cluster(url: str, clock: ManualClock) -> AsyncIterator[EtcdCluster]:
+    """A node with its insides, to leave things half done by it."""
+    opened = await EtcdCluster.open(url, clock)
+    yield opened
+    await opened.close()
+
+
+@pytest.mark.real_time
+async def test_steps_of_two_nodes_on_one_key_lose_no_update(nodes: list[OpenStore]) -> None:
+    """case 20: whoever writes second has read what the first wrote."""
+    numbers = await asyncio.gather(*(counted(store.locks, key("a")) for _ in range(50) for store in nodes))
+    assert sorted(numbers) == list(range(1, 101))
+    assert sum(store.counts.conflicts for store in nodes if store.counts) > 0
+
+
+@pytest.mark.real_time
+async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[OpenStore]) -> None:
+    """cases 20 and 30: tokens unique and in the order of their grants, never two holders."""
+    events: list[Event] = []
+    holding = 0
+
+    async def told(client: str, store: OpenStore, command: Acquire | Release, owner: str, name: str) -> bool:
+        sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        (outcome,) = await act(store.locks, (key(name), command))
+        answered_at = time.clock_gettime(time.CLOCK_BOOTTIME)
+        granted = isinstance(outcome, Granted)
+        token = outcome.fencing_token if isinstance(outcome, Granted) else None
+        if isinstance(command, Release):
+            events.append(Event(client, "release", name, owner, sent_at, answered_at, "done"))
+        else:
+            says = "granted" if granted else "held"
+            events.append(Event(client, "acquire", name, owner, sent_at, answered_at, says, 5.0, token))  # type: ignore[arg-type]
+        return granted
+
+    async def client(number: int) -> None:
+        nonlocal holding
+        store = nodes[number % 2]
+        for turn in range(40):
+            owner, name = f"{number}-{turn}", f"lock-{turn % 3}"
+            if await told(str(number), store, Acquire(digest(owner), 5), owner, name):
+                holding += 1
+                await told(str(number), nodes[turn % 2], Release(digest(owner)), owner, name)
+
+    await asyncio.gather(*(client(number) for number in range(8)))
+    assert check(events) == []
+    assert holding > 40
+
+
+@pytest.mark.real_time
+async def test_what_one_node_says_another_knows(nodes: list[OpenStore]) -> None:
+    first, second = nodes
+    await first.registry.add_project(P1)
+    await first.registry.add_service_key(K1, digest("one"))
+    assert await second.registry.credential(digest("one")) is not None
+    await second.registry.delete_service_key("p-1", "k-1")
+    assert await first.registry.credential(digest("one")) is None
+
+
+@pytest.mark.real_time
+async def test_of_two_nodes_that_add_the_same_name_one_does(nodes: list[OpenStore]) -> None:
+    """Unique by the transaction that writes, not by looking first."""
+    adding = (store.registry.add_project(Project(str(uuid4()), "same", 1, 1)) for store in nodes * 10)
+    ended = await asyncio.gather(*adding, return_exceptions=True)
+    assert sorted(type(one).__name__ for one in ended) == ["LockError"] * 19 + ["NoneType"]
+    renaming = [Project(str(number), f"n{number}", 1, 1) for number in range(4)]
+    for project in renaming:
+        await nodes[0].registry.add_project(project)
+    renamed = await asyncio.gather(
+        *(nodes[0].registry.change_project(project.id, name="new", requests_per_minute=None) for project in renaming),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(one, Project) for one in renamed) == 1
+    assert {one.code for one in renamed if isinstance(one, LockError)} == {"name_taken"}
+
+
+@pytest.mark.real_time
+async def test_two_nodes_draw_a_minute_together_and_no_more(nodes: list[OpenStore]) -> None:
+    """QUOTA-8: what one drew the other does not get; a node still in the minute before draws from that one."""
+    draws = [(store.quotas, wanted) for store in nodes for wanted in (7,) * 20]
+    drawn = await asyncio.gather(
+        *(quotas.take("p-1", 60_000, limit=100, wanted=wanted) for quotas, wanted in draws if quotas is not None)
+    )
+    assert sum(drawn) == 100
+    quotas = nodes[0].quotas
+    assert quotas is not None
+    assert await quotas.take("p-1", 120_000, limit=100, wanted=30) == 30
+    assert await quotas.take("p-1", 60_000, limit=101, wanted=30) == 1
+    assert await quotas.take("p-1", 180_000, limit=100, wanted=500) == 100
+    assert await quotas.take("p-1", 60_000, limit=500, wanted=5) == 0
+    assert await quotas.take("p-2", 180_000, limit=100, wanted=1) == 1
+
+
+async def test_a_conflict_is_judged_anew_by_what_is_there_and_by_a_new_instant(
+    cluster: EtcdCluster, clock: ManualClock
+) -> None:
+    """case 30: time and condition belong to the same attempt."""
+    seen: list[tuple[object, int]] = []
+    began_ms = clock.now_ms()
+
+    def step(records: Records, now_ms: int) -> Stepped:
+        seen.append((records[key("a")], now_ms))
+        if len(seen) == 1:  # another node comes first
+            written = b'{"state": "free", "fencing_token": 5, "freed_at_ms": 1}'
+            etcd.shared().members[0].put(cluster.registry._layout.lock(key("a")), written)
+        clock.advance(1)
+        return Stepped({key("a"): Free(9, now_ms)}, [now_ms])
+
+    assert await cluster.locks.update([key("a")], step) == [began_ms + 1]
+    assert seen == [(None, began_ms), (Free(5, 1), began_ms + 1)]
+    assert await found(cluster.locks, key("a")) == [Free(9, began_ms + 1)]
+
+
+async def test_a_deletion_that_a_node_died_in_is_finished_by_another(cluster: EtcdCluster, url: str) -> None:
+    """Nothing that is left opens a door, and nothing is left for long."""
+    registry, members, layout = cluster.registry, cluster.members, cluster.registry._layout
+    await registry.add_project(P1)
+    await registry.add_service_key(K1, digest("one"))
+    await put(cluster.locks, (key("a", "p-1"), Free(1, 1)))
+    name = layout.project_name(P1.name)
+    await members.write((), [Delete(layout.project("p-1")), Delete(name), Put(layout.deletion("p-1"), b"")])
+    assert await registry.credential(digest("one")) is None
+    with pytest.raises(LockError):
+        await registry.service_key("p-1", "k-1")
+    assert await cluster.locks.purge(limit=1) == 0
+    assert await left(cluster) == ["node", "schema"]
+
+
+async def test_a_deleted_project_leaves_nothing_behind(cluster: EtcdCluster) -> None:
+    registry = cluster.registry
+    await registry.add_project(P1)
+    for number in range(70):
+        added = ServiceKey(f"k-{number}", "p-1", f"n{number}", "sk-a", ("*",), 1)
+        await registry.add_service_key(added, digest(str(number)))
+    await registry.replace_secret(
+        "p-1", "k-1", secret_digest=digest("new"), key_prefix="sk-b", old_secret_good_until_ms=9
+    )
+    await put(cluster.locks, *((key(f"k{number}", "p-1"), Free(1, 1)) for number in range(1_100)))
+    await cluster.quotas.take("p-1", 0, limit=1, wanted=1)
+    await registry.delete_project("p-1")
+    assert await left(cluster) == ["node", "schema"]
+
+
+async def test_no_token_and_no_secret_is_kept_but_its_digest(cluster: EtcdCluster) -> None:
+    """LEASE-15."""
+    await cluster.registry.add_project(P1)
+    await cluster.registry.add_service_key(K1, digest("the-secret"))
+    await act(cluster.locks, (key("a"), Acquire(digest("the-token"), 30)))
+    kept = b" ".join(one.key + one.value for one in await everything(cluster))
+    assert digest("the-token").hex().encode() in kept
+    assert digest("the-secret").hex().encode() in kept
+    assert b"the-token" not in kept
+    assert b"the-secret" not in kept
+
+
+async def test_records_that_are_not_ours_are_not_judged_by(cluster: EtcdCluster) -> None:
+    await cluster.members.write((), [Put(cluster.registry._layout.lock(key("a")), b"not ours")])
+    with pytest.raises(StoreUnavailableError) as caught:
+        await found(cluster.locks, key("a"))
+    assert caught.value.cause_code == "store_corrupt"
+
+
+async def test_a_newer_layout_is_refused_and_left_alone(cluster: EtcdCluster, url: str, clock: ManualClock) -> None:
+    schema = cluster.registry._layout.schema
+    await cluster.members.write((), [Put(schema, b"2")])
+    with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
+        await open_store(url, clock)
+    assert caught.value.cause_code == "newer_version"
+    assert [one.value for one in (await cluster.members.read(Read(schema))).found[0]] == [b"2"]
+
+
+async def test_half_a_copy_serves_nobody_until_another_has_come_to_its_end(url: str, clock: ManualClock) -> None:
+    async def broken() -> AsyncIterator[list[Project]]:
+        yield [P1]
+        raise RuntimeError("the other store is gone")
+
+    async def whole() -> AsyncIterator[list[Project]]:
+        yield [Project("p-2", "second", 1, 1)]
+
+    store = await open_store(url, clock)
+    assert store.snapshot is not None
+    with pytest.raises(RuntimeError, match="gone"):
+        await store.snapshot.load(broken(), 0)
+    again = await open_store(url, clock)
+    for one in (store, again):
+        for asked in (found(one.locks, key("a")), one.locks.ready(), one.registry.project("p-1")):
+            with pytest.raises(StoreUnavailableError, match="copy again"):
+                await asked
+    assert again.snapshot is not None
+    await again.snapshot.load(whole(), 0)
+    assert [one.id for one in (await again.registry.projects(limit=9, cursor=None)).items] == ["p-2"]
+    await again.close()
+    await store.close()
+
+
+async def everything(cluster: EtcdCluster) -> list[Found]:
+    prefix = cluster.registry._layout.schema.removesuffix(b"schema")
+    return list((await cluster.members.read(Read(prefix, prefix[:-1] + b"0"))).found[0])
+
+
+async def left(cluster: EtcdCluster) -> list[str]:
+    """The kinds of what is there."""
+    kinds = {one.key.decode().split("/")[1:3][-1] for one in await everything(cluster)}
+    return sorted(kinds)
