@@ -35,7 +35,7 @@ def assert_one_sentence(ended: Ended, exit_code: int, *words: str) -> None:
         (["--workers", "2", "--store", "memory://"], ["--workers", "must be 1", "memory"]),
         (["--log-level", "loud"], ["--log-level", "debug, info, warning, error", "loud"]),
         (["--store", "locks.db"], ["--store", "sqlite:///relative.db", "locks.db"]),
-        (["--store", "etcd://me:hunter2@db:2379"], ["--store", "not in this release"]),
+        (["--store", "redis://me:hunter2@db:6379"], ["--store", "redis://…", "postgresql://"]),
         (["--tls-certificate", "no.pem", "--tls-key", "no.key", "--port", "0"], ["no.pem", "No such file"]),
     ],
 )

@@ -1,5 +1,6 @@
 """From settings to a process that serves, and from what goes wrong to a sentence and an exit code (CLI-4)."""
 
+import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -9,6 +10,14 @@ from volcano_locks.cli.exits import UNAVAILABLE, USAGE, Stop
 if TYPE_CHECKING:
     from ..main import Server
     from ..settings import Settings
+
+
+def store_url(flag: str | None) -> str:
+    """The store's URL from the flag, else the environment, else the default, as `serve` finds it."""
+    from ..settings import Settings  # noqa: PLC0415
+
+    variable = "VOLCANO_LOCKS_STORE"
+    return Settings.load({"store": flag}, {variable: os.environ.get(variable, "")}).store
 
 
 @contextmanager

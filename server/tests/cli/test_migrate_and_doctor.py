@@ -1,0 +1,221 @@
+"""`migrate` brings a store on, and `doctor` says what is wrong with one and what to do (CLI-24, CLI-25)."""
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from tests.engines import etcd, postgres
+
+from volcano_locks_server.clock import SystemClock
+from volcano_locks_server.stores.findings import Finding, clock, latency, schema
+from volcano_locks_server.stores.sqlite.connection import migrations
+from volcano_locks_server.stores.upkeep import examine
+from volcano_locks_server.testing import ManualClock, running_server
+
+from .conftest import PROGRAM, WAIT_SECONDS, Ended, Running
+
+SQLITE = "sqlite:///locks.db"
+NEWEST = migrations()[-1][0]
+Command = Callable[..., Ended]
+
+
+def found(command: Command, url: str, *, exit_code: int) -> dict[str, dict[str, object]]:
+    """What the doctor found, by what it is about."""
+    ended = command("doctor", "--store", url, "--json")
+    assert ended.exit_code == exit_code, ended
+    told = json.loads(ended.stdout)
+    assert told["good"] is (exit_code == 0)
+    assert "volcano-locks:" not in ended.stderr, "gRPC may say something there when a test forks"
+    for finding in told["findings"]:
+        assert finding["good"] is (finding["advice"] == "")
+    return {finding["about"]: finding for finding in told["findings"]}
+
+
+def wrong(findings: dict[str, dict[str, object]]) -> set[str]:
+    return {about for about, finding in findings.items() if not finding["good"]}
+
+
+def test_migrate_makes_a_store_once(command: Command) -> None:
+    assert command("migrate", "--store", SQLITE).stdout == f"{SQLITE}: schema version none, now {NEWEST}\n"
+    assert command("migrate", "--store", SQLITE) == Ended(0, f"{SQLITE}: schema version {NEWEST}, nothing to do\n", "")
+    assert json.loads(command("migrate", "--store", SQLITE, "--json").stdout) == {
+        "store": SQLITE, "before": NEWEST, "after": NEWEST,
+    }  # fmt: skip
+
+
+def test_a_healthy_file_is_all_well(command: Command) -> None:
+    command("migrate", "--store", SQLITE)
+    before = Path("locks.db").read_bytes()
+    findings = found(command, SQLITE, exit_code=0)
+    assert set(findings) == {"file", "access", "permissions", "schema", "server", "opens", "latency", "clock"}
+    assert len(Path("locks.db").read_bytes()) == len(before)
+    told = command("doctor", "--store", SQLITE).stdout.splitlines()
+    assert all(line.startswith("ok     ") for line in told)
+    assert len(told) == len(findings)
+
+
+def test_the_store_comes_from_the_variable_as_for_serve(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOLCANO_LOCKS_STORE", "sqlite:///other.db")
+    monkeypatch.setenv("VOLCANO_LOCKS_PORT", "not a port")
+    assert command("migrate").exit_code == 0
+    assert Path("other.db").exists()
+    assert "other.db" in command("doctor").stdout
+
+
+def test_a_file_that_is_missing_is_not_made(command: Command) -> None:
+    ended = command("doctor", "--store", SQLITE)
+    assert ended.exit_code == 1
+    assert ended.stdout.startswith("WRONG  file  there is no file ")
+    assert "run volcano-locks migrate" in ended.stdout
+    assert wrong(found(command, "sqlite:///no/such/folder/locks.db", exit_code=1)) == {"file"}
+    assert list(Path().iterdir()) == []
+
+
+def test_files_that_others_may_open_are_told_with_the_command_that_closes_them(command: Command) -> None:
+    command("migrate", "--store", SQLITE)
+    Path("locks.db").chmod(0o644)
+    token = Path("locks.db.admin-token")
+    token.write_text("secret")
+    token.chmod(0o640)
+    findings = found(command, SQLITE, exit_code=1)
+    assert wrong(findings) == {"permissions"}
+    subprocess.run(str(findings["permissions"]["advice"]).split(), check=True)
+    found(command, SQLITE, exit_code=0)
+
+
+def test_a_file_that_a_server_has_is_no_fault_and_not_to_be_migrated(
+    command: Command, start: Callable[..., Running]
+) -> None:
+    server = start("serve", "--store", SQLITE, "--port", "0")
+    server.read_until(r"(listening on)")
+    findings = found(command, SQLITE, exit_code=0)
+    assert f"process {server.process.pid}" in str(findings["server"]["found"])
+    assert findings["schema"]["good"]
+    refused = command("migrate", "--store", SQLITE)
+    assert refused.exit_code == 69
+    assert "in use by another server" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("sql", "words"),
+    [("PRAGMA user_version = 99", "use a newer release"), ("PRAGMA application_id = 7", "name another file")],
+)
+def test_a_file_that_this_release_must_not_touch_is_left_alone(command: Command, sql: str, words: str) -> None:
+    command("migrate", "--store", SQLITE)
+    with closing(sqlite3.connect("locks.db")) as connection:
+        connection.execute(sql)
+    before = Path("locks.db").read_bytes()
+    findings = found(command, SQLITE, exit_code=1)
+    assert words in str(findings["schema"]["advice"])
+    assert "opens" not in findings
+    assert Path("locks.db").read_bytes() == before
+    assert command("migrate", "--store", SQLITE).exit_code == 69
+
+
+def test_an_empty_file_and_another_program_s_file(command: Command) -> None:
+    Path("locks.db").touch(0o600)
+    assert "migrate" in str(found(command, SQLITE, exit_code=1)["schema"]["advice"])
+    Path("locks.db").write_bytes(b"dear diary " * 50)
+    assert wrong(found(command, SQLITE, exit_code=1)) == {"schema"}
+
+
+async def test_a_clock_behind_the_file_is_found(tmp_path: Path) -> None:
+    """A server would not start, and would say the same."""
+    url = f"sqlite:///{tmp_path}/locks.db"
+    now = SystemClock().now_ms()
+    with running_server(clock=ManualClock(now), store_url=url):
+        pass
+    with closing(sqlite3.connect(tmp_path / "locks.db")) as connection, connection:
+        connection.execute("UPDATE newest_instant SET now_ms = ?", (now + 60_000,))
+    bad = [finding for finding in await examine(url, ManualClock(now)) if not finding.good]
+    assert [finding.about for finding in bad] == ["clock"]
+
+
+def test_memory_has_nothing_to_look_after(command: Command) -> None:
+    for verb in ("migrate", "doctor"):
+        ended = command(verb, "--store", "memory://")
+        assert (ended.exit_code, ended.stdout) == (64, "")
+        assert "memory:// keeps nothing" in ended.stderr
+        assert command(verb, "--store", "locks.db").exit_code == 64
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "etcd"])
+def test_a_store_that_cannot_be_reached_is_told_without_its_password(command: Command, scheme: str) -> None:
+    url = f"{scheme}://me:hunter2@127.0.0.1:1/locks"
+    for verb, exit_code in (("doctor", 1), ("migrate", 69)):
+        ended = command(verb, "--store", url)
+        assert ended.exit_code == exit_code
+        assert "check" in ended.stdout + ended.stderr
+        assert "hunter2" not in ended.stdout + ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+def test_a_postgresql_database_before_and_after_its_migration(command: Command) -> None:
+    """The server of the tests syncs nothing, and the doctor finds that out."""
+    server = postgres.shared()
+    url = server.url(server.new_database())
+    assert wrong(found(command, url, exit_code=1)) == {"schema", "durability"}
+    assert "now" in command("migrate", "--store", url).stdout
+    findings = found(command, url, exit_code=1)
+    assert wrong(findings) == {"durability"}
+    assert set(findings) == {"reachable", "version", "schema", "access", "durability", "latency", "clock"}
+    assert "fsync = off" in str(findings["durability"]["found"])
+    assert "nothing to do" in command("migrate", "--store", url).stdout
+
+
+def test_a_postgresql_user_who_may_too_little_is_told(command: Command) -> None:
+    server = postgres.shared()
+    database = server.new_database()
+    url = server.url(database)
+    command("migrate", "--store", url)
+    server.execute("CREATE ROLE reader LOGIN", database)
+    server.execute("GRANT USAGE ON SCHEMA volcano_locks TO reader", database)
+    server.execute("GRANT SELECT ON ALL TABLES IN SCHEMA volcano_locks TO reader", database)
+    findings = found(command, url.replace("postgres@", "reader@"), exit_code=1)
+    assert wrong(findings) == {"access", "durability"}
+
+
+async def test_a_database_whose_clock_differs_is_found() -> None:
+    server = postgres.shared()
+    url = server.url(server.new_database())
+    ahead = ManualClock(SystemClock().now_ms() + 30_000)
+    (told,) = [finding for finding in await examine(url, ahead) if finding.about == "clock"]
+    assert not told.good
+    assert "ahead of the database's" in told.found
+
+
+@pytest.mark.real_time
+def test_an_etcd_cluster_while_nodes_serve(command: Command) -> None:
+    url = etcd.shared().url()
+    assert wrong(found(command, url, exit_code=1)) == {"schema"}
+    assert "none, now" in command("migrate", "--store", url).stdout
+    found(command, url, exit_code=0)
+    serving = subprocess.Popen(
+        [PROGRAM, "serve", "--workers", "2", "--store", url, "--port", "0"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ,
+    )  # fmt: skip
+    try:
+        assert serving.stderr is not None
+        assert any('"workers_ready"' in line for line in serving.stderr)
+        assert "ahead of" in str(told := found(command, url, exit_code=0)["clock"]["found"]) or "behind" in told
+    finally:
+        serving.terminate()
+        serving.communicate(timeout=WAIT_SECONDS)
+
+
+async def test_what_is_slow_skewed_or_old_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def write() -> None:
+        return
+
+    monkeypatch.setattr(sys.modules[Finding.__module__], "SLOW_MS_MAX", -1.0)
+    assert not (await latency(write, "look at the disk")).good
+    assert [clock(skew_ms, "mine", "all").good for skew_ms in (1_000, -1_000, 1_001, -1_001)] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    assert [schema(version, 3).good for version in (0, 2, 3)] == [False, False, True]
