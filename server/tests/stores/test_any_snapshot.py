@@ -1,10 +1,12 @@
 """What every store promises of being read and filled as a whole, from each store into each."""
 
 from collections.abc import AsyncIterator, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.engines import etcd, postgres
 
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted, Held
@@ -13,7 +15,7 @@ from volcano_locks_server.store import Project, ServiceKey
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import START_MS, ManualClock
 
-from .deeds import act, digest, held, key, put
+from .deeds import act, digest, found, held, key, put
 
 P1 = Project("p-1", "zebra", 600, 1_000)
 P2 = Project("p-2", "aardvark", 0, 2_000)
@@ -23,10 +25,22 @@ HELD = KeptLock(key("a", "p-1"), replace(held("one", START_MS, holder="host/1"),
 FREE = KeptLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), digest("y"))))
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+def new_url(kind: str, tmp_path: Path) -> str:
+    """The URL of an empty store, another one than `store`."""
+    match kind:
+        case "sqlite":
+            return f"sqlite:///{tmp_path / 'target.db'}"
+        case "postgres":
+            server = postgres.shared()
+            return server.url(server.new_database())
+        case "etcd":
+            return etcd.shared().url()
+    return "memory://"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres", "etcd"])
 async def target(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -> AsyncIterator[OpenStore]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path / 'target.db'}"
-    opened = await open_store(url, clock)
+    opened = await open_store(new_url(request.param, tmp_path), clock)
     yield opened
     await opened.close()
 
@@ -102,18 +116,24 @@ async def test_a_store_that_holds_anything_is_not_filled(target: OpenStore, ther
     assert await all_of(target) == ([P2, FREE] if there == "lock" else [P2])
 
 
-async def test_a_load_that_fails_leaves_a_file_empty(path: Path, clock: ManualClock) -> None:
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "etcd"])
+async def test_a_load_that_fails_leaves_nothing_and_can_begin_anew(
+    kind: str, tmp_path: Path, clock: ManualClock
+) -> None:
     async def broken() -> AsyncIterator[Sequence[Entry]]:
         yield [P1, HELD]
         raise RuntimeError("the other store is gone")
 
-    store = await open_store(f"sqlite:///{path}", clock)
+    url = new_url(kind, tmp_path)
+    store = await open_store(url, clock)
     with pytest.raises(RuntimeError, match="gone"):
         await whole(store).load(broken(), START_MS)
-    assert await all_of(store) == []
+    with pytest.raises(StoreUnavailableError) if kind == "etcd" else nullcontext():
+        assert (await store.registry.projects(limit=5, cursor=None)).items == []
+        assert await found(store.locks, HELD.key) == [None]
     await whole(store).load(pages_of(P1, HELD), START_MS)
     await store.close()
-    again = await open_store(f"sqlite:///{path}", clock)
+    again = await open_store(url, clock)
     assert await all_of(again) == [P1, HELD]
     await again.close()
 

@@ -101,7 +101,13 @@ async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
         ) from None
     database = await PostgresDatabase.open(url, clock=clock)
     return OpenStore(
-        database.locks, database.registry, database.close, database.quotas, BATCHES_IN_FLIGHT, database.counts
+        database.locks,
+        database.registry,
+        database.close,
+        database.quotas,
+        BATCHES_IN_FLIGHT,
+        database.counts,
+        database.snapshot,
     )
 
 

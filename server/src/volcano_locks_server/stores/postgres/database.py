@@ -9,12 +9,13 @@ from .locks import PostgresStore
 from .quotas import PostgresQuotas
 from .registry import PostgresRegistry
 from .schema import brought_on
+from .snapshot import PostgresSnapshot
 
 BATCHES_IN_FLIGHT: Final = 2  # one is on its way while the other is committed
 
 
 class PostgresDatabase:
-    """`locks`, `registry` and `quotas` in one database, which any number of nodes share. Made by `open`."""
+    """`locks`, `registry`, `quotas` and `snapshot` in one database, which any number of nodes share. Made by `open`."""
 
     def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
         self._connections: Final = connections
@@ -22,6 +23,7 @@ class PostgresDatabase:
         self.locks: Final = PostgresStore(connections, counts, clock)
         self.registry: Final = PostgresRegistry(connections)
         self.quotas: Final = PostgresQuotas(connections)
+        self.snapshot: Final = PostgresSnapshot(connections, clock)
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> Self:

@@ -24,12 +24,12 @@ from .connections import NOT_WRITABLE, Connections, Row, Transaction
 
 DELETE_ROWS_MAX: Final = 250
 
-_PROJECT: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
-_KEY: Final = (
+PROJECT_COLUMNS: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
+KEY_COLUMNS: Final = (
     "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
     "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
 )
-_KEY_WIDTH: Final = _KEY.count(",") + 1
+_KEY_WIDTH: Final = KEY_COLUMNS.count(",") + 1
 _TWICE: Final = {
     "project_id_taken": "project with this id",
     "service_key_id_taken": "service key with this id",
@@ -56,21 +56,21 @@ class PostgresRegistry:
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
         after = place_of("projects", cursor)
-        sql = f"SELECT number, {_PROJECT} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
+        sql = f"SELECT number, {PROJECT_COLUMNS} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
         async with self._reading() as transaction:
             rows = await transaction.fetch(sql, after, limit + 1)
-        return Page([_project(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+        return Page([project_in(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         sql = (
             "UPDATE volcano_locks.project SET name = coalesce($2, name), "
-            f"requests_per_minute = coalesce($3, requests_per_minute) WHERE id = $1 RETURNING {_PROJECT}"
+            f"requests_per_minute = coalesce($3, requests_per_minute) WHERE id = $1 RETURNING {PROJECT_COLUMNS}"
         )
         async with self._writing(name or "") as transaction:
             rows = await transaction.fetch(sql, project_id, name, requests_per_minute)
             if not rows:
                 raise project_not_found()
-        return _project(rows[0])
+        return project_in(rows[0])
 
     async def delete_project(self, project_id: str) -> None:
         """The project and its keys go at once, its lock records then, in bites; a crash in between leaves records that
@@ -91,10 +91,10 @@ class PostgresRegistry:
                 went = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
-        columns = _KEY.replace("service_key.", "")
+        columns = KEY_COLUMNS.replace("service_key.", "")
         sql = f"INSERT INTO volcano_locks.service_key ({columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
         async with self._writing(service_key.name) as transaction:
-            await transaction.fetch(sql, *_key_cells(service_key))
+            await transaction.fetch(sql, *key_cells(service_key))
             await _insert_secret(transaction, service_key.id, secret_digest)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
@@ -104,13 +104,13 @@ class PostgresRegistry:
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
         after = place_of("service-keys", cursor)
         sql = (
-            f"SELECT number, {_KEY} FROM volcano_locks.service_key WHERE project_id = $1 AND number > $2 "
+            f"SELECT number, {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND number > $2 "
             "ORDER BY number LIMIT $3"
         )
         async with self._reading() as transaction:
             await _project_of(transaction, project_id)
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
-        return Page([_service_key(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+        return Page([service_key_in(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         async with self._writing("") as transaction:
@@ -129,7 +129,8 @@ class PostgresRegistry:
     ) -> ServiceKey:
         """Only the secret before this one may live on; any older one ends now."""
         changed = (
-            f"UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 RETURNING {_KEY}"
+            "UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 "
+            f"RETURNING {KEY_COLUMNS}"
         )
         async with self._writing("") as transaction:
             # First the key's row: two nodes that give it a new secret at once take turns.
@@ -143,11 +144,11 @@ class PostgresRegistry:
                 old = "UPDATE volcano_locks.secret SET is_old = true, good_until_ms = $2 WHERE key_id = $1"
                 await transaction.fetch(old, key_id, old_secret_good_until_ms)
             await _insert_secret(transaction, key_id, secret_digest)
-        return _service_key(rows[0])
+        return service_key_in(rows[0])
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
-            f"SELECT {_KEY}, {_PROJECT}, secret.good_until_ms FROM volcano_locks.secret "
+            f"SELECT {KEY_COLUMNS}, {PROJECT_COLUMNS}, secret.good_until_ms FROM volcano_locks.secret "
             "JOIN volcano_locks.service_key ON service_key.id = secret.key_id "
             "JOIN volcano_locks.project ON project.id = service_key.project_id WHERE secret.digest = $1"
         )
@@ -156,9 +157,9 @@ class PostgresRegistry:
         if not rows:
             return None
         row = rows[0]
-        service_key = _service_key(row[:_KEY_WIDTH])
+        service_key = service_key_in(row[:_KEY_WIDTH])
         ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
-        return Credential(service_key, _project(row[_KEY_WIDTH:-1]), min(ends, default=None))
+        return Credential(service_key, project_in(row[_KEY_WIDTH:-1]), min(ends, default=None))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         """In the order of ids, so that two nodes that used the same keys do not wait for each other in a circle."""
@@ -211,18 +212,18 @@ def _refused(constraint: str, name: str) -> LockError:
 
 
 async def _project_of(transaction: Transaction, project_id: str) -> Project:
-    rows = await transaction.fetch(f"SELECT {_PROJECT} FROM volcano_locks.project WHERE id = $1", project_id)
+    rows = await transaction.fetch(f"SELECT {PROJECT_COLUMNS} FROM volcano_locks.project WHERE id = $1", project_id)
     if not rows:
         raise project_not_found()
-    return _project(rows[0])
+    return project_in(rows[0])
 
 
 async def _service_key_of(transaction: Transaction, project_id: str, key_id: str) -> ServiceKey:
-    sql = f"SELECT {_KEY} FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2"
+    sql = f"SELECT {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2"
     rows = await transaction.fetch(sql, project_id, key_id)
     if not rows:
         raise service_key_not_found()
-    return _service_key(rows[0])
+    return service_key_in(rows[0])
 
 
 async def _insert_secret(transaction: Transaction, key_id: str, secret_digest: bytes) -> None:
@@ -230,17 +231,17 @@ async def _insert_secret(transaction: Transaction, key_id: str, secret_digest: b
     await transaction.fetch(sql, secret_digest, key_id)
 
 
-def _project(row: Row) -> Project:
+def project_in(row: Row) -> Project:
     return Project(*row)
 
 
-def _service_key(row: Row) -> ServiceKey:
+def service_key_in(row: Row) -> ServiceKey:
     key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
     granted = tuple(permissions.split())
     return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
 
 
-def _key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
+def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
     return (
         key.id,
         key.project_id,

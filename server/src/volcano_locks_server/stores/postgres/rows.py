@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ...lease import Free, Held, LockRecord
+from ...limits import LockKey
 from ...store import RecordKey
 from .connections import Row, Transaction
 
@@ -57,6 +58,17 @@ WRITE: Final = f"""
             SELECT one FROM volcano_locks.newest_instant WHERE now_ms + 1000 <= $14 FOR UPDATE SKIP LOCKED)
     )
     SELECT (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted)"""
+
+PAGE: Final = f"""
+    SELECT {_COLUMNS} FROM volcano_locks.lock
+    WHERE (project_id, key) > ($1, $2) AND EXISTS (SELECT FROM volcano_locks.project WHERE project.id = project_id)
+    ORDER BY project_id, key LIMIT $3"""
+
+
+async def read_page(transaction: Transaction, after: RecordKey, limit: int) -> dict[RecordKey, LockRecord]:
+    """Up to `limit` records behind `after` in the order of their keys; those of deleted projects are left out."""
+    rows = await transaction.fetch(PAGE, *after, limit)
+    return {RecordKey(row[0], LockKey(row[1])): _record(row) for row in rows}
 
 
 async def lock_records(

@@ -1,0 +1,119 @@
+"""The whole database, read and written page by page (see `volcano_locks_server.snapshot`).
+
+A load is one transaction under locks that keep every other writer out, so it is there as a whole or not at all, and
+nothing is added to it that came in between. Reading goes page by page in transactions of its own: nobody writes.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from ...clock import Clock
+from ...lease import LockRecord
+from ...limits import LockKey
+from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...store import Project, RecordKey
+from .connections import Connections, Row, Transaction
+from .registry import KEY_COLUMNS, PROJECT_COLUMNS, key_cells, project_in, service_key_in
+from .rows import NOW, read_page, write_records
+
+LOAD_SECONDS_MAX: Final = 3_600.0
+LOAD_STATEMENT_SECONDS_MAX: Final = 30.0
+
+_ALONE: Final = (
+    "LOCK TABLE volcano_locks.project, volcano_locks.service_key, volcano_locks.secret, volcano_locks.lock "
+    "IN EXCLUSIVE MODE"
+)
+_IS_HELD: Final = (
+    "SELECT EXISTS (SELECT FROM volcano_locks.project) OR EXISTS (SELECT FROM volcano_locks.service_key) "
+    "OR EXISTS (SELECT FROM volcano_locks.lock)"
+)
+_WRITTEN_AT: Final = "SELECT coalesce(max(greatest(freed_at_ms, renewed_at_ms)), 0) FROM volcano_locks.lock"
+_GO_ON_FROM: Final = "UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1)"
+_SECRETS: Final = (
+    "SELECT key_id, digest, good_until_ms FROM volcano_locks.secret WHERE key_id = ANY ($1::text[]) "
+    "ORDER BY key_id, is_old"
+)
+
+
+class PostgresSnapshot:
+    """The Snapshot on `connections`. Made by `PostgresDatabase`. `clock` replaces the database's, for tests."""
+
+    def __init__(self, connections: Connections, clock: Clock | None) -> None:
+        self._connections: Final = connections
+        self._clock: Final = clock
+
+    async def newest_ms(self) -> int:
+        """The clock's reading, or what a record or the database remembers where that is later."""
+        async with self._connections.transaction(statement_seconds=LOAD_STATEMENT_SECONDS_MAX) as transaction:
+            database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
+            ((written_at_ms,),) = await transaction.fetch(_WRITTEN_AT)
+            transaction.keep = False
+        now_ms = database_ms if self._clock is None else self._clock.now_ms()
+        return max(int(now_ms), int(remembered_ms), int(written_at_ms))
+
+    async def pages(self) -> AsyncIterator[Sequence[Entry]]:
+        number = 0
+        while rows := await self._rows("project", PROJECT_COLUMNS, number):
+            yield [project_in(row[1:]) for row in rows]
+            number = rows[-1][0]
+        number = 0
+        while rows := await self._rows("service_key", KEY_COLUMNS, number):
+            keys = [service_key_in(row[1:]) for row in rows]
+            secrets = await self._secrets([key.id for key in keys])
+            yield [KeptKey(key, tuple(secrets[key.id])) for key in keys]
+            number = rows[-1][0]
+        after = RecordKey("", LockKey(""))
+        while records := await self._records(after):
+            yield [KeptLock(key, record) for key, record in records.items()]
+            after = list(records)[-1]
+
+    async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
+        async with self._connections.transaction(
+            seconds=LOAD_SECONDS_MAX, statement_seconds=LOAD_STATEMENT_SECONDS_MAX
+        ) as transaction:
+            await transaction.fetch(_ALONE)
+            if (await transaction.fetch(_IS_HELD))[0][0]:
+                raise store_not_empty()
+            async for page in pages:
+                await _write(transaction, page, newest_ms)
+            await transaction.fetch(_GO_ON_FROM, newest_ms)
+
+    async def _rows(self, table: str, columns: str, after: int) -> list[Row]:
+        sql = f"SELECT number, {columns} FROM volcano_locks.{table} WHERE number > $1 ORDER BY number LIMIT $2"
+        async with self._connections.transaction() as transaction:
+            transaction.keep = False
+            return await transaction.fetch(sql, after, PAGE_ENTRIES_MAX)
+
+    async def _secrets(self, key_ids: list[str]) -> dict[str, list[KeptSecret]]:
+        secrets: dict[str, list[KeptSecret]] = {key_id: [] for key_id in key_ids}
+        async with self._connections.transaction() as transaction:
+            transaction.keep = False
+            for key_id, digest, good_until_ms in await transaction.fetch(_SECRETS, key_ids):
+                secrets[key_id].append(KeptSecret(digest, good_until_ms))
+        return secrets
+
+    async def _records(self, after: RecordKey) -> dict[RecordKey, LockRecord]:
+        async with self._connections.transaction() as transaction:
+            transaction.keep = False
+            return await read_page(transaction, after, PAGE_ENTRIES_MAX)
+
+
+async def _write(transaction: Transaction, page: Sequence[Entry], newest_ms: int) -> None:
+    for entry in page:
+        match entry:
+            case Project():
+                project = (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms)
+                await _insert(transaction, "project", PROJECT_COLUMNS, project)
+            case KeptKey():
+                await _insert(transaction, "service_key", KEY_COLUMNS, key_cells(entry.service_key))
+                for place, secret in enumerate(entry.secrets):
+                    cells = (secret.digest, entry.service_key.id, place == 1, secret.good_until_ms)
+                    await _insert(transaction, "secret", "digest, key_id, is_old, good_until_ms", cells)
+    records = {entry.key: entry.record for entry in page if isinstance(entry, KeptLock)}
+    await write_records(transaction, records, dict.fromkeys(records), newest_ms)
+
+
+async def _insert(transaction: Transaction, table: str, columns: str, cells: tuple[object, ...]) -> None:
+    places = ", ".join(f"${place}" for place in range(1, len(cells) + 1))
+    named = columns.replace(f"{table}.", "")
+    await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({named}) VALUES ({places})", *cells)
