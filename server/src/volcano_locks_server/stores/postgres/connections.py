@@ -233,7 +233,7 @@ class Connections:
                 for _ in self._hosts:
                     try:
                         return await self._connected_to(self._hosts[self._host])
-                    except asyncpg.ClientConfigurationError:
+                    except ValueError:
                         raise _misspelt() from None  # its words may repeat the URL
                     except asyncpg.TargetServerAttributeNotMatched as error:
                         told, cause = NOT_WRITABLE, error

@@ -1,0 +1,239 @@
+"""Several nodes on one PostgreSQL database: one truth, in one order, under one clock."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import psycopg
+import pytest
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
+from volcano_locks_server.store import Records, Stepped
+from volcano_locks_server.stores.postgres import PostgresDatabase
+from volcano_locks_server.stores.postgres.locks import PostgresStore
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import act, counted, digest, found, held, key, put
+
+Node = Callable[..., Awaitable[PostgresDatabase]]
+
+
+@pytest.fixture
+async def node(database: str) -> AsyncIterator[Node]:
+    """Opens one more node on the database; its clock is the database's unless another is given."""
+    nodes: list[PostgresDatabase] = []
+
+    async def opened(clock: ManualClock | None = None) -> PostgresDatabase:
+        nodes.append(await PostgresDatabase.open(database, clock=clock))
+        return nodes[-1]
+
+    yield opened
+    for one in nodes:
+        await one.close()
+
+
+async def now_ms(locks: PostgresStore) -> int:
+    """The instant that a step is judged by."""
+    return (await locks.update([], lambda _records, at_ms: Stepped({}, [at_ms])))[0]  # type: ignore[return-value]
+
+
+async def test_what_one_node_wrote_the_other_finds(node: Node) -> None:
+    one, other = await node(), await node()
+    ((granted,),) = [await act(one.locks, (key("a"), Acquire(digest("x"), 30)))]
+    ((refused,),) = [await act(other.locks, (key("a"), Acquire(digest("y"), 30)))]
+    assert isinstance(granted, Granted)
+    assert isinstance(refused, Refused)
+
+
+async def test_racing_nodes_lose_no_update(node: Node) -> None:
+    """case 20: also of a record that is not there at first, which each of them may be the one to make."""
+    nodes = [await node() for _ in range(3)]
+    calls = [counted(one.locks, key(name)) for _ in range(15) for one in nodes for name in "ab"]
+    numbers = await asyncio.gather(*calls)
+    assert sorted(numbers) == sorted([*range(1, 46), *range(1, 46)])
+
+
+async def test_of_racing_acquires_over_nodes_one_wins_and_every_takeover_is_higher(node: Node) -> None:
+    """case 20, LEASE-3: rounds of 30 on one key, free and forced out in turn."""
+    nodes = [await node() for _ in range(3)]
+    last = 0
+    for turn in range(5):
+        races = (
+            act(one.locks, (key("a"), Acquire(digest(f"{turn}-{place}-{number}"), 30)))
+            for number in range(10)
+            for place, one in enumerate(nodes)
+        )
+        granted = [one for (one,) in await asyncio.gather(*races) if isinstance(one, Granted)]
+        assert len(granted) == 1
+        assert granted[0].fencing_token > last
+        last = granted[0].fencing_token
+        await put(nodes[0].locks, (key("a"), Free(last, 1)))
+
+
+async def test_batches_over_the_same_keys_in_any_order_wait_in_no_circle(node: Node, database: str) -> None:
+    """Rows that are there, rows that are not, forwards and backwards: nobody is chosen to die in a deadlock."""
+    nodes = [await node(), await node()]
+
+    async def raise_all(store: PostgresStore, names: list[str]) -> None:
+        def step(records: Records, at_ms: int) -> Stepped:
+            free = {one: Free((record.fencing_token if record else 0) + 1, at_ms) for one, record in records.items()}
+            return Stepped(free, ())
+
+        await store.update([key(name) for name in names], step)
+
+    for turn in range(6):
+        names = [f"{turn}-{number}" for number in range(40)]
+        await raise_all(nodes[0].locks, names[::3])
+        await asyncio.gather(
+            *(raise_all(nodes[place % 2].locks, names[:: -1 if place % 3 else 1]) for place in range(6))
+        )
+        records = await found(nodes[0].locks, *map(key, names))
+        assert [one.fencing_token for one in records if one] == [6 + (number % 3 == 0) for number in range(40)]
+    with psycopg.connect(database) as connection:
+        deadlocks = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
+        assert deadlocks.fetchone() == (0,)
+
+
+async def test_a_step_is_called_again_if_another_node_was_quicker(node: Node, database: str) -> None:
+    """The record that two nodes make at once is made by one; the other sees it, as if it had come later."""
+    one = await node()
+    seen: list[object] = []
+
+    def step(records: Records, at_ms: int) -> Stepped:
+        seen.append(records[key("a")])
+        if len(seen) == 1:
+            thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
+            thread.start()
+            thread.join()
+        return Stepped({key("a"): Free(2, at_ms)}, ["done"])
+
+    async def elsewhere() -> None:
+        third = await PostgresDatabase.open(database)
+        await put(third.locks, (key("a"), Free(1, 1)))
+        await third.close()
+
+    assert await one.locks.update([key("a")], step) == ["done"]
+    assert seen == [None, Free(1, 1)]
+    assert one.counts.conflicts == one.counts.retries == 1
+
+
+@pytest.mark.real_time
+async def test_the_clock_is_read_after_a_wait_for_a_row(node: Node, database: str) -> None:
+    """case 27, case 30: a step that waited for a row is judged by the instant at which it got it."""
+    one = await node()
+    await put(one.locks, (key("a"), Free(1, 1)), (key("z"), Free(1, 1)))
+    with psycopg.connect(database) as foreign:
+        foreign.execute("SELECT * FROM volcano_locks.lock WHERE key = 'z' FOR UPDATE")
+        before_ms = await now_ms(one.locks)
+        both = [key("a"), key("z")]
+        waiting = asyncio.create_task(one.locks.update(both, lambda _records, at_ms: Stepped({}, [at_ms])))
+        await asyncio.sleep(0.5)
+        foreign.commit()
+        (judged_ms,) = await waiting
+    assert isinstance(judged_ms, int)
+    assert judged_ms >= before_ms + 450
+
+
+async def test_the_time_is_the_database_s_and_no_node_s(node: Node, database: str) -> None:
+    """LEASE-1, case 30."""
+    judged_ms = await now_ms((await node()).locks)
+    with psycopg.connect(database) as connection:
+        row = connection.execute("SELECT extract(epoch FROM clock_timestamp()) * 1000").fetchone()
+    assert row is not None
+    assert 0 <= float(row[0]) - judged_ms < 5_000
+
+
+@pytest.mark.parametrize("what", ["held", "free"])
+async def test_a_promoted_database_whose_clock_is_behind_is_not_judged_by(node: Node, what: str) -> None:
+    """LEASE-1: also by a node that has seen nothing of it yet, for as long as the lock's own record is ahead."""
+    clock, behind = ManualClock(), ManualClock()
+    ahead = (await node(clock)).locks
+    await put(ahead, (key("c"), Free(1, clock.now_ms())))
+    clock.advance(300)
+    record: Held | Free = held("a", clock.now_ms()) if what == "held" else Free(7, clock.now_ms())
+    await put(ahead, (key("a"), record))
+    fresh = (await node(behind)).locks
+    assert await found(fresh, key("b")) == [None]
+    with pytest.raises(StoreUnavailableError) as caught:
+        await found(fresh, key("a"), key("b"))
+    assert caught.value.cause_code == "clock_behind"
+    behind.advance(300)
+    assert await found(fresh, key("a")) == [record]
+
+
+async def test_time_goes_back_by_no_more_than_a_second_for_any_lock(node: Node) -> None:
+    """LEASE-1, LEASE-3: the database remembers, so a record that was purged leaves its time behind."""
+    clock, behind = ManualClock(), ManualClock()
+    clock.advance(86_400_000)
+    await put((await node(clock)).locks, (key("a"), Free(1, 1)))
+    fresh = (await node(behind)).locks
+    for refused in (lambda: found(fresh, key("b")), fresh.ready, fresh.count_held, lambda: fresh.purge(limit=1)):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await refused()
+        assert caught.value.cause_code == "clock_behind"
+    behind.advance(86_400_000)
+    await fresh.ready()
+
+
+async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> None:
+    """LEASE-13: each record goes once, and nobody waits for what another holds."""
+    one, other = await node(clock), await node(clock)
+    await put(one.locks, *((key(f"k{number}"), Free(1, clock.now_ms())) for number in range(900)))
+    clock.advance(RETENTION_MS)
+    gone = await asyncio.gather(one.locks.purge(limit=5_000), other.locks.purge(limit=5_000))
+    assert sum(gone) + await one.locks.purge(limit=5_000) == 900
+    assert sum(gone) >= 500
+
+
+async def test_a_batch_that_changes_nothing_writes_nothing(node: Node, database: str) -> None:
+    one = await node()
+    await put(one.locks, (key("a"), Free(1, 1)))
+    with psycopg.connect(database, autocommit=True) as connection:
+        size = "SELECT pg_current_wal_insert_lsn()"
+        before = connection.execute(size).fetchone()
+        assert await found(one.locks, key("b"), key("c")) == [None, None]
+        assert connection.execute(size).fetchone() == before
+
+
+async def test_a_refresh_of_a_secret_by_two_nodes_leaves_one(node: Node) -> None:
+    from .test_any_registry import K1, P1
+
+    one, other = await node(), await node()
+    await one.registry.add_project(P1)
+    await one.registry.add_service_key(K1, digest("first"))
+    names = [f"{number}" for number in range(8)]
+    await asyncio.gather(
+        *(
+            (one, other)[place % 2].registry.replace_secret(
+                "p-1", "k-1", secret_digest=digest(name), key_prefix="sk-n", old_secret_good_until_ms=None
+            )
+            for place, name in enumerate(names)
+        ),
+        *((one, other)[place % 2].registry.touch_service_keys({"k-1": place, "k-2": 1}) for place in range(8)),
+    )
+    good = [await other.registry.credential(digest(name)) for name in ["first", *names]]
+    assert sum(one is not None for one in good) == 1
+
+
+async def test_nodes_together_draw_no_more_than_the_limit(node: Node) -> None:
+    nodes = [await node() for _ in range(3)]
+    draws = [one.quotas.take("p", 60_000, limit=100, wanted=7) for _ in range(12) for one in nodes]
+    assert sum(await asyncio.gather(*draws)) == 100
+    assert await nodes[0].quotas.take("p", 60_000, limit=100, wanted=7) == 0
+    assert await nodes[0].quotas.take("p", 60_000, limit=50, wanted=7) == 0
+    assert await nodes[0].quotas.take("p", 60_000, limit=103, wanted=7) == 3
+    assert await nodes[0].quotas.take("p", 120_000, limit=5, wanted=3) == 3
+    assert await nodes[0].quotas.take("q", 120_000, limit=5, wanted=9) == 5
+
+
+async def test_old_minutes_are_purged(node: Node, clock: ManualClock, database: str) -> None:
+    one = await node(clock)
+    await one.quotas.take("p", clock.now_ms(), limit=5, wanted=3)
+    clock.advance(3_600_001)
+    await one.quotas.take("p", clock.now_ms(), limit=5, wanted=3)
+    await one.locks.purge(limit=10)
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT window_started_at_ms FROM volcano_locks.quota").fetchall() == [
+            (clock.now_ms(),)
+        ]

@@ -1,0 +1,200 @@
+"""The schema: numbered steps, run once whoever comes first, with old and new nodes side by side; rows that cannot be
+wrong; and settings of the database that change nothing.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+from tests.engines import postgres
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import GRACE_MS, Free, LockRecord
+from volcano_locks_server.stores import open_store
+from volcano_locks_server.stores.postgres import PostgresDatabase, locks, migrate, schema
+from volcano_locks_server.stores.postgres.address import HOSTS_MAX, hosts_of
+from volcano_locks_server.stores.postgres.schema import Migration, migrations
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import found, held, key, put
+from .test_sqlite_schema import WRONG
+
+SOURCE = "CREATE TABLE volcano_locks.{} (a integer)"
+
+
+@pytest.fixture
+async def opened(database: str) -> AsyncIterator[PostgresDatabase]:
+    one = await PostgresDatabase.open(database)
+    yield one
+    await one.close()
+
+
+def tables(database: str) -> list[str]:
+    with psycopg.connect(database) as connection:
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'volcano_locks' ORDER BY 1")
+        return [row[0] for row in rows]
+
+
+def test_migrations_are_numbered_from_one_and_need_no_later_one() -> None:
+    assert [one.number for one in migrations()] == list(range(1, len(migrations()) + 1))
+    assert all(1 <= one.needs <= one.number for one in migrations())
+
+
+async def test_an_empty_database_becomes_one_of_the_newest_version_once(database: str) -> None:
+    newest = migrations()[-1].number
+    assert await migrate(database) == (0, newest)
+    assert await migrate(database) == (newest, newest)
+
+
+async def test_nodes_that_start_together_take_turns(database: str) -> None:
+    """case 29: the lock ends with its transaction, and is nobody's afterwards."""
+    nodes = await asyncio.gather(*(PostgresDatabase.open(database) for _ in range(6)))
+    await asyncio.gather(*(put(one.locks, (key(f"{place}"), Free(1, 1))) for place, one in enumerate(nodes)))
+    with psycopg.connect(database) as connection:
+        assert connection.execute("SELECT number FROM volcano_locks.migration").fetchall() == [(1,)]
+        assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
+    for one in nodes:
+        await one.close()
+
+
+async def test_a_node_before_an_upgrade_goes_on_beside_one_after_it(
+    opened: PostgresDatabase, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that old nodes can live without lets them work, and start."""
+    steps = [*migrations(), Migration(2, 1, SOURCE.format("two")), Migration(3, 1, SOURCE.format("three"))]
+    monkeypatch.setattr(schema, "migrations", lambda: steps)
+    assert await migrate(database) == (1, 3)
+    monkeypatch.undo()
+    await put(opened.locks, (key("a"), Free(1, 1)))
+    old = await PostgresDatabase.open(database)
+    assert await found(old.locks, key("a")) == [Free(1, 1)]
+    await old.close()
+    assert await migrate(database) == (3, 3)
+
+
+async def test_a_schema_that_needs_a_newer_release_is_left_alone(
+    database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(2, 2, SOURCE.format("two"))])
+    await migrate(database)
+    monkeypatch.undo()
+    with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
+        await PostgresDatabase.open(database)
+    assert caught.value.cause_code == "newer_version"
+
+
+async def test_a_step_that_fails_leaves_the_version_before(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = SOURCE.format("two") + "; SELECT * FROM nowhere"
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(2, 1, broken)])
+    with pytest.raises(StoreUnavailableError):
+        await migrate(database)
+    monkeypatch.undo()
+    assert await migrate(database) == (1, 1)
+    assert "two" not in tables(database)
+
+
+async def test_a_user_who_may_not_create_a_schema_needs_one_given(database: str) -> None:
+    server, name = postgres.shared(), database.rpartition("/")[2]
+    user = f"user_{name}"
+    server.execute(f"CREATE ROLE {user} LOGIN")
+    theirs = database.replace("postgres@", f"{user}@")
+    with pytest.raises(StoreUnavailableError) as caught:
+        await migrate(theirs)
+    assert caught.value.cause_code == "no_permission"
+    server.execute(f"CREATE SCHEMA volcano_locks AUTHORIZATION {user}", name)
+    assert await migrate(theirs) == (0, 1)
+
+
+@pytest.mark.parametrize("record", WRONG.values(), ids=WRONG.keys())
+async def test_a_wrong_record_is_not_written_and_takes_its_batch_with_it(
+    opened: PostgresDatabase, record: LockRecord
+) -> None:
+    """case 34, LEASE-14, LEASE-15."""
+    with pytest.raises(StoreUnavailableError) as caught:
+        await put(opened.locks, (key("good"), held("a", 1_000)), (key("wrong"), record))
+    assert caught.value.cause_code == "store_error"
+    assert await found(opened.locks, key("good"), key("wrong")) == [None, None]
+
+
+async def test_count_and_purge_use_the_index_and_its_grace_is_the_rules(
+    opened: PostgresDatabase, database: str
+) -> None:
+    """LEASE-13: neither may ever walk through all records."""
+    assert f"+ {GRACE_MS})" in locks._FREE_FROM
+    many = [(key(f"k{number}"), Free(1, 1)) for number in range(2_000)]
+    await put(opened.locks, *many)
+    with psycopg.connect(database) as connection:
+        connection.execute("SET enable_seqscan = off")
+        for sql in (locks.COUNT_HELD, locks.PURGE):
+            text = sql.replace("$1", "0").replace("$2", "1")
+            plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text}"))
+            assert "lock_by_free_from" in plan
+            assert "Seq Scan on lock" not in plan
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("synchronous_commit", "off"),
+        ("default_transaction_isolation", "serializable"),
+        ("statement_timeout", "0"),
+        ("lock_timeout", "0"),
+        ("idle_in_transaction_session_timeout", "0"),
+    ],
+)
+async def test_settings_of_the_database_change_nothing(database: str, setting: str, value: str) -> None:
+    """LEASE-14: what counts is said in each transaction, not found in the session."""
+    server, name = postgres.shared(), database.rpartition("/")[2]
+    server.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
+    node = await PostgresDatabase.open(database)
+    async with node._connections.transaction() as transaction:
+        current = {row[0]: row[1] for row in await transaction.fetch("SELECT name, setting FROM pg_settings")}
+    await node.close()
+    assert current["synchronous_commit"] == "on"
+    assert current["transaction_isolation"] == "read committed"
+    assert 0 < int(current["lock_timeout"]) < 5_000
+    seconds = [int(current[one]) for one in ("statement_timeout", "idle_in_transaction_session_timeout")]
+    assert all(seconds)
+    assert sum(seconds) <= 5_000, "a node that vanishes would block others for longer than 5 s"
+
+
+async def test_an_owner_token_s_digest_is_all_that_is_kept(opened: PostgresDatabase, database: str) -> None:
+    """LEASE-15: the columns hold a digest of 32 bytes or nothing, by constraint."""
+    await put(opened.locks, (key("a"), held("a", 1_000)))
+    with psycopg.connect(database) as connection, pytest.raises(psycopg.errors.CheckViolation):
+        connection.execute("UPDATE volcano_locks.lock SET owner_digest = '6f1c2a34-0000-4000-8000-000000000001'")
+
+
+def test_each_host_of_a_url_is_asked_by_itself() -> None:
+    user = "postgresql://me:p%40ss@"
+    assert hosts_of("postgres://me:p%40ss@a:1,b,[::1]:3/locks?sslmode=require") == [
+        f"{user}a:1/locks?sslmode=require",
+        f"{user}b/locks?sslmode=require",
+        f"{user}[::1]:3/locks?sslmode=require",
+    ]
+    assert hosts_of("postgresql:///locks?host=/run/postgresql") == ["postgresql:///locks?host=/run/postgresql"]
+    with pytest.raises(ValueError, match=f"up to {HOSTS_MAX} hosts") as caught:
+        hosts_of("postgresql://me:secret@" + ",".join("h" * 17))
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me:secret@h:port/db", "postgresql://me:secret@h/db?sslmode=perhaps"])
+async def test_a_url_that_cannot_be_read_is_told_without_its_secrets(url: str, clock: ManualClock) -> None:
+    with pytest.raises(ValueError, match="postgresql://user:password@host:port/database") as caught:
+        await open_store(url, clock)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "cause_code"),
+    [
+        ("postgresql://postgres@127.0.0.1:1/db", "unreachable"),
+        ("postgresql://nobody@127.0.0.1:{port}/postgres", "no_permission"),
+        ("postgresql://postgres@127.0.0.1:{port}/nowhere", "no_database"),
+    ],
+)
+async def test_a_database_that_cannot_be_used_says_why(url: str, cause_code: str) -> None:
+    with pytest.raises(StoreUnavailableError) as caught:
+        await PostgresDatabase.open(url.format(port=postgres.shared().port))
+    assert caught.value.cause_code == cause_code
