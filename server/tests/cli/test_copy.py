@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
+from tests.engines import etcd, postgres
 
 from volcano_locks import Client, LockHeldError
 from volcano_locks_server.cli.copy import Tally
@@ -54,6 +55,28 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+def contents(path: Path) -> list[object]:
+    """The rows without their numbers, which tell nothing but an order."""
+    connection = sqlite3.connect(path)
+    columns = {
+        "project": "id, name, requests_per_minute, created_at_ms",
+        "service_key": "id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms",
+        "secret": "digest, key_id, is_old, good_until_ms",
+        "lock": "project_id, key, fencing_token, owner_digest, expires_at_ms, deadline_ms, acquired_at_ms, "
+        "renewed_at_ms, ttl_seconds, holder, freed_at_ms, retired_digests",
+    }
+    found = [sorted(connection.execute(f"SELECT {some} FROM {table}"), key=repr) for table, some in columns.items()]
+    connection.close()
+    return [*found]
+
+
+def newest_ms(path: Path) -> int:
+    connection = sqlite3.connect(path)
+    (at_ms,) = connection.execute("SELECT now_ms FROM newest_instant").fetchone()
+    connection.close()
+    return int(at_ms)
+
+
 def rows(path: Path) -> list[object]:
     connection = sqlite3.connect(path)
     tables = ("project", "service_key", "secret", "lock")
@@ -89,6 +112,23 @@ def test_a_served_copy_takes_the_same_keys_and_its_tokens_go_on_rising(command: 
         assert client.locks.acquire("free", ttl=30).fencing_token > free_token
         with pytest.raises(LockHeldError):
             client.locks.acquire("held", ttl=30)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "etcd"])
+def test_a_file_is_copied_to_a_shared_store_and_back(command: Command, source: Path, tmp_path: Path, kind: str) -> None:
+    """KEEP-1, KEEP-3: nothing is lost or changed on the way there and back."""
+    if kind == "etcd":
+        shared = etcd.shared().url()
+    else:
+        server = postgres.shared()
+        shared = server.url(server.new_database())
+    there = command("copy", "--from", f"sqlite:///{source}", "--to", shared)
+    assert there.exit_code == 0, there.stderr
+    back = command("copy", "--from", shared, "--to", "sqlite:///back.db")
+    assert back.exit_code == 0, back.stderr
+    assert there.stdout == back.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
+    assert contents(tmp_path / "back.db") == contents(source)
+    assert newest_ms(tmp_path / "back.db") >= newest_ms(source) > 0
 
 
 @pytest.mark.parametrize("again", ["the copy itself", "a store with a project"])
