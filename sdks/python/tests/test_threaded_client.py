@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from volcano_locks import Client, LockOwnershipLostError, VolcanoError
-from volcano_locks.background import Background
+from volcano_locks.background import CLEAN_UP_SECONDS_MAX, Background
 from volcano_locks.guard import LockGuard
 from volcano_locks.testing import DropBeforeSend, FakeClient, FakeLocks, FlakyTransport, Hang, ManualClock
 
@@ -313,6 +313,26 @@ def test_ctrl_c_before_the_body_begins_releases_all_the_same(
         with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30):
             pytest.fail("entered")
         assert not client.locks.get("k").held
+
+
+def test_ctrl_c_while_the_thread_starts_leaves_none_to_wait_for(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-6, case 17: the client is closed at once, and no thread stays behind."""
+    start = threading.Thread.start
+
+    def interrupted(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        client.locks.acquire("k", ttl=30)
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < CLEAN_UP_SECONDS_MAX
+    eventually(lambda: not threads())
 
 
 def test_a_forked_child_has_lost_the_lock_and_never_releases_it(wire_url: str, clock: ManualClock) -> None:

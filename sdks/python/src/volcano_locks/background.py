@@ -97,7 +97,6 @@ class Background:
             if self._closed:
                 raise VolcanoError(CLOSED)
             loop = self._loop or self._start()
-            self._loop = loop
             self._used = call.submitted = True
             loop.call_soon_threadsafe(call.start, loop, work, outcome)
 
@@ -115,8 +114,18 @@ class Background:
 
     def _start(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._main, args=(loop,), name=self._name, daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._main, args=(loop,), name=self._name, daemon=True)
+        try:
+            thread.start()
+            self._loop, self._thread = loop, thread
+        except RuntimeError:
+            loop.close()  # there is no thread to be had, so nobody else would
+            raise
+        except BaseException:
+            # An interrupt, after which the thread may run or not: it is told to end, and nobody waits for it.
+            self._loop = self._thread = None
+            loop.call_soon_threadsafe(loop.stop)
+            raise
         return loop
 
     def _main(self, loop: asyncio.AbstractEventLoop) -> None:
