@@ -38,7 +38,7 @@ COMMANDS: Final = {
     "fencing": "fencing:fencing",
     "verify": "verify.command:verify",
 }
-SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "doctor"})
+SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "copy", "doctor"})
 
 
 class App(click.Group):
