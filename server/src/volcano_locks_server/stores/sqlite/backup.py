@@ -50,11 +50,10 @@ class Copying:
         return self._backup.done
 
     def finish(self) -> None:
-        """Make it one file, and durable. Raises apsw.Error, OSError."""
+        """Make it one file; it is not synced, for that would keep the thread from its work. Raises apsw.Error."""
         self._backup.finish()
         self._connection.execute("PRAGMA journal_mode = DELETE").fetchall()
         self._connection.close()
-        sync(self._path)
 
     def abandon(self) -> None:
         """Leave nothing behind."""
@@ -115,7 +114,7 @@ class SqliteBackups:
 
 
 def back_up_stopped(path: Path, to: Path) -> None:
-    """Back up a store that nobody serves. StoreUnavailableError where it is served, or cannot be used.
+    """Back up a store that nobody serves, durably. StoreUnavailableError where it is served, or cannot be used.
 
     The file stays on its schema; what a crash left in its log is in the backup.
     """
@@ -130,6 +129,7 @@ def back_up_stopped(path: Path, to: Path) -> None:
                 while not copying.step():
                     pass
                 copying.finish()
+                sync(to)
             except BaseException:
                 copying.abandon()
                 raise
