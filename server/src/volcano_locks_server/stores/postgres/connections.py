@@ -133,6 +133,8 @@ class Connections:
 
     async def close(self) -> None:
         """Refuse what comes later, and let go of everything within CLOSE_SECONDS_MAX."""
+        if self._closed:
+            return
         self._closed = True
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
