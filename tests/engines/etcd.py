@@ -25,18 +25,19 @@ _numbers = itertools.count(1)
 class Member:
     """One member. `host` is `127.0.0.1:port` for clients."""
 
-    def __init__(self, name: str, folder: Path, words: Sequence[str] = ()) -> None:
+    def __init__(self, name: str, folder: Path, words: Sequence[Word], scheme: str) -> None:
         self.name = name
         self.folder = folder
         self.host = f"127.0.0.1:{free_port()}"
+        self._client_url = f"{scheme}://{self.host}"
+        self._health_url = f"http://127.0.0.1:{free_port()}"
         self.peer_url = f"http://127.0.0.1:{free_port()}"
         self._words = words
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def start(self, cluster: str, *, tls: bool = False) -> None:
+    def start(self, cluster: str) -> None:
         """Start it as a member of the cluster `name=peer url,…`, or again; does not wait."""
-        client_url = f"{'https' if tls else 'http'}://{self.host}"
         command: list[Word] = [
             program("etcd", "etcd-server"),
             "--name",
@@ -44,7 +45,8 @@ class Member:
             "--data-dir",
             self.folder / self.name,
         ]
-        command += ["--listen-client-urls", client_url, "--advertise-client-urls", client_url]
+        command += ["--listen-client-urls", self._client_url, "--advertise-client-urls", self._client_url]
+        command += ["--listen-metrics-urls", self._health_url]
         command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
         command += ["--initial-cluster", cluster, "--logger", "zap", "--log-level", "error", *self._words]
         with self._log.open("ab") as log:
@@ -79,7 +81,7 @@ class Member:
 
     def _is_healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self.host}/health", timeout=1) as answer:
+            with urllib.request.urlopen(f"{self._health_url}/health", timeout=1) as answer:
                 return b'"true"' in answer.read()
         except OSError:
             return False
@@ -88,13 +90,12 @@ class Member:
 class Cluster:
     """Members that make one cluster."""
 
-    def __init__(self, folder: Path, size: int, words: Sequence[str]) -> None:
-        self.folder = folder
-        self.members = [Member(f"m{number}", folder, words) for number in range(size)]
+    def __init__(self, folder: Path, size: int, words: Sequence[Word], scheme: str) -> None:
+        self.members = [Member(f"m{number}", folder, words, scheme) for number in range(size)]
         self._names = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
 
     def start(self, *members: Member) -> None:
-        """Start these, or all, and wait until they know a leader."""
+        """Start these, or all, and wait until they know a leader; for that, a majority has to run."""
         for member in members or self.members:
             member.start(self._names)
         for member in members or self.members:
@@ -122,10 +123,10 @@ def new_prefix() -> str:
 
 
 @contextmanager
-def cluster(size: int = 3, *words: str) -> Iterator[Cluster]:
+def cluster(size: int = 3, *words: Word, scheme: str = "http") -> Iterator[Cluster]:
     """A cluster of one's own, with these words more on each member's command line."""
     with folder_for(None, "locks-etcd-") as folder:
-        made = Cluster(folder, size, words)
+        made = Cluster(folder, size, words, scheme)
         try:
             made.start()
             yield made

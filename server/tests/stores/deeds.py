@@ -1,11 +1,14 @@
 """Short words for what the tests of stores do."""
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 
+from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Command, Free, Held, LockRecord, Outcome, decide
 from volcano_locks_server.limits import LockKey
 from volcano_locks_server.store import LockStore, RecordKey, Records, Stepped
+from volcano_locks_server.stores import OpenStore
 
 PROJECT = "6f1c2a34-0000-4000-8000-000000000001"
 
@@ -61,3 +64,13 @@ async def counted(locks: LockStore, one: RecordKey) -> int:
         return Stepped({one: after}, [after.fencing_token])
 
     return (await locks.update([one], step))[0]  # type: ignore[return-value]
+
+
+async def serves_soon(store: OpenStore, within_seconds: float = 10) -> None:
+    """Return when the store can be used again."""
+    async with asyncio.timeout(within_seconds):
+        while True:
+            try:
+                return await store.locks.ready()
+            except StoreUnavailableError:
+                await asyncio.sleep(0.05)

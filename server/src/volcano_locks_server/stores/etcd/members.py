@@ -9,19 +9,22 @@ No call lasts longer than CALL_SECONDS_MAX, and no transaction with all its atte
 """
 
 import asyncio
+import os
 from collections.abc import Iterable
 from typing import Final
 
-import grpc
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would write to stderr by itself, and reads this when imported
 
-from ...errors import StoreUnavailableError
-from ...store import StoreCounts
-from . import messages
-from .address import Address
+import grpc  # noqa: E402
+
+from ...errors import StoreUnavailableError  # noqa: E402
+from ...store import StoreCounts  # noqa: E402
+from . import messages  # noqa: E402
+from .address import Address  # noqa: E402
 from .messages import Answer, Delete, Guard, Op, Put, Read
 
 CONNECT_SECONDS_MAX: Final = 1.0
-CALL_SECONDS_MAX: Final = 2.5
+CALL_SECONDS_MAX: Final = 2.0
 TXN_SECONDS_MAX: Final = 5.0
 PAUSE_SECONDS: Final = 0.05
 ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024

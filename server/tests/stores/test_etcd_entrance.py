@@ -1,0 +1,83 @@
+"""A cluster that asks who comes: user and password, and certificates on both sides."""
+
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.engines import etcd
+from tests.engines.programs import program
+
+from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.lease import Free
+from volcano_locks_server.stores import open_store
+from volcano_locks_server.testing import ManualClock
+
+from .deeds import found, key, put, serves_soon
+
+
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[etcd.Cluster]:
+    """A member where `locks` with `p@ss` may use the prefix `ours`."""
+    with etcd.cluster(1, "--unsafe-no-fsync", "--bcrypt-cost=4") as cluster:
+        ask = cluster.members[0].ask
+        for name, password in (("root", "rootpass"), ("locks", "p@ss")):
+            ask("auth/user/add", name=name, password=password)
+            ask("auth/role/add", name=name)
+            ask("auth/user/grant", user=name, role=name)
+        begin, end = "b3Vycy8=", "b3VyczA="  # ours/ to ours0
+        ask("auth/role/grant", name="locks", perm={"permType": "READWRITE", "key": begin, "range_end": end})
+        ask("auth/enable")
+        yield cluster
+
+
+async def refusal(url: str) -> str:
+    with pytest.raises(StoreUnavailableError) as caught:
+        await open_store(url, ManualClock())
+    assert "p@ss" not in caught.value.message
+    return caught.value.cause_code
+
+
+async def test_a_user_serves_under_its_prefix_also_after_its_token_has_ended(guarded: etcd.Cluster) -> None:
+    """A member forgets its tokens when it starts again."""
+    store = await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock())
+    await put(store.locks, (key("a"), Free(1, 1)))
+    guarded.members[0].kill()
+    guarded.start()
+    await serves_soon(store)
+    assert await found(store.locks, key("a")) == [Free(1, 1)]
+    await store.close()
+
+
+async def test_a_stranger_is_told_what_to_do(guarded: etcd.Cluster) -> None:
+    assert await refusal(guarded.url("ours", entrance="locks:wrong@")) == "etcd_credentials"
+    assert await refusal(guarded.url("ours")) == "etcd_credentials"
+    assert await refusal(guarded.url("theirs", entrance="locks:p%40ss@")) == "etcd_permission"
+
+
+def signed(folder: Path) -> None:
+    """An authority, and a certificate for 127.0.0.1 that both sides may use, in `folder`."""
+    openssl = program("openssl", "openssl")
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    ask = [openssl, "req", *curve, "-x509", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"]
+    subprocess.run(ask, cwd=folder, check=True, capture_output=True)
+    ask = [openssl, "req", *curve[:-2], "-subj", "/CN=us", "-keyout", "us.key", "-out", "us.csr"]
+    subprocess.run(ask, cwd=folder, check=True, capture_output=True)
+    (folder / "names").write_text("subjectAltName = IP:127.0.0.1\nextendedKeyUsage = serverAuth, clientAuth\n")
+    sign = [openssl, "x509", "-req", "-in", "us.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"]
+    subprocess.run([*sign, "-extfile", "names", "-out", "us.pem"], cwd=folder, check=True, capture_output=True)
+
+
+async def test_both_sides_show_a_certificate(tmp_path: Path) -> None:
+    signed(tmp_path)
+    ca, cert, cert_key = tmp_path / "ca.pem", tmp_path / "us.pem", tmp_path / "us.key"
+    words = ["--cert-file", cert, "--key-file", cert_key, "--trusted-ca-file", ca, "--client-cert-auth"]
+    with etcd.cluster(1, "--unsafe-no-fsync", *words, scheme="https") as cluster:
+        url = cluster.url()
+        store = await open_store(f"{url}?ca={ca}&cert={cert}&key={cert_key}", ManualClock())
+        await put(store.locks, (key("a"), Free(1, 1)))
+        await store.close()
+        for parameters in (f"?ca={ca}", "?tls=1", ""):
+            assert await refusal(url + parameters) in ("etcd_unreachable", "etcd_lost")
+        with pytest.raises(ValueError, match=r"cannot be read: .*never\.pem"):
+            await open_store(f"{url}?ca={tmp_path}/never.pem", ManualClock())
