@@ -95,7 +95,7 @@ class Stores(RuleBasedStateMachine):
     def begin(self) -> None:
         self.clock = ManualClock()
         self.oracle = Oracle(self.clock.now_ms())
-        self.lasting = [f"sqlite:///{self.directory}/locks.db", emptied()]
+        self.lasting = [f"sqlite:///{self.directory}/locks.db", emptied(), etcd.shared().url()]
         self.stores = [self.opened(url) for url in ("memory://", *self.lasting)]
 
     @rule(batch=st.lists(deeds, min_size=1, max_size=8))

@@ -15,12 +15,12 @@ from typing import Final
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would write to stderr by itself, and reads this when imported
 
-import grpc  # noqa: E402
+import grpc
 
-from ...errors import StoreUnavailableError  # noqa: E402
-from ...store import StoreCounts  # noqa: E402
-from . import messages  # noqa: E402
-from .address import Address  # noqa: E402
+from ...errors import StoreUnavailableError
+from ...store import StoreCounts
+from . import messages
+from .address import Address
 from .messages import Answer, Delete, Guard, Op, Put, Read
 
 CONNECT_SECONDS_MAX: Final = 1.0
