@@ -9,6 +9,7 @@ is nothing but a server. A `Server` is an ASGI application too, for those who br
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
 import socket
 import ssl
@@ -113,6 +114,8 @@ class Server:
             batches_in_flight=store.batches_in_flight,
             on_batch=self.metrics.batch,
         )
+        if (counts := store.counts) is not None:
+            self.metrics.store_counts = lambda: dataclasses.asdict(counts)
         self._access = access = Access(store.registry, self.clock, self.admin_token)
         self._app = App(
             service=service,

@@ -285,7 +285,9 @@ def test_a_slow_log_stream_never_holds_the_server_up() -> None:
     writer = LineWriter(stream)  # type: ignore[arg-type]
     for number in range(25_000):
         writer.write(str(number))
-    assert 10_000 <= writer.dropped < 25_000
+    assert 5_000 <= writer.dropped < 25_000, (
+        "10,000 wait, and as many may have been taken from the queue before it stuck"
+    )
     stream.gate.set()
     writer.close()
     lines = "".join(stream.written).splitlines()

@@ -4,7 +4,7 @@ The families are built only when somebody scrapes. All methods are called on the
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -13,6 +13,12 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+_STORE_COUNTS: Final = {
+    "round_trips": "Questions to the store over the network",
+    "conflicts": "Steps that another node's write got in the way of",
+    "retries": "Questions or steps done again",
+    "connects": "Connections made to the store, or turns to another member of it",
+}
 SIZE_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
@@ -54,6 +60,7 @@ class Metrics(Collector):
         self.commit_seconds: Final = Histogram(SECONDS_BUCKETS)
         self.quota_refusals = 0
         self.connections: Callable[[], int] = lambda: 0
+        self.store_counts: Callable[[], Mapping[str, int]] = dict
         self._log_lines_dropped: Final = log_lines_dropped
         self._held: int | None = None
         self._families: Final = CollectorRegistry(auto_describe=False)
@@ -99,6 +106,8 @@ class Metrics(Collector):
             ("cause",),
             (((cause,), count) for cause, count in self.store_errors.items()),
         )
+        for name, count in self.store_counts().items():
+            yield CounterMetricFamily(f"volcano_locks_store_{name}", _STORE_COUNTS[name], value=count)
         quota = "Requests refused because a quota was spent"
         yield CounterMetricFamily("volcano_locks_quota_refusals", quota, value=self.quota_refusals)
         dropped = "Log lines dropped because the stream was too slow"
