@@ -48,7 +48,10 @@ class Setting:
 
 
 SETTINGS: Final = (
-    Setting("store", "where leases are kept: sqlite:///relative.db, sqlite:////absolute.db or memory://"),
+    Setting(
+        "store",
+        "where leases are kept: sqlite:///relative.db, sqlite:////absolute.db, postgresql://…, etcd://… or memory://",
+    ),
     Setting("host", "the address to listen on; one that is not loopback needs TLS or --behind-proxy"),
     Setting("port", "the port to listen on; 0 takes a free one"),
     Setting("admin_token", "opens projects and keys; without it one is made and kept beside the data", secret=True),

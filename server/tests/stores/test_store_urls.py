@@ -36,12 +36,12 @@ def test_three_slashes_are_relative_and_four_are_absolute() -> None:
     ],
 )
 def test_anything_else_is_refused_with_the_shapes_that_are_right(url: str) -> None:
-    with pytest.raises(ValueError, match=r"sqlite:///relative\.db, sqlite:////absolute\.db or memory://") as caught:
+    with pytest.raises(ValueError, match=r"sqlite:////absolute\.db, postgresql://.*, etcd://.* or memory://") as caught:
         sqlite_path(url)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "postgres://h/db"])
+@pytest.mark.parametrize("url", ["postgresql://u:secret@h/db", "postgres://h/db", "etcd://u:secret@h:2379"])
 def test_a_store_without_a_file_has_no_path(url: str) -> None:
     assert sqlite_path(url) is None
 
