@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
-from tests.engines import etcd
+from tests.engines import etcd, postgres
 
 from ..grammar import Quota, Scenario
 from .face import Face
@@ -38,6 +39,17 @@ class Entrance:
 def in_file(folder: Path) -> str:
     """The URL of a SQLite store in `folder`."""
     return f"sqlite:///{folder / 'locks.db'}"
+
+
+@cache
+def _database() -> str:
+    return postgres.shared().new_database()
+
+
+def in_postgres() -> str:
+    """The URL of a PostgreSQL database that is empty again: to empty one is quicker than to make one."""
+    postgres.shared().execute("DROP SCHEMA IF EXISTS volcano_locks CASCADE", _database())
+    return postgres.shared().url(_database())
 
 
 IN_MEMORY: Final = "memory://"
@@ -83,6 +95,12 @@ ENTRANCES: Final = (
         lambda quota, folder: ServiceFace(quota, etcd.shared().url(), folder),
     ),
     Entrance(
+        "service-postgres",
+        "server",
+        frozenset({"store_outage", "purge"}) | RESTART,
+        lambda quota, folder: ServiceFace(quota, in_postgres(), folder),
+    ),
+    Entrance(
         "http-app-memory",
         "server",
         SERVICE,
@@ -93,6 +111,12 @@ ENTRANCES: Final = (
         "server",
         frozenset({"search_store", "purge", "restart"}),
         lambda quota, folder: HttpFace(House(quota, in_file(folder), folder)),
+    ),
+    Entrance(
+        "http-postgres",
+        "server",
+        frozenset({"purge"}) | RESTART,
+        lambda quota, folder: HttpFace(House(quota, in_postgres(), folder)),
     ),
     Entrance(
         "python-sqlite",

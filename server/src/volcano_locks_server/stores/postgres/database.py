@@ -36,10 +36,12 @@ class PostgresDatabase:
         connections = Connections(url, counts)
         try:
             await brought_on(connections)
+            database = cls(connections, counts, clock)
+            await database.locks.refuse_a_wrong_clock()
         except BaseException:
             await connections.close()
             raise
-        return cls(connections, counts, clock)
+        return database
 
     async def close(self) -> None:
         """Finish what is under way, refuse what comes later, let go of every connection."""

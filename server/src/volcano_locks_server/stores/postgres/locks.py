@@ -21,12 +21,13 @@ from ...clock import Clock
 from ...errors import StoreUnavailableError
 from ...lease import RETENTION_MS
 from ...store import RecordKey, Records, Step, StoreCounts
-from ..refusals import clock_behind
+from ..refusals import clock_behind, instant
 from .connections import Connections, Transaction
 from .faults import is_conflict
 from .rows import NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
+CLOCK_BEHIND_MAX_MS: Final = 5_000
 PURGE_ROWS_MAX: Final = 250  # of one transaction, so that nobody waits long for a row
 QUOTA_KEPT_MS: Final = 3_600_000
 
@@ -90,6 +91,21 @@ class PostgresStore:
         """A real commit: it alone says that there is room to write, and a standby that confirms where one must."""
         async with self._connections.transaction() as transaction:
             await transaction.fetch(_PROVE, await self._now_ms(transaction))
+
+    async def refuse_a_wrong_clock(self) -> None:
+        """At the start: a clock that is behind by a moment catches up while the node runs; farther behind, somebody has
+        to set it right. Raises StoreUnavailableError.
+        """
+        async with self._connections.transaction() as transaction:
+            database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
+        now_ms = database_ms if self._clock is None else self._clock.now_ms()
+        if now_ms < remembered_ms - CLOCK_BEHIND_MAX_MS:
+            raise StoreUnavailableError(
+                "clock_behind",
+                f"the database's clock reads {instant(now_ms)} but the store was written at {instant(remembered_ms)}: "
+                "set the clock of the database's machine right, then start again; if the store was written under a "
+                "wrong clock, start again after that instant",
+            )
 
     async def _stepped(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
         """The step's results; None if another node made a record of `keys` meanwhile and all was undone."""
