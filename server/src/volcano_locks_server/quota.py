@@ -115,7 +115,8 @@ def admit_from(
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
     if current.left and _used(current) < limit:
-        counted = replace(current, left=current.left - 1)
+        # Spelt out: this is on every request's way, and `replace` costs half of it again.
+        counted = Share(current.started_at_ms, current.left - 1, current.reserve_left, current.drawn)
         return counted, _admission(Verdict.ADMITTED, counted, now_ms, limit)
     if current.drawn < limit:
         return current, Draw(current.started_at_ms, limit, _part_of(limit), for_reserve=False)

@@ -11,6 +11,7 @@ from tests.engines.programs import program
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Free
 from volcano_locks_server.stores import open_store
+from volcano_locks_server.stores.upkeep import examine
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import found, key, put, serves_soon
@@ -77,6 +78,10 @@ async def test_both_sides_show_a_certificate(tmp_path: Path) -> None:
         store = await open_store(f"{url}?ca={ca}&cert={cert}&key={cert_key}", ManualClock())
         await put(store.locks, (key("a"), Free(1, 1)))
         await store.close()
+        for mode, wrong in ((0o640, ["permissions"]), (0o600, [])):
+            cert_key.chmod(mode)
+            findings = await examine(f"{url}?ca={ca}&cert={cert}&key={cert_key}")
+            assert [finding.about for finding in findings if not finding.good] == wrong
         for parameters in (f"?ca={ca}", "?tls=1", ""):
             assert await refusal(url + parameters) in ("etcd_unreachable", "etcd_lost")
         with pytest.raises(ValueError, match=r"cannot be read: .*never\.pem"):

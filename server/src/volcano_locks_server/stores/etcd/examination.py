@@ -1,7 +1,9 @@
 """Examining an etcd store, and taking a prefix for it, without serving from it."""
 
+import stat
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from ...clock import Clock
 from ...errors import StoreUnavailableError
@@ -39,7 +41,10 @@ async def examine(url: str, clock: Clock) -> Sequence[Finding]:
 
 
 async def _examine(address: Address, members: Members, clock: Clock) -> Sequence[Finding]:
-    findings = [_member(endpoint, version) for endpoint, version in (await members.versions()).items()]
+    findings = [
+        *_certificate_key(address.certificate_key),
+        *(_member(endpoint, version) for endpoint, version in (await members.versions()).items()),
+    ]
     layout = Layout(address.prefix)
     try:
         findings.append(_schema(found.value if (found := (await members.read(Read(layout.schema))).one(0)) else b"0"))
@@ -53,6 +58,15 @@ async def _examine(address: Address, members: Members, clock: Clock) -> Sequence
         return [*findings, Finding("clock", "no node serves now whose clock could be compared")]
     matters = "a node whose clock stands out by more than a second serves nothing"
     return [*findings, *(clock_finding(-offset_ms, "that of a node that serves", matters) for offset_ms in offsets_ms)]
+
+
+def _certificate_key(path: Path | None) -> Sequence[Finding]:
+    """Who may read our certificate's key, where there is one."""
+    if path is None:
+        return []
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return [Finding("permissions", f"others may open the certificate's key {path}", f"chmod 600 {path}")]
+    return [Finding("permissions", f"the certificate's key {path} is its owner's alone")]
 
 
 def _member(endpoint: str, version: str) -> Finding:
