@@ -45,7 +45,7 @@ class GroupCommit(Generic[A, B]):
 
     `decide(record, asked, now_ms)` is the pure rule for one command: the record to keep and the answer.
     `on_batch(size, seconds)` is told of each batch that committed. `batches_in_flight` is how many may be on their way
-    at once.
+    at once, `batch_max` how many commands are in one at the most.
     """
 
     def __init__(
@@ -55,9 +55,11 @@ class GroupCommit(Generic[A, B]):
         *,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
         batches_in_flight: int = 1,
+        batch_max: int = BATCH_MAX,
         commit_seconds_max: float = COMMIT_SECONDS_MAX,
     ) -> None:
         self._batches_in_flight: Final = batches_in_flight
+        self._batch_max: Final = batch_max
         self._commit_seconds_max: Final = commit_seconds_max
         self._watch_seconds: Final = min(1.0, commit_seconds_max / 4)
         self._store: Final = store
@@ -119,15 +121,15 @@ class GroupCommit(Generic[A, B]):
     def _take(self) -> list[_Waiting[A, B]]:
         """The next batch: first what was parked and may go, then what came since; parks what is to wait."""
         batch: list[_Waiting[A, B]] = []
-        while self._unparked and len(batch) < BATCH_MAX:
+        while self._unparked and len(batch) < self._batch_max:
             key = self._unparked.popleft()
             parked = self._parked[key]
-            while parked and len(batch) < BATCH_MAX:
+            while parked and len(batch) < self._batch_max:
                 self._parked_count -= 1
                 _add(batch, parked.popleft())
             if not parked:
                 del self._parked[key]  # else the batch is full, and ends with this key
-        while self._pending and len(batch) < BATCH_MAX:
+        while self._pending and len(batch) < self._batch_max:
             waiting = self._pending.popleft()
             if waiting.key in self._busy:
                 self._parked.setdefault(waiting.key, deque()).append(waiting)

@@ -112,6 +112,7 @@ class Server:
             quotas=store.quotas,
             owner_reserve=self.settings.owner_reserve,
             batches_in_flight=store.batches_in_flight,
+            batch_max=store.batch_max,
             on_batch=self.metrics.batch,
         )
         if (counts := store.counts) is not None:

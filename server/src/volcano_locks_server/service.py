@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from .clock import Clock
-from .commit import GroupCommit
+from .commit import BATCH_MAX, GroupCommit
 from .counting import Counting, OwnCounting, SharedCounting
 from .errors import Code, StoreUnavailableError
 from .lease import Command, LockRecord, Outcome, Release, Renew, decide, owns
@@ -51,7 +51,7 @@ class LockService:
     """Leases over one store. One object a process; `close` ends what it started.
 
     `quotas` is the count that nodes share, None where this process is the only one. `batches_in_flight` is how many
-    updates at once the store likes best.
+    updates at once the store likes best, `batch_max` how many commands it likes in one at the most.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class LockService:
         quotas: QuotaStore | None = None,
         owner_reserve: bool = True,
         batches_in_flight: int = 1,
+        batch_max: int = BATCH_MAX,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
     ) -> None:
         self._counting: Final[Counting] = (
@@ -72,7 +73,7 @@ class LockService:
         self.admit: Final = self._counting.admit
         self.admit_drawing: Final = self._counting.admit_drawing
         self._commit: Final = GroupCommit[_Asked, Outcome | None](
-            store, _decide, on_batch=on_batch, batches_in_flight=batches_in_flight
+            store, _decide, on_batch=on_batch, batches_in_flight=batches_in_flight, batch_max=batch_max
         )
 
     async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:

@@ -144,11 +144,10 @@ async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.Mon
     await group.close()
 
 
-async def test_batches_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "BATCH_MAX", 3)
+async def test_batches_are_no_larger_than_the_store_likes() -> None:
     store = GatedStore()
     store.gate.set()
-    group: GroupCommit[int, int] = GroupCommit(store, count)
+    group: GroupCommit[int, int] = GroupCommit(store, count, batch_max=3)
     await asyncio.gather(*await submitted(group, *[(A, 1)] * 8))
     assert store.batches == [3, 3, 2]
     await group.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from ..clock import Clock, SystemClock
+from ..commit import BATCH_MAX
 from ..limits import shown
 from ..snapshot import Backups, Snapshot
 from ..store import LockStore, QuotaStore, Registry, StoreCounts
@@ -22,8 +23,9 @@ class OpenStore:
     """A store in use: its ports, and `close`, which finishes what is queued and lets go of everything.
 
     `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
-    updates at once serve one process best; each key is to be in one of them only. `snapshot` reads and writes the
-    store as a whole; None for a store that cannot. `backups` None means that the engine's own tools back it up.
+    updates at once serve one process best; each key is to be in one of them only. One of up to
+    `batch_max` keys is atomic. `snapshot` reads and writes the store as a whole; None for a store that cannot.
+    `backups` None means that the engine's own tools back it up.
     """
 
     locks: LockStore
@@ -34,6 +36,7 @@ class OpenStore:
     counts: StoreCounts | None = None
     snapshot: Snapshot | None = None
     backups: Backups | None = None
+    batch_max: int = BATCH_MAX
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -113,6 +116,7 @@ async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
 
 async def _open_etcd(url: str, clock: Clock) -> OpenStore:
     try:
+        from .etcd import BATCH_MAX as ETCD_BATCH_MAX  # noqa: PLC0415
         from .etcd import BATCHES_IN_FLIGHT, EtcdCluster  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ValueError(
@@ -124,9 +128,10 @@ async def _open_etcd(url: str, clock: Clock) -> OpenStore:
         cluster.registry,
         cluster.close,
         cluster.quotas,
-        BATCHES_IN_FLIGHT,
-        cluster.members.counts,
-        cluster.snapshot,
+        batches_in_flight=BATCHES_IN_FLIGHT,
+        counts=cluster.members.counts,
+        snapshot=cluster.snapshot,
+        batch_max=ETCD_BATCH_MAX,
     )
 
 
