@@ -160,12 +160,20 @@ def test_a_restored_store_serves_and_its_tokens_go_on_rising(command: Command, b
             client.locks.acquire("kept", ttl=30)
 
 
+def _set_ttls(ttl_seconds: int | None, *files: Path) -> None:
+    """Of all leases; None takes the leases away."""
+    for file in files:
+        connection = sqlite3.connect(file)
+        connection.execute(
+            "UPDATE lock SET ttl_seconds = ?" if ttl_seconds else "DELETE FROM lock WHERE ? IS NULL", (ttl_seconds,)
+        )
+        connection.commit()
+        connection.close()
+
+
 def test_a_hold_that_only_a_person_can_choose_is_asked_for(command: Command, backup: Path, tmp_path: Path) -> None:
     """KEEP-8."""
-    connection = sqlite3.connect(backup)
-    connection.execute("UPDATE lock SET ttl_seconds = 600")
-    connection.commit()
-    connection.close()
+    _set_ttls(600, backup)
     before = (tmp_path / "locks.db").stat().st_ino
     ended = command("restore", "--from", str(backup), "--store", STORE)
     assert ended.exit_code == 64
@@ -175,15 +183,21 @@ def test_a_hold_that_only_a_person_can_choose_is_asked_for(command: Command, bac
 
 
 @pytest.mark.real_time
-def test_the_longest_ttl_in_the_backup_is_waited_for(command: Command, backup: Path) -> None:
-    """KEEP-8."""
-    connection = sqlite3.connect(backup)
-    connection.execute("UPDATE lock SET ttl_seconds = 1")
-    connection.commit()
-    connection.close()
+@pytest.mark.parametrize("ttl_seconds", [2, None])
+def test_the_longest_ttl_is_waited_for_and_never_less_than_a_usual_one(
+    command: Command,
+    backup: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ttl_seconds: int | None,
+) -> None:
+    """KEEP-8: a backup of a quiet moment has no lease in it to learn from."""
+    monkeypatch.setattr("volcano_locks_server.cli.restore.TTL_SECONDS_USUAL", 1)
+    held_seconds = (ttl_seconds or 1) + 1
+    _set_ttls(ttl_seconds, backup, tmp_path / "locks.db")
     ended = command("restore", "--from", str(backup), "--store", STORE, "--json")
-    assert json.loads(ended.stdout)["held_seconds"] == 2
-    assert "waiting 2 s" in ended.stderr
+    assert json.loads(ended.stdout)["held_seconds"] == held_seconds
+    assert f"waiting {held_seconds} s" in ended.stderr
 
 
 def test_a_file_that_is_served_is_not_replaced(command: Command, backup: Path, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -12,12 +12,10 @@ from volcano_locks.cli.output import json_line, line, message
 from .backup import counts_told, sqlite_store, what_it_holds
 from .running import explained
 
-if TYPE_CHECKING:
-    from ..stores.sqlite.backup import Contents
-
 HOLD_SECONDS_UNASKED_MAX: Final = 600
 HOLD_SECONDS_MAX: Final = 90 * 24 * 3600
 GRACE_SECONDS: Final = 1
+TTL_SECONDS_USUAL: Final = 30  # a backup of a quiet moment has no lease in it to learn from
 
 
 @click.command(short_help="Put a backup in the place of a SQLite store.")
@@ -29,7 +27,7 @@ GRACE_SECONDS: Final = 1
     "--hold-seconds",
     type=click.IntRange(0, HOLD_SECONDS_MAX),
     metavar="NUMBER",
-    help="Wait so long first, for leases that the backup does not know. Default: the longest TTL in it, and 1.",
+    help="Wait so long first, for leases that the backup does not know. Default: the longest TTL seen, or 30, and 1.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print what was restored as JSON.")
 def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> None:
@@ -60,7 +58,7 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
 
     path = sqlite_store(store)
     with explained():
-        hold = _unasked if hold_seconds is None else lambda _contents: hold_seconds
+        hold = _unasked if hold_seconds is None else lambda _longest_ttl_seconds: hold_seconds
         done = put_in_place(Path(file), path, SystemClock(), hold_seconds=hold, sleep=time.sleep, tell=message)
     told = what_it_holds(done.contents)
     kept = None if done.kept_aside is None else str(done.kept_aside)
@@ -79,14 +77,13 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
         line(f"restored {counts_told(done.contents)} to {path}")
 
 
-def _unasked(contents: "Contents") -> int:
+def _unasked(longest_ttl_seconds: int) -> int:
     """How long to hold where nothing was said. Stop where only a person can know."""
-    hold_seconds = contents.longest_ttl_seconds + GRACE_SECONDS
+    hold_seconds = max(longest_ttl_seconds, TTL_SECONDS_USUAL) + GRACE_SECONDS
     if hold_seconds > HOLD_SECONDS_UNASKED_MAX:
         raise Stop(
-            f"the backup has leases of up to {contents.longest_ttl_seconds} s: say with --hold-seconds how long to "
-            "wait for leases that it does not know (0: not at all; then two may hold a lock, and the fencing token "
-            "decides)",
+            f"there were leases of up to {longest_ttl_seconds} s: say with --hold-seconds how long to wait for leases "
+            "that the backup does not know (0: not at all; then two may hold a lock, and the fencing token decides)",
             USAGE,
         )
     return hold_seconds

@@ -60,9 +60,10 @@ class Restored:
 
 
 class _Known(NamedTuple):
-    """The newest instant of a file, and the tokens that ran ahead of it: project id, key and token."""
+    """Of a file: its newest instant, its leases' longest TTL, and the tokens ahead of it: project id, key and token."""
 
     newest_ms: int
+    longest_ttl_seconds: int
     tokens: list[Any]
 
 
@@ -71,13 +72,13 @@ def restore(
     target: Path,
     clock: Clock,
     *,
-    hold_seconds: Callable[[Contents], int],
+    hold_seconds: Callable[[int], int],
     sleep: Callable[[float], None],
     tell: Callable[[str], None],
 ) -> Restored:
     """Put a copy of `backup` in the place of `target`, which nobody may serve meanwhile; see the module's head.
 
-    `hold_seconds` says for a backup's contents how long to hold, and may raise to end it all.
+    `hold_seconds` says how long to hold, for the longest TTL of any lease in both files; it may raise to end it all.
     `tell` hears of what a person should know while it goes on. Raises StoreUnavailableError, whose message says what
     to do, with `target` as it was.
     """
@@ -92,7 +93,7 @@ def restore(
         known = _known_of(claim.path, tell)
         newest_ms = max(contents.newest_ms, known.newest_ms)
         _wait_for(newest_ms, clock, sleep)
-        held_seconds = hold_seconds(contents)
+        held_seconds = hold_seconds(max(contents.longest_ttl_seconds, known.longest_ttl_seconds))
         if held_seconds:
             tell(f"waiting {held_seconds} s, so that leases which the backup does not know can end")
             sleep(held_seconds)
@@ -140,7 +141,7 @@ def _known_of(path: Path, tell: Callable[[str], None]) -> _Known:
     """
     log = path.with_name(path.name + "-wal")
     if not path.exists() or path.stat().st_size == 0 == (log.stat().st_size if log.exists() else 0):
-        return _Known(0, [])
+        return _Known(0, 0, [])
     looked_at = path.with_name(path.name + ".looked-at")
     remove(looked_at)
     try:
@@ -151,12 +152,13 @@ def _known_of(path: Path, tell: Callable[[str], None]) -> _Known:
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
-            return _Known(newest_ms, connection.execute(_AHEAD, (newest_ms,)).fetchall())
+            longest_ttl_seconds = int(connection.execute("SELECT coalesce(max(ttl_seconds), 0) FROM lock").get)
+            return _Known(newest_ms, longest_ttl_seconds, connection.execute(_AHEAD, (newest_ms,)).fetchall())
         finally:
             connection.close(True)
     except apsw.Error:
         tell(f"{path} cannot be read: what it knew of the time and of fencing tokens is not taken over")
-        return _Known(0, [])
+        return _Known(0, 0, [])
     finally:
         remove(looked_at)
 
