@@ -71,8 +71,16 @@ async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int])
     return tasks
 
 
-def group_on(store: Store, batches_in_flight: int = 2, commit_seconds_max: float = 10.0) -> GroupCommit[int, int]:
-    return GroupCommit(store, count, batches_in_flight=batches_in_flight, commit_seconds_max=commit_seconds_max)
+def group_on(
+    store: Store, batches_in_flight: int = 2, batch_max: int = 512, commit_seconds_max: float = 10.0
+) -> GroupCommit[int, int]:
+    return GroupCommit(
+        store,
+        count,
+        batches_in_flight=batches_in_flight,
+        batch_max=batch_max,
+        commit_seconds_max=commit_seconds_max,
+    )
 
 
 async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
@@ -148,7 +156,7 @@ def test_any_order_of_events_serves_each_key_in_order(
 
     async def story() -> None:
         store = Store()
-        group = group_on(store, batches_in_flight)
+        group = group_on(store, batches_in_flight, batch_max)
         tasks: list[tuple[str, asyncio.Task[int]]] = []
         for deed in deeds:
             if deed == "give up":
@@ -169,6 +177,4 @@ def test_any_order_of_events_serves_each_key_in_order(
         assert store.most <= batches_in_flight
         assert max(store.sizes, default=0) <= batch_max
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(commit, "BATCH_MAX", batch_max)
-        asyncio.run(story())
+    asyncio.run(story())
