@@ -11,7 +11,8 @@ import pytest
 from tests.engines import etcd, postgres
 
 from volcano_locks import Client, LockHeldError
-from volcano_locks_server.cli.copy import Tally
+from volcano_locks.cli.exits import Stop
+from volcano_locks_server.cli.copy import Tally, refuse_clock_ahead
 from volcano_locks_server.clock import SystemClock
 from volcano_locks_server.http.access import secret_digest
 from volcano_locks_server.lease import Free, Held
@@ -104,6 +105,15 @@ def test_what_is_said_holds_no_secret_and_no_digest(command: Command, source: Pa
     assert OWNER.hex() not in said
 
 
+def test_urls_that_hold_a_password_can_come_from_variables(
+    command: Command, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KEEP-4, CLI-2."""
+    monkeypatch.setenv("VOLCANO_LOCKS_COPY_FROM", f"sqlite:///{source}")
+    monkeypatch.setenv("VOLCANO_LOCKS_COPY_TO", "sqlite:///target.db")
+    assert "2 locks" in command("copy").stdout
+
+
 def test_a_served_copy_takes_the_same_keys_and_its_tokens_go_on_rising(command: Command, source: Path) -> None:
     """KEEP-1, KEEP-2: also where the source's tokens had run ahead of the clock."""
     (free_token,) = sqlite3.connect(source).execute("SELECT fencing_token FROM lock WHERE key = 'free'").fetchone()
@@ -172,6 +182,14 @@ def test_what_cannot_be_copied_is_refused_and_no_file_is_made(
     assert told in ended.stderr
     assert "hush" not in ended.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_clock_by_which_leases_would_end_too_early_is_refused() -> None:
+    """KEEP-2: what the grace absorbs is no reason."""
+    refuse_clock_ahead(0, 1_000_000)
+    refuse_clock_ahead(1_001_000, 1_000_000)
+    with pytest.raises(Stop, match=r"1\.5 s ahead of this machine's"):
+        refuse_clock_ahead(1_001_500, 1_000_000)
 
 
 async def test_a_difference_of_one_token_is_found() -> None:

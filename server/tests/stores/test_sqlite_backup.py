@@ -113,16 +113,21 @@ async def test_a_disk_without_room_for_a_backup_is_left_alone(
     await file.close()
 
 
-async def test_a_file_that_is_closed_during_a_backup_closes(path: Path, clock: ManualClock) -> None:
+async def test_a_file_that_is_closed_during_a_backup_closes_and_leaves_no_part_of_it(
+    path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """KEEP-5."""
+    monkeypatch.setattr(backup_module, "PAGES_PER_STEP", 1)
     file = await opened(path, clock)
-    await put(file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(5_000)))
+    await put(file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(2_000)))
+    before = names_in(path.parent)
     taking = asyncio.create_task(file.backups.take())
-    await asyncio.sleep(0.001)
+    while names_in(path.parent) == before:
+        await asyncio.sleep(0)
     await file.close()
-    if (await asyncio.gather(taking, return_exceptions=True))[0] is not None:
-        again = await opened(path, clock)
-        (await again.backups.take()).close()
-        await again.close()
+    with pytest.raises(StoreUnavailableError) as caught:
+        await taking
+    assert caught.value.cause_code == "stopping"
     assert not [name for name in names_in(path.parent) if "backup" in name]
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.exits import INTERNAL, USAGE, Stop
+from volcano_locks.cli.exits import INTERNAL, UNAVAILABLE, USAGE, Stop
 from volcano_locks.cli.output import json_line, line, message
 
 from .running import explained
@@ -26,8 +26,22 @@ TELL_EVERY_SECONDS: Final = 2.0
 
 
 @click.command(short_help="Copy everything from one store to another.")
-@click.option("--from", "source", metavar="URL", required=True, help="The store to read, which stays as it is.")
-@click.option("--to", "target", metavar="URL", required=True, help="The store to fill; it must be empty.")
+@click.option(
+    "--from",
+    "source",
+    metavar="URL",
+    envvar="VOLCANO_LOCKS_COPY_FROM",
+    required=True,
+    help="The store to read, which stays as it is; else VOLCANO_LOCKS_COPY_FROM.",
+)
+@click.option(
+    "--to",
+    "target",
+    metavar="URL",
+    envvar="VOLCANO_LOCKS_COPY_TO",
+    required=True,
+    help="The store to fill, which must be empty; else VOLCANO_LOCKS_COPY_TO.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what was copied as JSON.")
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy projects, service keys and locks from one store to another.
@@ -35,6 +49,9 @@ def copy(source: str, target: str, as_json: bool) -> None:
     Stop every server of both stores first. Service keys go on working,
     leases go on under their holders, and fencing tokens go on rising. The
     copy is whole or not there at all; begin again after a failure.
+
+    A URL with a password in it belongs into the variable: every user of the
+    machine can read arguments.
 
     \b
     Examples:
@@ -58,11 +75,14 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
 async def _copy(source_url: str, target_url: str) -> dict[str, int]:
     """How many of each were copied. Stop or StoreUnavailableError where nothing was."""
+    from ..clock import SystemClock  # noqa: PLC0415
+
     if source_url == target_url:
         raise Stop("--from and --to name the same store", USAGE)
     async with AsyncExitStack() as opened:
         source = await _opened(source_url, "--from", opened)
         target = await _opened(target_url, "--to", opened)
+        refuse_clock_ahead(await target.newest_ms(), SystemClock().now_ms())
         read, found = Tally("copied"), Tally("compared")
         await target.load(read.over(source.pages()), await source.newest_ms())
         async for _ in found.over(target.pages()):
@@ -74,6 +94,18 @@ async def _copy(source_url: str, target_url: str) -> dict[str, int]:
             INTERNAL,
         )
     return read.counted
+
+
+def refuse_clock_ahead(target_ms: int, now_ms: int) -> None:
+    """Stop where the leases, judged by the clock of the store to fill, would end more than their grace too early."""
+    from ..lease import GRACE_MS  # noqa: PLC0415
+
+    if target_ms > now_ms + GRACE_MS:
+        raise Stop(
+            f"the clock of the store to fill is {(target_ms - now_ms) / 1_000:.1f} s ahead of this machine's, so "
+            "leases would end too early there: set the clocks right, then copy again",
+            UNAVAILABLE,
+        )
 
 
 async def _opened(url: str, flag: str, opened: AsyncExitStack) -> "Snapshot":

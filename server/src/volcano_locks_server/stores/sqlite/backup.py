@@ -102,8 +102,11 @@ class SqliteBackups:
                 await self._run(copying.finish)
                 return BackupFile(aside)
             except BaseException:
-                with suppress(StoreUnavailableError):
+                with suppress(
+                    StoreUnavailableError
+                ):  # the file is being closed: then nobody has the copy open any more
                     await self._writer.run(copying.abandon)
+                remove(aside)
                 raise
 
     async def _run(self, work: Callable[[], T]) -> T:
