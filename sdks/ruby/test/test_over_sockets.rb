@@ -67,6 +67,39 @@ class TestOverSockets < Minitest::Test
     assert_equal 2, @server.connections
   end
 
+  # A load balancer that gives up on an idle connection says so unasked. Read, it would shift all later ones.
+  def test_what_comes_unasked_is_nobodys_answer
+    unasked = "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
+    free = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"held\":false}"
+    [
+      ->(connection) { connection.write(free + unasked) },
+      ->(connection) { connection.write("HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"held\":false}HTTP/1.1 4") },
+      ->(connection) { connection.write(free) && Thread.new { sleep(0.005) && connection.write(unasked) } },
+      ->(connection) { connection.write("HTTP/1.1 204 No Content\r\nContent-Length: 46\r\n\r\n#{unasked}") }
+    ].each do |fault|
+      @server.script << fault
+      begin
+        @client.locks.get(KEY)
+      rescue VolcanoError => e
+        assert_includes [nil, 204], e.status
+      end
+      sleep 0.05
+      3.times { refute_predicate @client.locks.get(KEY), :held? }
+    end
+  end
+
+  # It came too late to be seen as unasked: the id it names tells
+  def test_an_answer_to_another_request_is_none
+    other = "X-Volcano-Request-Id: #{SecureRandom.uuid}\r\n"
+    answer = "HTTP/1.1 200 OK\r\n#{other}Content-Length: 14\r\n\r\n{\"held\":false}"
+    2.times { @server.script << ->(connection) { connection.write(answer) } }
+    error = assert_raises(TransportError) { @client.locks.get(KEY) }
+    assert_predicate error, :request_sent?
+    assert_match(/another request/, error.message)
+    refute_predicate @client.locks.get(KEY), :held?
+    assert_equal 3, @server.connections
+  end
+
   def test_a_request_that_is_given_up_is_ended
     began = Queue.new
     ended = Queue.new

@@ -4,13 +4,32 @@ require "net/http"
 require "uri"
 
 module VolcanoLocks
+  # A connection that can tell whether its next answer would be read from its beginning.
+  class Connection < Net::HTTP
+    # @return [Boolean] whether it is open and nothing came that nobody asked for, which Net::HTTP would take for the
+    #   next answer
+    def quiet?
+      return false if @socket.nil? || @socket.closed?
+
+      @socket.read_timeout = 0
+      @socket.read(1)
+      false
+    rescue Net::ReadTimeout
+      true
+    rescue IOError, SystemCallError, OpenSSL::SSL::SSLError
+      false
+    end
+  end
+  private_constant :Connection
+
   # Sends requests over kept-alive connections. A transport is any object with `call(request)`, which gives an {Answer}
   # or raises (best a {TransportError}), may be called by many threads at once, and may be ended in the midst of a
   # request by `Thread#kill`; and, if it likes, `close`.
   #
-  # A connection is used again only after an answer was read to its end. Whatever else happens to a request (an error, a
-  # killed thread), its connection is closed. Nothing is sent twice here, and redirects are not followed: the service
-  # sends none, and the service key goes to the configured address only.
+  # A connection is used again only after an answer was read to its end, and if nothing came since. Whatever else
+  # happens to a request (an error, a killed thread, the answer to another one), its connection is closed. Nothing is
+  # sent twice here, and redirects are not followed: the service sends none, and the service key goes to the configured
+  # address only.
   #
   # A child process opens its own connections, and leaves those of its parent untouched: closing them properly would
   # disturb the parent.
@@ -64,6 +83,14 @@ module VolcanoLocks
     end
 
     def idle_connection
+      while (connection = newest_idle_connection)
+        return connection if connection.quiet?
+
+        discard(connection)
+      end
+    end
+
+    def newest_idle_connection
       oldest = SystemClock.new.now - KEEP_ALIVE_SECONDS
       fresh, stale = @mutex.synchronize do
         stale = @idle.take_while { |_connection, since| since < oldest }
@@ -85,7 +112,7 @@ module VolcanoLocks
     end
 
     def new_connection(request)
-      connection = Net::HTTP.new(@url.hostname, @url.port)
+      connection = Connection.new(@url.hostname, @url.port)
       connection.use_ssl = @url.is_a?(URI::HTTPS)
       connection.max_retries = 0
       connection.keep_alive_timeout = KEEP_ALIVE_SECONDS
@@ -108,10 +135,18 @@ module VolcanoLocks
       asked.body = request.body
       answer = nil
       connection.request(asked) do |response|
+        raise unusable(request, "is to another request") if to_another?(response, request)
+
         body = read(response, request)
         answer = Answer.new(response.code.to_i, response.each_header.to_h, body)
       end
       answer
+    end
+
+    # An answer that came unasked, just as this request went out.
+    def to_another?(response, request)
+      told = response["X-Volcano-Request-Id"]
+      !told.nil? && !told.casecmp?(request.request_id)
     end
 
     def read(response, request)
