@@ -135,6 +135,20 @@ async def test_two_nodes_draw_a_minute_together_and_no_more(nodes: list[OpenStor
     assert await quotas.take("p-2", 180_000, limit=100, wanted=1) == 1
 
 
+@pytest.mark.real_time
+async def test_one_node_purges_and_another_when_it_has_left(url: str) -> None:
+    """LEASE-13: every record is read for it, so once is enough."""
+    first, second = [await open_store(url, SystemClock()) for _ in range(2)]
+    await put(first.locks, (key("a"), Free(1, 1)), (key("b"), Free(1, 1)))
+    assert await first.locks.purge(limit=1) == 1
+    await second.locks.ready()
+    assert await second.locks.purge(limit=1) == 0
+    await first.close()
+    await second.locks.ready()
+    assert await second.locks.purge(limit=1) == 1
+    await second.close()
+
+
 async def test_a_conflict_is_judged_anew_by_what_is_there_and_by_a_new_instant(
     cluster: EtcdCluster, clock: ManualClock
 ) -> None:
@@ -167,7 +181,7 @@ async def test_a_deletion_that_a_node_died_in_is_finished_by_another(cluster: Et
     with pytest.raises(LockError):
         await registry.service_key("p-1", "k-1")
     assert await cluster.locks.purge(limit=1) == 0
-    assert await left(cluster) == ["node", "schema"]
+    assert await left(cluster) == ["node", "purger", "schema"]
 
 
 async def test_a_deleted_project_leaves_nothing_behind(cluster: EtcdCluster) -> None:

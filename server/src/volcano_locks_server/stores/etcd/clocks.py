@@ -75,7 +75,7 @@ class Clocks:
         self._clock: Final = clock
         self._members: Final = members
         self._layout: Final = layout
-        self._node_key: Final = layout.node(uuid4().hex)
+        self.node_key: Final = layout.node(uuid4().hex)
         self._peers: dict[bytes, _Peer] = {}
         self._looked_ms = self._looked_before_ms = 0
         self._newest_ms = 0
@@ -97,7 +97,7 @@ class Clocks:
         gone = (peer.node.now_ms for peer in self._peers.values() if not self._lives(peer) and _counts(peer))
         newest_ms = max(gone, default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
-            await self._forget(self._node_key)
+            await self._forget(self.node_key)
             raise clock_behind(now_ms, newest_ms)
         loaded = (peer.node.now_ms for peer in self._peers.values() if peer.node.state == "loaded")
         self._newest_ms = max(self._newest_ms, *loaded, 0)
@@ -116,6 +116,10 @@ class Clocks:
         if written_at_ms > now_ms + SKEW_MAX_MS:
             self._must_pass_ms = max(self._must_pass_ms, written_at_ms - SKEW_MAX_MS)
             raise _behind(written_at_ms, now_ms)
+
+    def is_alive(self, node_key: bytes) -> bool:
+        """Whether that other node serves, as far as is known here."""
+        return node_key in self._peers and self._lives(self._peers[node_key])
 
     async def offsets_ms(self) -> list[int]:
         """How far the clock of each other node that serves is ahead of this one, give or take LOOK_SECONDS.
@@ -167,7 +171,7 @@ class Clocks:
         self._pulse.cancel()
         await asyncio.wait([self._pulse])
         with contextlib.suppress(StoreUnavailableError):
-            await (self._forget(self._node_key) if self._compared_ms is None else self._look("left"))
+            await (self._forget(self.node_key) if self._compared_ms is None else self._look("left"))
 
     def _passed(self) -> int:
         """The clock, which must have passed what this node, and what any record it met, has told."""
@@ -238,19 +242,19 @@ class Clocks:
         if state is None:
             answer = await self._members.read(everybody)
         else:
-            mine = Put(self._node_key, msgspec.json.encode(_Node(before_ms, state)))
+            mine = Put(self.node_key, msgspec.json.encode(_Node(before_ms, state)))
             answer = await self._members.write((), (mine, everybody))
         self._looked_before_ms, self._looked_ms = self._looked_ms, before_ms
         seen_at = asyncio.get_running_loop().time()
         before, self._peers = self._peers, {}
         for key, value, _created, revision in answer.found[-1]:
             known = before.get(key)
-            if key == self._node_key:
+            if key == self.node_key:
                 continue
             if known is not None and known.revision == revision:
                 self._peers[key] = known._replace(is_new=False)
             else:
-                self._peers[key] = _Peer(msgspec.json.decode(value, type=_Node), revision, seen_at, not is_first)
+                self._peers[key] = _Peer(_node(value), revision, seen_at, not is_first)
 
     def _lives(self, peer: _Peer) -> bool:
         """Whether a node that served may still do so: it wrote, or was first seen, a moment ago."""
@@ -290,6 +294,15 @@ class Clocks:
 
 class _SkewError(StoreUnavailableError):
     """`clock_skew`: the message says which way, and what to do."""
+
+
+def _node(value: bytes) -> _Node:
+    try:
+        return msgspec.json.decode(value, type=_Node)
+    except msgspec.DecodeError as error:
+        raise StoreUnavailableError(
+            "store_corrupt", "a node's instant in etcd is not ours: see that nobody else writes under the store's prefix"
+        ) from error
 
 
 def _counts(peer: _Peer) -> bool:

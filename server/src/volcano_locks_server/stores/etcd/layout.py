@@ -10,6 +10,7 @@
     <prefix>/1/deleting/<project id>                 a project that is gone, whose keys and locks are still going
     <prefix>/1/quota/<project id>                    what was drawn of the project's minute
     <prefix>/1/node/<node id>                        a node's latest instant
+    <prefix>/1/purger                                the key of the node that purges
     <prefix>/1/probe                                 written to see how long that takes, and deleted again
 
 Values are JSON with the glossary's words. The number in the path is that of the layout: one that older releases
@@ -36,6 +37,7 @@ class Layout:
         self.projects: Final = self.root + b"project/"
         self.deletions: Final = self.root + b"deleting/"
         self.nodes: Final = self.root + b"node/"
+        self.purger: Final = self.root + b"purger"
         self.probe: Final = self.root + b"probe"
 
     def lock(self, record_key: RecordKey) -> bytes:

@@ -70,11 +70,16 @@ class EtcdStore:
         return held
 
     async def purge(self, *, limit: int) -> int:
-        """By reading every record; nodes may do so at the same time. Also clears away what dead nodes have left."""
+        """By reading every record, on one node of those that serve: others leave it to that one while it lives.
+
+        Also clears away what nodes that died have left half done.
+        """
         await self._clocks.now_ms()
         await self._clocks.forget_gone_nodes()
         await self._registry.finish_deletions()
         gone = 0
+        if not await self._is_my_turn():
+            return gone
         async for page in self._pages():
             now_ms = await self._clocks.now_ms()
             old = [found for found in page if purgeable(_record(found), now_ms)][: limit - gone]
@@ -152,6 +157,14 @@ class EtcdStore:
                 raise StoreUnavailableError("conflict", "another node changed some of these locks meanwhile")
             return _by_name(part, answer)
         return None
+
+    async def _is_my_turn(self) -> bool:
+        """Whether this node is the one that purges, or could become it."""
+        key, me = self._layout.purger, self._clocks.node_key
+        found = (await self._members.read(Read(key))).one(0)
+        if found is not None and (found.value == me or self._clocks.is_alive(found.value)):
+            return found.value == me
+        return (await self._members.write([Guard(key, _revision(found))], [Put(key, me)])).succeeded
 
     async def _delete(self, old: Sequence[Found]) -> int:
         """Delete these, if nobody has written them since; how many went."""
