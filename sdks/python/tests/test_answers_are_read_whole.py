@@ -123,3 +123,19 @@ def test_an_answer_has_a_limit(whole: bytes) -> None:
     """Whatever sends it does not decide how much this process remembers."""
     with pytest.raises(BrokenAnswerError):
         Reader(to=POST).take(whole)
+
+
+OTHER = b"X-Volcano-Request-Id: 5f0c8a1e-0000-4000-8000-00000000000b\r\n"
+MINE = b"X-Volcano-Request-Id: 5f0c8a1e-0000-4000-8000-00000000000A\r\n"
+
+
+@pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
+def test_an_answer_to_another_request_is_none(more: bytes) -> None:
+    """One that came unasked, just as this request went out, would be believed and shift all later ones."""
+    asked = b"GET /locks/k HTTP/1.1\r\n%b\r\n" % MINE.lower()
+    answer = b"HTTP/1.1 200 OK\r\n%b%bContent-Length: 5\r\n\r\nabcde"
+    received = Reader(to=asked).take(answer % (more, MINE))
+    assert received is not None
+    assert received.body == b"abcde"
+    with pytest.raises(BrokenAnswerError, match="another request"):
+        Reader(to=asked).take(answer % (more, OTHER))

@@ -201,6 +201,26 @@ async def test_a_proxy_that_is_set_is_used(kind: str, clock: ManualClock, monkey
 
 
 @both
+@pytest.mark.parametrize("proxied", [False, True])
+async def test_an_answer_to_another_request_ends_its_connection(
+    kind: str, proxied: bool, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = b"HTTP/1.1 201 Created\r\nX-Volcano-Request-Id: 5f0c8a1e-0000-4000-8000-00000000000b\r\n"
+
+    def serve(line: Line, number: int) -> None:
+        line.request()
+        line.answer(other + GRANTED.partition(b"\r\n")[2].replace(b": 7}", b": 6}") if number == 0 else GRANTED)
+        line.request()
+
+    with listening(serve) as url:
+        if proxied:
+            monkeypatch.setenv("HTTP_PROXY", url)
+        async with face_at("http://locks.invalid" if proxied else url, kind, clock) as face:
+            lease = await face.acquire("k", ttl=30)
+    assert lease.fencing_token == 7
+
+
+@both
 async def test_a_server_that_trickles_is_cut_off_at_the_requests_time(kind: str, clock: ManualClock) -> None:
     """SDK-4, case 6: the limit is on the whole request; a byte now and then does not stretch it."""
     trickling = threading.Event()

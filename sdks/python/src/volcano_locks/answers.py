@@ -3,7 +3,7 @@
 A plain answer says its length and nothing that changes how it is to be read: that is all this service's own
 server sends, and it is read in one look. Any other (chunked, ended by closing, several interim answers, a proxy's
 page) goes through h11, and its connection is not used again. What neither takes for one whole answer of bearable
-length is none.
+length is none, nor is an answer that names another request's id.
 """
 
 import re
@@ -21,6 +21,7 @@ Fields = Sequence[tuple[bytes, bytes]]
 _HEAD = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) [ -~]*\r\n((?:[0-9A-Za-z_-]+:[\t -~]*\r\n)*)\r\n")
 _FIELD = re.compile(rb"([0-9A-Za-z_-]+):[\t ]*([\t -~]*?)[\t ]*\r\n")
 _LENGTH = re.compile(r"[0-9]{1,6}")
+_REQUEST_ID = "x-volcano-request-id"
 _BODILESS = frozenset({204, 304})
 
 
@@ -41,6 +42,7 @@ class Reader:
 
     def __init__(self, to: bytes = b"") -> None:
         self.plain = True
+        self._to = to
         self._method = to[: to.find(b" ")]
         self._came = bytearray()
         self._head: tuple[int, dict[str, str], int, int] | None = None
@@ -48,6 +50,12 @@ class Reader:
 
     def take(self, data: bytes) -> Received | None:
         """The answer once `data` completes it; no data is the end of the connection. Raises BrokenAnswerError."""
+        received = self._taken(data)
+        if received is not None:
+            check_whose(received.headers, self._to)
+        return received
+
+    def _taken(self, data: bytes) -> Received | None:
         if self._unusual is not None:
             return self._unusual.take(data)
         self._came += data
@@ -118,6 +126,16 @@ class _Unusual:
         except h11.RemoteProtocolError as error:
             raise BrokenAnswerError(f"no HTTP: {error}") from error
         return None
+
+
+def check_whose(headers: Mapping[str, str], asked: bytes) -> None:
+    """That the request id an answer names, if it names one, is among what was `asked`.
+
+    An answer that comes unasked, just as a request goes out, would pass for that one's. Raises BrokenAnswerError.
+    """
+    request_id = headers.get(_REQUEST_ID)
+    if request_id is not None and request_id.lower().encode(errors="replace") not in asked.lower():
+        raise BrokenAnswerError("what came is the answer to another request")
 
 
 def _fitting(length: int) -> int:

@@ -2,7 +2,7 @@
 
 import httpx2
 
-from volcano_locks.answers import ANSWER_BYTES_MAX, BrokenAnswerError, Fields, Received
+from volcano_locks.answers import ANSWER_BYTES_MAX, BrokenAnswerError, Fields, Received, check_whose
 from volcano_locks.connections import CONNECTIONS_MAX, KEEP_ALIVE_SECONDS, NotConnectedError
 
 
@@ -28,7 +28,9 @@ class ThroughHttpx2:
             async with self._client.stream(
                 method, self._api_url + path, headers=list(headers), content=body or None
             ) as response:
-                return Received(response.status_code, _lowered(response.headers), await _body(response))
+                answered = _lowered(response.headers)
+                check_whose(answered, b" ".join([value for _, value in headers]))
+                return Received(response.status_code, answered, await _body(response))
         except (httpx2.ConnectError, httpx2.ProxyError) as error:
             raise NotConnectedError(f"{type(error).__name__}: {error}") from error
         except httpx2.HTTPError as error:
