@@ -85,6 +85,7 @@ async def test_a_connection_killed_in_mid_transaction_leaves_nothing_half_done(n
 async def test_idle_connections_that_died_are_replaced_unnoticed(node: PostgresDatabase) -> None:
     """case 26: after a restart of the database in a quiet moment nobody is turned away."""
     await asyncio.gather(*(counted(node.locks, key(f"{number}")) for number in range(6)))
+    assert not node._connections._pooled
     with connect(node) as other:
         other.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -329,6 +330,7 @@ async def test_behind_pgbouncer_in_transaction_mode_all_is_the_same(server: Post
     with postgres.pgbouncer(server) as port:
         url = f"postgresql://postgres@127.0.0.1:{port}/{database}"
         nodes = [await PostgresDatabase.open(url) for _ in range(3)]
+        assert nodes[0]._connections._pooled, "the pooler was taken for the database"
         await nodes[0].registry.add_project(Project("p-1", "one", 0, 1))
         calls = [counted(one.locks, key(name)) for _ in range(10) for one in nodes for name in "ab"]
         reads = [one.registry.project("p-1") for one in nodes for _ in range(5)]

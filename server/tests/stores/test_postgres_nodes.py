@@ -165,15 +165,28 @@ async def test_a_promoted_database_whose_clock_is_behind_is_not_judged_by(node: 
 async def test_time_goes_back_by_no_more_than_a_second_for_any_lock(node: Node) -> None:
     """LEASE-1, LEASE-3: the database remembers, so a record that was purged leaves its time behind."""
     clock, behind = ManualClock(), ManualClock()
+    fresh = (await node(behind)).locks
     clock.advance(86_400_000)
     await put((await node(clock)).locks, (key("a"), Free(1, 1)))
-    fresh = (await node(behind)).locks
     for refused in (lambda: found(fresh, key("b")), fresh.ready, fresh.count_held, lambda: fresh.purge(limit=1)):
         with pytest.raises(StoreUnavailableError) as caught:
             await refused()
         assert caught.value.cause_code == "clock_behind"
     behind.advance(86_400_000)
     await fresh.ready()
+
+
+async def test_a_node_starts_a_moment_behind_the_store_and_no_further(node: Node) -> None:
+    """LEASE-1."""
+    clock, behind = ManualClock(), ManualClock()
+    clock.advance(5_001)
+    await put((await node(clock)).locks, (key("a"), Free(1, 1)))
+    with pytest.raises(StoreUnavailableError, match=r"set the clock of the database's machine right") as caught:
+        await node(behind)
+    assert caught.value.cause_code == "clock_behind"
+    behind.advance(1)
+    with pytest.raises(StoreUnavailableError):
+        await found((await node(behind)).locks, key("b"))
 
 
 async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> None:

@@ -1,8 +1,9 @@
 """Connections to whichever server can be written now, and transactions that cannot hang.
 
-No connection has a state of its own: no session settings, no session locks, no named statements. Everything is said
-inside the transaction that needs it, so a pooler that gives each transaction another server connection (PgBouncer in
-transaction mode) changes nothing.
+No connection has a state that counts: no session settings and no session locks. Everything is said inside the
+transaction that needs it, so a pooler that gives each transaction another server connection (PgBouncer in transaction
+mode) changes nothing. Statements stay prepared only where the session is seen to be ours: where the process that
+greeted us is the one that serves us.
 
 Three deadlines surround each transaction. The server's: a statement, a wait for a lock, and an idle moment inside a
 transaction each end by themselves, so a node that vanishes at the worst moment holds its rows for less than
@@ -33,6 +34,7 @@ IDLE_SECONDS_MAX: Final = 2.0
 TRANSACTION_SECONDS_MAX: Final = 4.0
 CLOSE_SECONDS_MAX: Final = 2.0
 KEEPALIVE_SECONDS: Final = 2
+STATEMENTS_MAX: Final = 100
 
 NO_ANSWER: Final = ("store_slow", f"the database did not answer within {TRANSACTION_SECONDS_MAX:g} s")
 NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL can be written now: a writable one is sought")
@@ -46,13 +48,14 @@ Row = Sequence[Any]
 class Transaction:
     """One open transaction. `fetch` is one statement with its values; the rows come as plain sequences."""
 
-    def __init__(self, connection: "asyncpg.Connection", counts: StoreCounts) -> None:
-        self._connection: Final = connection
+    def __init__(self, link: "_Link", counts: StoreCounts) -> None:
+        self._connection: Final = link.connection
+        self._waits: Final = 1 if link.is_direct else 2  # else each statement is prepared first
         self._counts: Final = counts
         self.keep = True  # what is false at the end is rolled back
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
-        self._counts.round_trips += 2  # the statement, then its values: none stays prepared
+        self._counts.round_trips += self._waits
         rows: list[Row] = await self._connection.fetch(sql, *values)
         return rows
 
@@ -65,8 +68,9 @@ class Transaction:
 class _Link:
     """A connection and what happened to it."""
 
-    def __init__(self, connection: "asyncpg.Connection", generation: int) -> None:
+    def __init__(self, connection: "asyncpg.Connection", generation: int, *, is_direct: bool) -> None:
         self.connection: Final = connection
+        self.is_direct: Final = is_direct
         self.generation: Final = generation
         self.is_late = False
         self.is_warned = False
@@ -97,6 +101,7 @@ class Connections:
         self._busy: set[_Link] = set()
         self._generation = 0
         self._host = 0
+        self._pooled: Final[set[str]] = set()
         self._closed = False
 
     @asynccontextmanager
@@ -115,7 +120,7 @@ class Connections:
             link = await self._begun(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
             deadline = asyncio.get_running_loop().call_later(seconds, link.late)
             try:
-                transaction = Transaction(link.connection, self._counts)
+                transaction = Transaction(link, self._counts)
                 yield transaction
                 await self._end(link, "COMMIT" if transaction.keep else "ROLLBACK")
             except Exception as error:
@@ -250,15 +255,38 @@ class Connections:
         raise StoreUnavailableError(*told) from cause
 
     async def _connected_to(self, host: str) -> _Link:
-        connection = await asyncpg.connect(
+        is_direct = host not in self._pooled
+        connection = await self._opened(host, named_statements=is_direct)
+        if is_direct and not await _is_direct(connection):
+            connection.terminate()
+            self._pooled.add(host)
+            is_direct = False
+            connection = await self._opened(host, named_statements=False)
+        return _Link(connection, self._generation, is_direct=is_direct)
+
+    async def _opened(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
+        self._counts.connects += 1
+        return await asyncpg.connect(
             host,
             timeout=CONNECT_SECONDS_MAX,
-            statement_cache_size=0,
+            statement_cache_size=STATEMENTS_MAX if named_statements else 0,
             target_session_attrs="read-write",
             server_settings={"application_name": "volcano-locks"},
         )
-        self._counts.connects += 1
-        return _Link(connection, self._generation)
+
+
+async def _is_direct(connection: "asyncpg.Connection") -> bool:
+    """Whether the process that greeted us is the one that serves us: a pooler makes up a process of its own."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            await connection.execute("BEGIN READ ONLY")
+            statement = await connection.prepare("SELECT pg_backend_pid()", name="")
+            serving = await statement.fetchval()
+            await connection.execute("ROLLBACK")
+    except BaseException:
+        connection.terminate()
+        raise
+    return bool(serving == connection.get_server_pid())
 
 
 def _begin(durable: bool, statement_seconds: float) -> str:
