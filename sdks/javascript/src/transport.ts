@@ -16,6 +16,7 @@ import { VERSION } from "./version.ts";
 
 export const ANSWER_BYTES_MAX = 65_536;
 const USER_AGENT = `volcano-locks-javascript/${VERSION}`;
+const REQUEST_ID = "X-Volcano-Request-Id";
 const HIDDEN = "[hidden]";
 
 /** The part of `fetch` that is used. */
@@ -97,6 +98,12 @@ export class Sender {
       signal,
       ...(request.ttlSeconds === undefined ? {} : { body: JSON.stringify({ ttl_seconds: request.ttlSeconds }) }),
     });
+    const told = response.headers.get(REQUEST_ID);
+    if (told !== null && told.toLowerCase() !== request.requestId.toLowerCase()) {
+      // It came unasked, just as this request went out: what comes next on its connection is somebody else's as well.
+      response.body?.cancel().catch(() => {});
+      throw unusable(request, "is to another request");
+    }
     const text = this.#withoutSecrets(await wholeText(response, request), request);
     return { status: response.status, text, header: (name) => response.headers.get(name) };
   }
@@ -106,7 +113,7 @@ export class Sender {
       Authorization: `Bearer ${this.#config.serviceKey}`,
       Accept: "application/json",
       "User-Agent": USER_AGENT,
-      "X-Volcano-Request-Id": request.requestId,
+      [REQUEST_ID]: request.requestId,
       "X-Volcano-Lock-Holder": this.#config.holder,
       ...(request.token === undefined ? {} : { "X-Volcano-Lock-Token": request.token }),
       ...(request.ttlSeconds === undefined ? {} : { "Content-Type": "application/json" }),
@@ -142,11 +149,14 @@ async function wholeText(response: Response, request: LockRequest): Promise<stri
     bytes += value.byteLength;
     if (bytes > ANSWER_BYTES_MAX) {
       reader.cancel().catch(() => {});
-      const long = `${request.method} ${request.path}: answer longer than ${ANSWER_BYTES_MAX} bytes`;
-      throw new TransportError(long, { requestId: request.requestId });
+      throw unusable(request, `longer than ${ANSWER_BYTES_MAX} bytes`);
     }
     text += decoder.decode(value, { stream: true });
   }
+}
+
+function unusable(request: LockRequest, why: string): TransportError {
+  return new TransportError(`${request.method} ${request.path}: answer ${why}`, { requestId: request.requestId });
 }
 
 function cancelled(

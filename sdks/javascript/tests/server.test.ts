@@ -24,14 +24,17 @@ function command(): string {
   return path;
 }
 
-/** What `volcano-locks dev` shows to paste. */
+/** What `volcano-locks dev` shows to paste. It may go on to show more: a closed pipe would end it. */
 async function started(server: ChildProcess): Promise<{ apiUrl: string; serviceKey: string }> {
+  const stdout = there(server.stdout);
   let shown = "";
-  for await (const chunk of there(server.stdout)) {
+  for await (const chunk of stdout.iterator({ destroyOnReturn: false })) {
     shown += String(chunk);
     const apiUrl = /VOLCANO_API_URL=(\S+)/.exec(shown)?.[1];
     const serviceKey = /VOLCANO_SERVICE_KEY=(\S+)\s/.exec(shown)?.[1];
-    if (apiUrl !== undefined && serviceKey !== undefined) return { apiUrl, serviceKey };
+    if (apiUrl === undefined || serviceKey === undefined) continue;
+    stdout.resume();
+    return { apiUrl, serviceKey };
   }
   throw new Error(`the server did not start: ${shown}`);
 }

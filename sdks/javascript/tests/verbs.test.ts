@@ -292,6 +292,21 @@ describe("answers that are none", () => {
     expect(methods(network)).toBe("POST DELETE");
   });
 
+  it("one that names another request is none, and its connection is ended", async () => {
+    const ended: unknown[] = [];
+    const fetch: Fetch = async () => {
+      const body = new ReadableStream({ cancel: (reason) => void ended.push(reason) });
+      return new Response(body, { headers: { "X-Volcano-Request-Id": "5f0c8a1e-0000-4000-8000-00000000000b" } });
+    };
+    const { client } = stage([], { fetch });
+    expect((await client.locks.get(KEY)).error).toMatchObject({
+      name: "TransportError",
+      message: expect.stringMatching(/another request/),
+      requestSent: true,
+    });
+    expect(ended).toHaveLength(2);
+  });
+
   it("an answer without end is cut off", async () => {
     const { client } = stage(Array(2).fill({ status: 200, body: "x".repeat(70_000) }));
     expect((await client.locks.get(KEY)).error?.message).toMatch(/longer than 65536 bytes/);
