@@ -306,6 +306,7 @@ async def test_a_commit_that_no_standby_confirmed_is_in_doubt_and_not_called_don
                     await asyncio.sleep(0.01)
                 call.cancel()
                 await asyncio.gather(call, return_exceptions=True)
+                await asyncio.sleep(0.3)
                 assert first.execute(waiting) == pids, "giving up must not cancel the wait"
                 tokens = "SELECT fencing_token FROM volcano_locks.lock"
                 assert first.execute(tokens) == [(1,)]

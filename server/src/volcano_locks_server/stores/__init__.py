@@ -108,9 +108,9 @@ async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
         database.registry,
         database.close,
         database.quotas,
-        BATCHES_IN_FLIGHT,
-        database.counts,
-        database.snapshot,
+        batches_in_flight=BATCHES_IN_FLIGHT,
+        counts=database.counts,
+        snapshot=database.snapshot,
     )
 
 
