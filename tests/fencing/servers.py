@@ -1,13 +1,9 @@
 """PostgreSQL and MariaDB as Debian packages them, each started for the tests in a folder of its own, and ended.
 
 Neither listens on the network: clients come by a socket in that folder, so nothing else on the machine is in the
-way. Both refuse to run as root, so then they run as the user that their package made. If the tests die, the
-kernel ends the servers too.
+way.
 """
 
-import os
-import re
-import shutil
 import signal
 import subprocess
 import tempfile
@@ -15,33 +11,27 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-READY_SECONDS = 60
-END_SECONDS = 20
-
-
-class CannotStartError(AssertionError):
-    """A server or its programs are not there, or it ended at once."""
-
-
-def program(name: str, package: str) -> str:
-    """The path of a program, also where Debian keeps it away from PATH."""
-    versions = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
-    newest = sorted(versions, key=lambda path: int(re.sub(r"\D", "", path.parts[4]) or 0))
-    found = str(newest[-1]) if newest else shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin")
-    if found is None:
-        raise CannotStartError(f"the tests need {name}: apt-get install {package}")
-    return found
+from tests.engines.programs import (
+    END_SECONDS,
+    READY_SECONDS,
+    CannotStartError,
+    done,
+    folder_for,
+    program,
+    run_as,
+    user_of,
+)
 
 
 @contextmanager
 def postgresql() -> Iterator[Path]:
     """A PostgreSQL server; the folder of its socket. Its superuser is `postgres`, without a password."""
-    with _folder("postgres") as (folder, user):
+    user = user_of("postgres")
+    with folder_for(user, "fencing-") as folder:
         cluster = folder / "cluster"
         initdb = [program("initdb", "postgresql"), "-D", cluster, "-U", "postgres", "-A", "trust", "-E", "UTF8", "-N"]
-        _done([*initdb, "--locale=C.UTF-8"], user)
+        done([*initdb, "--locale=C.UTF-8"], user)
         serve = [program("postgres", "postgresql"), "-D", cluster, "-k", folder, "-c", "listen_addresses="]
         ready = [program("pg_isready", "postgresql"), "-h", folder, "-q"]
         # SIGINT does not wait for clients to leave.
@@ -52,39 +42,16 @@ def postgresql() -> Iterator[Path]:
 @contextmanager
 def mariadb() -> Iterator[Path]:
     """A MariaDB server; its socket. Its superuser is `root`, without a password."""
-    with _folder("mysql") as (folder, user):
+    user = user_of("mysql")
+    with folder_for(user, "fencing-") as folder:
         cluster, socket = folder / "cluster", folder / "socket"
         install = [program("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={cluster}"]
-        _done([*install, "--auth-root-authentication-method=normal", "--skip-test-db"], user)
+        done([*install, "--auth-root-authentication-method=normal", "--skip-test-db"], user)
         serve = [program("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={cluster}", f"--socket={socket}"]
         lean = ["--skip-networking", f"--pid-file={folder / 'pid'}", "--innodb-flush-log-at-trx-commit=0"]
         ready = [program("mariadb-admin", "mariadb-client"), "--no-defaults", f"--socket={socket}", "-uroot", "ping"]
         with _serving([*serve, *lean], user, ready, signal.SIGTERM):
             yield socket
-
-
-@contextmanager
-def _folder(package_user: str) -> Iterator[tuple[Path, str | None]]:
-    """A folder with a short path (a socket's may have 107 bytes), and the user who must own it, if not we."""
-    user = package_user if os.geteuid() == 0 else None
-    folder = Path(tempfile.mkdtemp(prefix="fencing-", dir="/tmp"))
-    try:
-        if user is not None:
-            shutil.chown(folder, user, user)
-        yield folder, user
-    finally:
-        shutil.rmtree(folder)
-
-
-def _done(command: list[str | Path], user: str | None) -> None:
-    made = subprocess.run(command, **_as(user), capture_output=True, text=True, timeout=READY_SECONDS, check=False)
-    if made.returncode != 0:
-        raise CannotStartError(f"{command[0]} ended with {made.returncode}:\n{made.stdout}{made.stderr}")
-
-
-def _as(user: str | None) -> dict[str, Any]:
-    """How a process of that user is started; None is who we are."""
-    return {"cwd": "/"} if user is None else {"cwd": "/", "user": user, "group": user, "extra_groups": []}
 
 
 @contextmanager
@@ -95,7 +62,7 @@ def _serving(
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             ["setpriv", f"--pdeathsig={end.name}", *command],  # of util-linux, which every Debian has
-            **_as(user),
+            **run_as(user),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
