@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import httpx2
@@ -33,13 +33,14 @@ class EndedError(Exception):
 
 
 class ServerProcess:
-    """`volcano-locks serve` on one file and one port, whenever it is started.
+    """`volcano-locks serve` on one store and one port, whenever it is started.
 
-    `limits` are options of the shell's `ulimit` that each of its processes runs under.
+    `limits` are options of the shell's `ulimit` that each of its processes runs under, `environment` is added to ours.
     """
 
-    def __init__(self, database: Path, limits: str = "") -> None:
-        self.database = database
+    def __init__(self, store: str, limits: str = "", environment: Mapping[str, str] | None = None) -> None:
+        self._store = store
+        self._environment = environment or {}
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._limits = limits
@@ -53,12 +54,11 @@ class ServerProcess:
 
     def begin(self) -> None:
         """Start the process, and do not wait until it listens."""
-        store = f"sqlite:///{self.database}"
         environment = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
         under = ["sh", "-c", f'ulimit {self._limits} && exec "$@"', "sh"] if self._limits else []
         self._process = process = subprocess.Popen(
-            [*under, PROGRAM, "serve", "--store", store, "--port", str(self.port)],
-            env=environment | {"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN},
+            [*under, PROGRAM, "serve", "--store", self._store, "--port", str(self.port)],
+            env=environment | {"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN} | self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -79,12 +79,24 @@ class ServerProcess:
     def start(self) -> None:
         """Start the process and return when it listens. Raises EndedError."""
         self.begin()
+        self.wait_until_it_listens()
+
+    def wait_until_it_listens(self) -> None:
+        """What `start` waits for. Raises EndedError."""
         said = ""
         while re.search(r"listening on \S+,", said) is None:
             line = self._lines.get(timeout=WAIT_SECONDS)
             if line is None:
                 raise EndedError(self.wait(), said)
             said += line
+
+    def said(self) -> str:
+        """What it has said since this was asked last, or since it listened."""
+        lines = []
+        with contextlib.suppress(queue.Empty):
+            while (line := self._lines.get_nowait()) is not None:
+                lines.append(line)
+        return "".join(lines)
 
     def kill(self) -> None:
         """kill -9."""
@@ -134,7 +146,7 @@ def new_server(tmp_path: Path) -> Iterator[Callable[..., ServerProcess]]:
     made: list[ServerProcess] = []
 
     def new(database: Path = tmp_path / "locks.db", limits: str = "") -> ServerProcess:
-        made.append(ServerProcess(database, limits))
+        made.append(ServerProcess(f"sqlite:///{database}", limits))
         return made[-1]
 
     yield new

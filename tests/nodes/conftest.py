@@ -1,0 +1,40 @@
+"""Nodes that the tests start over an engine, and the times of recovery that they measured, told at the end."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from tests.faults.conftest import ServerProcess
+
+_measured: list[tuple[str, float]] = []
+
+
+@pytest.fixture
+def new_nodes() -> Iterator[Callable[..., list[ServerProcess]]]:
+    """Starts a node over each of these stores, all at once; they are gone after the test."""
+    made: list[ServerProcess] = []
+
+    def new(*stores: str, environment: dict[str, str] | None = None) -> list[ServerProcess]:
+        nodes = [ServerProcess(store, environment=environment) for store in stores]
+        made.extend(nodes)
+        for node in nodes:
+            node.begin()
+        for node in nodes:
+            node.wait_until_it_listens()
+        return nodes
+
+    yield new
+    for node in made:
+        node.close()
+
+
+@pytest.fixture
+def measured() -> Callable[[str, float], None]:
+    """Keeps how many seconds a recovery took, to be told when all tests are done."""
+    return lambda fault, seconds: _measured.append((fault, seconds))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _measured:
+        terminalreporter.section("seconds from a fault to the first lease granted after it")
+        for fault, seconds in _measured:
+            terminalreporter.line(f"{seconds:6.2f}  {fault}")

@@ -1,0 +1,59 @@
+"""The crowd of tests/faults over several nodes: each request goes to another one, also those for one lease."""
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import httpx2
+from conformance.history import Event, Operation
+from tests.faults.crowd import Crowd, now
+
+ANSWER_SECONDS_MAX = 3.0  # who asks a node that hangs turns to another one then
+PAUSE_SECONDS = 0.05
+PROMISED_SECONDS = 10.0
+
+
+class Grant(NamedTuple):
+    """A lease that a node acknowledged, or renewed."""
+
+    url: str
+    sent_at: float
+    answered_at: float
+
+
+class NodesCrowd(Crowd):
+    """`grants` are all acknowledged ones, by the node that answered."""
+
+    def __init__(self, urls: Sequence[str], service_key: str) -> None:
+        super().__init__(urls[0], service_key, timeout_seconds=ANSWER_SECONDS_MAX)
+        self.grants: list[Grant] = []
+        self._urls = urls
+        self._dice = random.Random(7)
+
+    async def call(self, operation: Operation, key: str, owner: str = "") -> Event:
+        """Whoever hears of no success waits for a moment."""
+        event = await super().call(operation, key, owner)
+        if event.outcome == "unknown":
+            await asyncio.sleep(PAUSE_SECONDS)
+        return event
+
+    async def seconds_to_a_grant(self, since: float, *urls: str, within: float = PROMISED_SECONDS) -> float:
+        """From `since` to the first answer with a lease that was asked for after it, by any node or one of these."""
+        seen = 0
+        while now() < since + within:
+            for url, sent_at, answered_at in self.grants[seen:]:
+                seen += 1
+                if sent_at >= since and (not urls or url in urls):
+                    return answered_at - since
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"no grant within {within:g} s")
+
+    async def _requested(
+        self, method: str, path: str, headers: dict[str, str], body: dict[str, int] | None
+    ) -> httpx2.Response:
+        url, sent_at = self._dice.choice(self._urls), now()
+        answer = await super()._requested(method, url + path, headers, body)
+        if method != "GET" and answer.status_code in (200, 201):
+            self.grants.append(Grant(url, sent_at, now()))
+        return answer
