@@ -301,7 +301,7 @@ def _node(value: bytes) -> _Node:
         return msgspec.json.decode(value, type=_Node)
     except msgspec.DecodeError as error:
         raise StoreUnavailableError(
-            "store_corrupt", "a node's instant in etcd is not ours: see that nobody else writes under the store's prefix"
+            "store_corrupt", "a node's instant in etcd is not ours: see that nobody else writes under our prefix"
         ) from error
 
 
