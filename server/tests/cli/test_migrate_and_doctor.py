@@ -5,6 +5,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -200,11 +201,14 @@ def test_an_etcd_cluster_while_nodes_serve(command: Command) -> None:
         [PROGRAM, "serve", "--workers", "2", "--store", url, "--port", "0"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip
+    watchdog = threading.Timer(2 * WAIT_SECONDS, serving.kill)  # workers that never get ready are replaced for ever
+    watchdog.start()
     try:
         assert serving.stderr is not None
         assert any('"workers_ready"' in line for line in serving.stderr)
         assert "ahead of" in str(told := found(command, url, exit_code=0)["clock"]["found"]) or "behind" in told
     finally:
+        watchdog.cancel()
         serving.terminate()
         serving.communicate(timeout=WAIT_SECONDS)
 

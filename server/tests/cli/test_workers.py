@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -69,15 +70,20 @@ class Workers:
 @pytest.fixture
 def start_workers() -> Iterator[Callable[[int], Workers]]:
     started: list[subprocess.Popen[str]] = []
+    watchdogs: list[threading.Timer] = []
 
     def run(count: int) -> Workers:
         command = [sys.executable, "-c", PROGRAM, str(count)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        watchdogs.append(threading.Timer(2 * WAIT_SECONDS, started[-1].kill))  # a log that says nothing has no end
+        watchdogs[-1].start()
         workers = Workers(started[-1])
         workers.read_until(event="workers_ready")
         return workers
 
     yield run
+    for watchdog in watchdogs:
+        watchdog.cancel()
     for process in started:
         process.kill()
         process.communicate()
