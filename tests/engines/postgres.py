@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 
-from .programs import done, ended, folder_for, free_port, program, started, user_of, wait_until
+from .programs import Word, done, ended, folder_for, free_port, program, started, user_of, wait_until
 
 _USER = "postgres"
 _numbers = itertools.count(1)
@@ -46,7 +46,17 @@ class Postgres:
 
     def initialise(self) -> None:
         """Make an empty cluster."""
-        initdb = [program("initdb", "postgresql"), "-D", self.cluster, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        initdb: list[Word] = [
+            program("initdb", "postgresql"),
+            "-D",
+            self.cluster,
+            "-U",
+            "postgres",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+        ]
         done([*initdb, "--locale=C.UTF-8", "-N"], self._user)
 
     def start(self, **settings: str) -> None:
@@ -120,7 +130,16 @@ def standby(of: Postgres) -> Iterator[Postgres]:
     with folder_for(user, "locks-standby-") as folder:
         server = Postgres(folder, fsync=True)
         source = f"host=127.0.0.1 port={of.port} user=postgres application_name=standby"
-        copy = [program("pg_basebackup", "postgresql"), "-D", server.cluster, "-d", source, "-R", "-X", "stream"]
+        copy: list[Word] = [
+            program("pg_basebackup", "postgresql"),
+            "-D",
+            server.cluster,
+            "-d",
+            source,
+            "-R",
+            "-X",
+            "stream",
+        ]
         done([*copy, "-c", "fast"], user)
         server.start()
         try:

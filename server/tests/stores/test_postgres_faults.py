@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 
 import psycopg
 import pytest
@@ -17,6 +17,7 @@ from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted
 from volcano_locks_server.store import Project, Records, Stepped
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
+from volcano_locks_server.stores.postgres.hosts import HUNG_MAX
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 
 from .deeds import act, counted, digest, found, key, put
@@ -41,7 +42,7 @@ async def node(server: Postgres) -> AsyncIterator[PostgresDatabase]:
 
 def connect(node: PostgresDatabase) -> "psycopg.Connection[tuple[object, ...]]":
     """A connection of somebody else to the node's database."""
-    return psycopg.connect(node._connections._hosts[0], autocommit=True)
+    return psycopg.connect(node._connections.hosts.first, autocommit=True)
 
 
 async def unavailable(awaitable: object) -> str:
@@ -85,7 +86,7 @@ async def test_a_connection_killed_in_mid_transaction_leaves_nothing_half_done(n
 async def test_idle_connections_that_died_are_replaced_unnoticed(node: PostgresDatabase) -> None:
     """case 26: after a restart of the database in a quiet moment nobody is turned away."""
     await asyncio.gather(*(counted(node.locks, key(f"{number}")) for number in range(6)))
-    assert not node._connections._pooled
+    assert not node._connections.hosts.pooled
     with connect(node) as other:
         other.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
@@ -154,7 +155,7 @@ async def test_a_node_that_stops_in_mid_transaction_blocks_nobody_for_long(
         return Stepped({key("a"): Free(99, at_ms), key("new"): Free(99, at_ms)}, ())
 
     async def other_node() -> None:
-        other = await PostgresDatabase.open(node._connections._hosts[0])
+        other = await PostgresDatabase.open(node._connections.hosts.first)
         outcome.append(await unavailable(other.locks.update([key("a"), key("new")], step)))
         await other.close()
 
@@ -325,13 +326,49 @@ async def test_a_commit_that_no_standby_confirmed_is_in_doubt_and_not_called_don
 
 
 @pytest.mark.real_time
+async def test_commits_that_hang_use_up_few_connections_and_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-16: the synchronous standby is gone for long; each call is answered in time, and all is well when it is
+    back.
+    """
+    monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 0.2)
+    with postgres.primary() as first:
+        node = await PostgresDatabase.open(first.url())
+        with postgres.standby(first) as second:
+            receivers = second.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walreceiver'")
+            os.kill(receivers[0][0], signal.SIGSTOP)
+            try:
+                causes = [await unavailable(counted(node.locks, key(f"{number}"))) for number in range(12)]
+                waiting = first.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            finally:
+                os.kill(receivers[0][0], signal.SIGCONT)
+            assert causes == ["store_slow"] * HUNG_MAX + ["commits_hang"] * (12 - HUNG_MAX)
+            assert len(waiting) == HUNG_MAX
+            monkeypatch.undo()
+            assert await until_well(node.locks) < RECOVERY_SECONDS_MAX
+            assert await counted(node.locks, key("0")) == 2
+        await node.close()
+
+
+async def test_callers_wait_for_a_connection_no_longer_than_a_transaction_may_take(
+    node: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 0.1)
+    async with AsyncExitStack() as stack:
+        for _ in range(connections.CONNECTIONS_MAX):
+            await stack.enter_async_context(node._connections.transaction(seconds=30))
+        assert await unavailable(node.locks.ready()) == "overloaded"
+    monkeypatch.undo()
+    await node.locks.ready()
+
+
+@pytest.mark.real_time
 async def test_behind_pgbouncer_in_transaction_mode_all_is_the_same(server: Postgres) -> None:
     """case 29: no statement, setting or lock outlives its transaction, so any server connection will do."""
     database = server.new_database()
     with postgres.pgbouncer(server) as port:
         url = f"postgresql://postgres@127.0.0.1:{port}/{database}"
         nodes = [await PostgresDatabase.open(url) for _ in range(3)]
-        assert nodes[0]._connections._pooled, "the pooler was taken for the database"
+        assert nodes[0]._connections.hosts.pooled, "the pooler was taken for the database"
         await nodes[0].registry.add_project(Project("p-1", "one", 0, 1))
         calls = [counted(one.locks, key(name)) for _ in range(10) for one in nodes for name in "ab"]
         reads = [one.registry.project("p-1") for one in nodes for _ in range(5)]

@@ -90,7 +90,9 @@ async def test_batches_over_the_same_keys_in_any_order_wait_in_no_circle(node: N
             *(raise_all(nodes[place % 2].locks, names[:: -1 if place % 3 else 1]) for place in range(6))
         )
         records = await found(nodes[0].locks, *map(key, names))
-        assert [one.fencing_token for one in records if one] == [6 + (turn % 2 and number % 3 == 0) for number in range(400)]
+        assert [one.fencing_token for one in records if one] == [
+            6 + (turn % 2 and number % 3 == 0) for number in range(400)
+        ]
     with psycopg.connect(database) as connection:
         deadlocks = connection.execute("SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()")
         assert deadlocks.fetchone() == (0,)

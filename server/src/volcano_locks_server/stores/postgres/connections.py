@@ -13,7 +13,6 @@ call it done though no standby has it (LEASE-14).
 """
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final
@@ -22,24 +21,19 @@ import asyncpg
 
 from ...errors import StoreUnavailableError
 from ...store import StoreCounts
-from .address import hosts_of
 from .faults import is_elsewhere, store_fault
+from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, Hosts, Link
 
 CONNECTIONS_MAX: Final = 6
-CONNECT_SECONDS_MAX: Final = 2.0
-SEARCH_SECONDS_MAX: Final = 5.0
 STATEMENT_SECONDS_MAX: Final = 2.0
 LOCK_SECONDS_MAX: Final = 1.5
 IDLE_SECONDS_MAX: Final = 2.0
 TRANSACTION_SECONDS_MAX: Final = 4.0
 CLOSE_SECONDS_MAX: Final = 2.0
-KEEPALIVE_SECONDS: Final = 2
-STATEMENTS_MAX: Final = 100
 
 NO_ANSWER: Final = ("store_slow", f"the database did not answer within {TRANSACTION_SECONDS_MAX:g} s")
-NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL can be written now: a writable one is sought")
-NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
 NOT_REPLICATED: Final = ("commit_in_doubt", "the database did not confirm that a commit is safe: ask again")
+OVERLOADED: Final = ("overloaded", "all connections to the database are in use: try again in a moment")
 STOPPED: Final = ("stopping", "the service is stopping: try again in a moment")
 
 Row = Sequence[Any]
@@ -48,7 +42,7 @@ Row = Sequence[Any]
 class Transaction:
     """One open transaction. `fetch` is one statement with its values; the rows come as plain sequences."""
 
-    def __init__(self, link: "_Link", counts: StoreCounts) -> None:
+    def __init__(self, link: Link, counts: StoreCounts) -> None:
         self._connection: Final = link.connection
         self._waits: Final = 1 if link.is_direct else 2  # else each statement is prepared first
         self._counts: Final = counts
@@ -65,48 +59,21 @@ class Transaction:
         await self._connection.execute(script)
 
 
-class _Link:
-    """A connection and what happened to it."""
-
-    def __init__(self, connection: "asyncpg.Connection", generation: int, *, is_direct: bool) -> None:
-        self.connection: Final = connection
-        self.is_direct: Final = is_direct
-        self.generation: Final = generation
-        self.is_late = False
-        self.is_warned = False
-        self.is_fresh = True
-        connection.add_log_listener(self._told)
-        _keep_alive(connection)
-
-    def cut(self) -> None:
-        self.connection.terminate()
-
-    def late(self) -> None:
-        self.is_late = True
-        self.connection.terminate()
-
-    def _told(self, _connection: object, message: "asyncpg.PostgresLogMessage") -> None:
-        if message.severity_en == "WARNING":
-            self.is_warned = True
-
-
 class Connections:
     """Up to CONNECTIONS_MAX connections. `transaction` is the only way to use one."""
 
     def __init__(self, url: str, counts: StoreCounts) -> None:
-        self._hosts: Final = hosts_of(url)
+        self.hosts: Final = Hosts(url, counts)
         self._counts: Final = counts
         self._slots: Final = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._idle: list[_Link] = []
-        self._busy: set[_Link] = set()
+        self._idle: list[Link] = []
+        self._busy: set[Link] = set()
         self._generation = 0
-        self._host = 0
-        self._pooled: Final[set[str]] = set()
         self._closed = False
 
     @asynccontextmanager
     async def transaction(
-        self, *, durable: bool = True, seconds: float = TRANSACTION_SECONDS_MAX, statement_seconds: float | None = None
+        self, *, durable: bool = True, seconds: float | None = None, statement_seconds: float | None = None
     ) -> AsyncIterator[Transaction]:
         """A transaction on a writable server, committed at the end, rolled back where the body raises or says so.
 
@@ -116,13 +83,16 @@ class Connections:
         """
         if self._closed:
             raise StoreUnavailableError(*STOPPED)
-        async with self._slots:
+        async with self._slot():
             link = await self._begun(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
-            deadline = asyncio.get_running_loop().call_later(seconds, link.late)
+            deadline = asyncio.get_running_loop().call_later(seconds or TRANSACTION_SECONDS_MAX, link.late)
             try:
                 transaction = Transaction(link, self._counts)
                 yield transaction
-                await self._end(link, "COMMIT" if transaction.keep else "ROLLBACK")
+                if transaction.keep:
+                    await self._commit(link, deadline)
+                else:
+                    await self._counted(link, "ROLLBACK")
             except Exception as error:
                 fault = self._fault(link, error)
                 await self._undo(link, error)
@@ -130,7 +100,8 @@ class Connections:
                     raise
                 raise fault from error
             except BaseException:
-                link.cut()
+                if not link.is_hung:
+                    link.cut()
                 raise
             finally:
                 deadline.cancel()
@@ -147,6 +118,7 @@ class Connections:
                     await self._slots.acquire()
         for link in self._busy:
             link.cut()
+        self.hosts.cut_hanging()
         self._drop_idle()
 
     def look_elsewhere(self) -> None:
@@ -154,18 +126,17 @@ class Connections:
         self._generation += 1
         self._drop_idle()
 
-    async def _begun(self, begin: str) -> _Link:
+    async def _begun(self, begin: str) -> Link:
         """A connection with a transaction begun on it. One that lay idle and turns out dead is replaced, once."""
         for _ in range(2):
             link = self._idle.pop() if self._idle else None
             if link is None or link.connection.is_closed():
-                link = await self._connected()
+                link = await self.hosts.connected(self._generation)
             self._busy.add(link)
             deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, link.late)
             try:
-                self._counts.round_trips += 1
                 link.is_warned = False
-                await link.connection.execute(begin)
+                await self._counted(link, begin)
             except Exception as error:
                 fault = self._fault(link, error)
                 link.cut()
@@ -183,36 +154,60 @@ class Connections:
                 deadline.cancel()
         raise StoreUnavailableError(*NOT_REACHED)
 
-    async def _end(self, link: _Link, word: str) -> None:
-        """COMMIT or ROLLBACK. A caller that gives up leaves the commit to itself, uncancelled."""
-        self._counts.round_trips += 1
-        ending = asyncio.ensure_future(link.connection.execute(word))
+    async def _commit(self, link: Link, deadline: asyncio.TimerHandle) -> None:
+        """COMMIT. One that is late, or whose caller gives up, is left to itself: neither cancelled nor cut, for the
+        server would go on waiting all the same, one more of its connections used up.
+        """
+        left = deadline.when() - asyncio.get_running_loop().time()
+        deadline.cancel()
+        ending = asyncio.ensure_future(self._counted(link, "COMMIT"))
         try:
-            tag = await asyncio.shield(ending)
+            await asyncio.wait([ending], timeout=left)
         except asyncio.CancelledError:
-            ending.add_done_callback(_heard)
+            self.hosts.leave_hanging(link, ending)
             raise
-        if word == "COMMIT" and (tag != "COMMIT" or link.is_warned):
+        if not ending.done():
+            self.hosts.leave_hanging(link, ending)
+            self.look_elsewhere()
+            raise StoreUnavailableError(*NO_ANSWER)
+        if ending.result() != "COMMIT" or link.is_warned:
             link.cut()
             raise StoreUnavailableError(*NOT_REPLICATED)
 
-    async def _undo(self, link: _Link, error: Exception) -> None:
+    async def _counted(self, link: Link, word: str) -> str:
+        self._counts.round_trips += 1
+        tag: str = await link.connection.execute(word)
+        return tag
+
+    @asynccontextmanager
+    async def _slot(self) -> AsyncIterator[None]:
+        """The right to one of the connections, waited for no longer than a transaction may take."""
+        try:
+            async with asyncio.timeout(TRANSACTION_SECONDS_MAX):
+                await self._slots.acquire()
+        except TimeoutError:
+            raise StoreUnavailableError(*OVERLOADED) from None
+        try:
+            yield
+        finally:
+            self._slots.release()
+
+    async def _undo(self, link: Link, error: Exception) -> None:
         """Roll back, so that the connection is of use again; cut it where it is not, and its like with it."""
         if is_elsewhere(error):
             self.look_elsewhere()
             link.cut()
-        if link.connection.is_closed():
+        if link.is_hung or link.connection.is_closed():
             return
         deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, link.cut)
         try:
-            self._counts.round_trips += 1
-            await link.connection.execute("ROLLBACK")
+            await self._counted(link, "ROLLBACK")
         except Exception:  # noqa: BLE001 - whatever it is, the server undoes what is open when the connection ends
             link.cut()
         finally:
             deadline.cancel()
 
-    def _fault(self, link: _Link, error: Exception) -> StoreUnavailableError | None:
+    def _fault(self, link: Link, error: Exception) -> StoreUnavailableError | None:
         """What the caller hears; None where the error is the body's own."""
         if link.is_late:
             return StoreUnavailableError(*NO_ANSWER)
@@ -220,8 +215,10 @@ class Connections:
             return store_fault(error)
         return None
 
-    def _put_back(self, link: _Link) -> None:
+    def _put_back(self, link: Link) -> None:
         self._busy.discard(link)
+        if link.is_hung:
+            return
         if self._closed or link.generation != self._generation:
             link.cut()
         if not link.connection.is_closed():
@@ -230,63 +227,6 @@ class Connections:
     def _drop_idle(self) -> None:
         while self._idle:
             self._idle.pop().cut()
-
-    async def _connected(self) -> _Link:
-        """A connection to the first host that can be written, beginning with the one that could last."""
-        told = NOT_REACHED
-        cause: Exception | None = None
-        try:
-            async with asyncio.timeout(SEARCH_SECONDS_MAX):
-                for _ in self._hosts:
-                    try:
-                        return await self._connected_to(self._hosts[self._host])
-                    except ValueError:
-                        raise _misspelt() from None  # its words may repeat the URL
-                    except asyncpg.TargetServerAttributeNotMatched as error:
-                        told, cause = NOT_WRITABLE, error
-                    except asyncpg.PostgresError as error:
-                        fault = store_fault(error)
-                        told, cause = (fault.cause_code, fault.message), error
-                    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
-                        cause = error
-                    self._host = (self._host + 1) % len(self._hosts)
-        except TimeoutError as error:
-            cause = error
-        raise StoreUnavailableError(*told) from cause
-
-    async def _connected_to(self, host: str) -> _Link:
-        is_direct = host not in self._pooled
-        connection = await self._opened(host, named_statements=is_direct)
-        if is_direct and not await _is_direct(connection):
-            connection.terminate()
-            self._pooled.add(host)
-            is_direct = False
-            connection = await self._opened(host, named_statements=False)
-        return _Link(connection, self._generation, is_direct=is_direct)
-
-    async def _opened(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
-        self._counts.connects += 1
-        return await asyncpg.connect(
-            host,
-            timeout=CONNECT_SECONDS_MAX,
-            statement_cache_size=STATEMENTS_MAX if named_statements else 0,
-            target_session_attrs="read-write",
-            server_settings={"application_name": "volcano-locks"},
-        )
-
-
-async def _is_direct(connection: "asyncpg.Connection") -> bool:
-    """Whether the process that greeted us is the one that serves us: a pooler makes up a process of its own."""
-    try:
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            await connection.execute("BEGIN READ ONLY")
-            statement = await connection.prepare("SELECT pg_backend_pid()", name="")
-            serving = await statement.fetchval()
-            await connection.execute("ROLLBACK")
-    except BaseException:
-        connection.terminate()
-        raise
-    return bool(serving == connection.get_server_pid())
 
 
 def _begin(durable: bool, statement_seconds: float) -> str:
@@ -303,32 +243,3 @@ def _begin(durable: bool, statement_seconds: float) -> str:
         "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_mergejoin = off; "
         "SET LOCAL jit = off"
     )
-
-
-def _keep_alive(connection: "asyncpg.Connection") -> None:
-    """Notice a server that vanished also while nothing is asked of it. Where the driver hides its socket, the
-    deadlines notice it later.
-    """
-    transport = getattr(connection, "_transport", None)
-    link = transport.get_extra_info("socket") if transport is not None else None
-    if link is None or link.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (
-        ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
-        ("TCP_KEEPINTVL", 1),
-        ("TCP_KEEPCNT", 3),
-        ("TCP_USER_TIMEOUT", round(TRANSACTION_SECONDS_MAX * 1_000)),
-    ):
-        if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def _misspelt() -> ValueError:
-    return ValueError("store must be postgresql://user:password@host:port/database; got one that cannot be read so")
-
-
-def _heard(ending: "asyncio.Future[str]") -> None:
-    """Nobody waits for it any more; its failure is no news."""
-    if not ending.cancelled():
-        ending.exception()

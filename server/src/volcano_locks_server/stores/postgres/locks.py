@@ -14,6 +14,7 @@ record was written by, before one this node has seen, or before the newest one i
 write a batch; for a single lock its own record is exact.
 """
 
+import asyncio
 from collections.abc import Sequence
 from typing import Final
 
@@ -27,6 +28,7 @@ from .faults import is_conflict
 from .rows import NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
+ATTEMPTS_SECONDS_MAX: Final = 4.0
 CLOCK_BEHIND_MAX_MS: Final = 5_000
 PURGE_ROWS_MAX: Final = 250  # of one transaction, so that nobody waits long for a row
 QUOTA_KEPT_MS: Final = 3_600_000
@@ -55,7 +57,13 @@ class PostgresStore:
         self._newest_ms = 0
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        for _ in range(ATTEMPTS_MAX):
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + ATTEMPTS_SECONDS_MAX
+        for attempt in range(ATTEMPTS_MAX):
+            if attempt > 0:
+                if loop.time() > ends_at:
+                    break
+                self._counts.retries += 1
             try:
                 results = await self._stepped(keys, step)
             except StoreUnavailableError as error:
@@ -65,7 +73,6 @@ class PostgresStore:
             if results is not None:
                 return results
             self._counts.conflicts += 1
-            self._counts.retries += 1
         raise StoreUnavailableError("store_busy", "other nodes make the same locks at the same time: try again")
 
     async def count_held(self) -> int:

@@ -20,7 +20,8 @@ from ..refusals import (
     service_key_name_taken,
     service_key_not_found,
 )
-from .connections import NOT_WRITABLE, Connections, Row, Transaction
+from .connections import Connections, Row, Transaction
+from .hosts import NOT_WRITABLE
 
 DELETE_ROWS_MAX: Final = 250
 

@@ -1,0 +1,179 @@
+"""The way to the server that can be written now.
+
+Each host of the URL is asked by itself, beginning with the last one that could be written. One on which commits hang
+(its synchronous standby is gone, or its disk) is passed over once HUNG_MAX of them wait there: their connections are
+left to end by themselves, and more of them would only use up the database's.
+"""
+
+import asyncio
+import socket
+from typing import Final
+
+import asyncpg
+
+from ...errors import StoreUnavailableError
+from ...store import StoreCounts
+from .address import hosts_of
+from .faults import store_fault
+
+CONNECT_SECONDS_MAX: Final = 2.0
+SEARCH_SECONDS_MAX: Final = 5.0
+KEEPALIVE_SECONDS: Final = 2
+UNANSWERED_SECONDS_MAX: Final = 4
+STATEMENTS_MAX: Final = 100
+HUNG_MAX: Final = 4
+
+NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL can be written now: a writable one is sought")
+NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
+HANGS: Final = ("commits_hang", "the database does not finish commits: see its synchronous standby and its disk")
+
+
+class Link:
+    """A connection and what happened to it."""
+
+    def __init__(self, connection: "asyncpg.Connection", host: str, generation: int, *, is_direct: bool) -> None:
+        self.connection: Final = connection
+        self.host: Final = host
+        self.generation: Final = generation
+        self.is_direct: Final = is_direct
+        self.is_late = False
+        self.is_warned = False
+        self.is_fresh = True
+        self.is_hung = False
+        connection.add_log_listener(self._told)
+        _keep_alive(connection)
+
+    def cut(self) -> None:
+        """End the connection at once, without a word to the server."""
+        self.connection.terminate()
+
+    def late(self) -> None:
+        """Its time is over."""
+        self.is_late = True
+        self.cut()
+
+    def _told(self, _connection: object, message: "asyncpg.PostgresLogMessage") -> None:
+        if message.severity_en == "WARNING":
+            self.is_warned = True
+
+
+class Hosts:
+    """The hosts of one URL."""
+
+    def __init__(self, url: str, counts: StoreCounts) -> None:
+        self._hosts: Final = hosts_of(url)
+        self._counts: Final = counts
+        self._last = 0
+        self.pooled: Final[set[str]] = set()
+        self._hung: Final[dict[str, set[Link]]] = {host: set() for host in self._hosts}
+
+    @property
+    def first(self) -> str:
+        """The URL of the first host alone."""
+        return self._hosts[0]
+
+    def leave_hanging(self, link: Link, ending: "asyncio.Future[str]") -> None:
+        """Let a commit end by itself, whenever that is; then its connection ends too."""
+        link.is_hung = True
+        self._hung[link.host].add(link)
+
+        def ended(_ending: "asyncio.Future[str]") -> None:
+            if not _ending.cancelled():
+                _ending.exception()  # nobody waits for it any more
+            self._hung[link.host].discard(link)
+            link.cut()
+
+        ending.add_done_callback(ended)
+
+    def cut_hanging(self) -> None:
+        """End the connections whose commits hang: the server goes on waiting by itself."""
+        for links in self._hung.values():
+            for link in list(links):
+                link.cut()
+
+    async def connected(self, generation: int) -> Link:
+        """A connection to a host that can be written. Raises StoreUnavailableError, and ValueError for the URL."""
+        told = NOT_REACHED
+        cause: Exception | None = None
+        first = self._last
+        try:
+            async with asyncio.timeout(SEARCH_SECONDS_MAX):
+                for place in range(first, first + len(self._hosts)):
+                    host = self._hosts[place % len(self._hosts)]
+                    if len(self._hung[host]) >= HUNG_MAX:
+                        told = HANGS
+                        continue
+                    try:
+                        link = await self._connected_to(host, generation)
+                    except ValueError:
+                        raise _misspelt() from None  # its words may repeat the URL
+                    except asyncpg.TargetServerAttributeNotMatched as error:
+                        told, cause = NOT_WRITABLE, error
+                    except asyncpg.PostgresError as error:
+                        fault = store_fault(error)
+                        told, cause = (fault.cause_code, fault.message), error
+                    except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                        cause = error
+                    else:
+                        self._last = place % len(self._hosts)
+                        return link
+        except TimeoutError as error:
+            cause = error
+        raise StoreUnavailableError(*told) from cause
+
+    async def _connected_to(self, host: str, generation: int) -> Link:
+        is_direct = host not in self.pooled
+        connection = await self._opened(host, named_statements=is_direct)
+        if is_direct and not await _is_direct(connection):
+            connection.terminate()
+            self.pooled.add(host)
+            is_direct = False
+            connection = await self._opened(host, named_statements=False)
+        return Link(connection, host, generation, is_direct=is_direct)
+
+    async def _opened(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
+        self._counts.connects += 1
+        return await asyncpg.connect(
+            host,
+            timeout=CONNECT_SECONDS_MAX,
+            statement_cache_size=STATEMENTS_MAX if named_statements else 0,
+            target_session_attrs="read-write",
+            server_settings={"application_name": "volcano-locks"},
+        )
+
+
+async def _is_direct(connection: "asyncpg.Connection") -> bool:
+    """Whether the process that greeted us is the one that serves us: a pooler makes up a process of its own."""
+    try:
+        async with asyncio.timeout(CONNECT_SECONDS_MAX):
+            await connection.execute("BEGIN READ ONLY")
+            statement = await connection.prepare("SELECT pg_backend_pid()", name="")
+            serving = await statement.fetchval()
+            await connection.execute("ROLLBACK")
+    except BaseException:
+        connection.terminate()
+        raise
+    return bool(serving == connection.get_server_pid())
+
+
+def _keep_alive(connection: "asyncpg.Connection") -> None:
+    """Notice a server that vanished also while nothing is asked of it. Where the driver hides its socket, the
+    deadlines notice it later.
+    """
+    transport = getattr(connection, "_transport", None)
+    link = transport.get_extra_info("socket") if transport is not None else None
+    if link is None or link.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (
+        ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
+        ("TCP_KEEPINTVL", 1),
+        ("TCP_KEEPCNT", 3),
+        ("TCP_USER_TIMEOUT", UNANSWERED_SECONDS_MAX * 1_000),
+    ):
+        if hasattr(socket, name):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def _misspelt() -> ValueError:
+    return ValueError("store must be postgresql://user:password@host:port/database; got one that cannot be read so")
