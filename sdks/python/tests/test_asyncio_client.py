@@ -8,6 +8,7 @@ import gc
 import pytest
 
 from volcano_locks import AsyncClient, LockOwnershipLostError, VolcanoError
+from volcano_locks.guard import Hold
 from volcano_locks.testing import Delay, DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
 
 
@@ -271,6 +272,27 @@ async def test_a_forgotten_block_is_not_renewed_for_ever(
     gc.collect()
     await clock.advance_async(100)
     assert [seen.method for seen in net.seen] == ["POST"]
+
+
+async def test_nothing_is_left_to_do_for_a_block_that_was_left(
+    async_client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """case 17: Python swallows a Ctrl-C that hits while something forgotten is cleared away."""
+    leave = Hold.leave
+    calls: list[Hold] = []
+
+    def counted(hold: Hold) -> None:
+        calls.append(hold)
+        leave(hold)
+
+    monkeypatch.setattr(Hold, "leave", counted)
+    block = async_client.locks.with_lock("k", ttl=30)
+    async with block:
+        pass
+    while_leaving = len(calls)
+    del block
+    gc.collect()
+    assert len(calls) == while_leaving > 0
 
 
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")

@@ -16,7 +16,7 @@ import pytest
 
 from volcano_locks import Client, LockOwnershipLostError, VolcanoError
 from volcano_locks.background import CLEAN_UP_SECONDS_MAX, Background
-from volcano_locks.guard import LockGuard
+from volcano_locks.guard import Hold, LockGuard
 from volcano_locks.testing import DropBeforeSend, FakeClient, FakeLocks, FlakyTransport, Hang, ManualClock
 
 from .conftest import in_a_fork
@@ -199,6 +199,25 @@ def test_a_block_that_is_forgotten_is_not_renewed_for_ever(
     clock.advance(100)
     assert [seen.method for seen in net.seen] == ["POST"]
     assert not client.locks.get("k").held
+
+
+def test_nothing_is_left_to_do_for_a_block_that_was_left(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """case 17: Python swallows a Ctrl-C that hits while something forgotten is cleared away."""
+    leave = Hold.leave
+    calls: list[Hold] = []
+
+    def counted(hold: Hold) -> None:
+        calls.append(hold)
+        leave(hold)
+
+    monkeypatch.setattr(Hold, "leave", counted)
+    block = client.locks.with_lock("k", ttl=30)
+    with block:
+        pass
+    while_leaving = len(calls)
+    del block
+    gc.collect()
+    assert len(calls) == while_leaving > 0
 
 
 class Interrupting(httpx2.AsyncBaseTransport):

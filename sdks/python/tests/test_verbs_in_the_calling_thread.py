@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks import AsyncClient, Client, TransportError, VolcanoError
+from volcano_locks.connections import Address
 
 from .conftest import in_a_fork
 from .test_over_sockets import GRANTED, Line, header, listening
@@ -84,6 +85,28 @@ def test_ctrl_c_during_an_acquire_gives_the_lock_back() -> None:
         with pytest.raises(KeyboardInterrupt):
             client.locks.acquire("k", ttl=30)
         assert server.gave_back_what_was_asked_for()
+
+
+def test_ctrl_c_before_a_release_is_sent_releases_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """case 16: who was interrupted in a release has no second chance to ask for it."""
+    heads: list[str] = []
+
+    def serve(line: Line, number: int) -> None:
+        while head := line.request():
+            heads.append(head)
+            line.answer(GRANTED if head.startswith("POST") else FREED)
+
+    def interrupt_once(*_: object) -> bytes:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    with listening(serve) as url, Client(url, "sk-x") as client:
+        lease = client.locks.acquire("k", ttl=30)
+        monkeypatch.setattr(Address, "request", interrupt_once)
+        with pytest.raises(KeyboardInterrupt):
+            client.locks.release(lease)
+    assert [head.split()[0] for head in heads] == ["POST", "DELETE"]
+    assert header(heads[0], "X-Volcano-Lock-Token") == header(heads[1], "X-Volcano-Lock-Token")
 
 
 def test_closing_a_client_ends_the_verbs_under_way_and_gives_back() -> None:

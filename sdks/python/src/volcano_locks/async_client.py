@@ -125,12 +125,14 @@ class AsyncLockBlock:
         self._block = block
         self._guard: AsyncLockGuard | None = None
         self._interrupt: _Interrupt | None = None
+        self._forgotten: weakref.finalize[..., AsyncLockBlock] | None = None
 
     async def __aenter__(self) -> AsyncLockGuard:
         self._interrupt = _Interrupt()
         hold = await self._block.enter(on_lost=self._interrupt.send)
         # A block that is forgotten rather than left must not be renewed for ever.
-        weakref.finalize(self, hold.leave).atexit = False
+        self._forgotten = weakref.finalize(self, hold.leave)
+        self._forgotten.atexit = False
         self._guard = AsyncLockGuard(hold)
         return self._guard
 
@@ -139,7 +141,9 @@ class AsyncLockBlock:
     ) -> None:
         assert self._guard is not None
         assert self._interrupt is not None
+        assert self._forgotten is not None
         self._block.stop()
+        self._forgotten.detach()  # an interrupt that hits a finalizer is swallowed
         ours = self._interrupt.take_back(error)
         loss = self._guard._hold.loss()
         if not self._guard._hold.forked:

@@ -4,6 +4,7 @@ A client may be shared by threads. It starts nothing until it is used, and follo
 in the child. Close it, or use it as a context manager, to end its thread and connections at once.
 """
 
+import contextlib
 import weakref
 from collections.abc import Callable
 from types import TracebackType
@@ -90,7 +91,14 @@ class Locks:
 
     def release(self, lease: Lease, *, request_id: str | None = None) -> None:
         """Free the lock; `LockOwnershipLostError` if somebody else holds it by now."""
-        return self._run(self._flows.release(lease, request_id))
+        try:
+            return self._run(self._flows.release(lease, request_id))
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, maybe before anything was sent (case 16)
+            with contextlib.suppress(VolcanoError):
+                self._run(self._flows.give_back(lease))
+            raise
 
     def get(self, key: str, *, request_id: str | None = None) -> LockState:
         """Whether the lock is held, until when, and its fencing token."""
@@ -131,12 +139,14 @@ class LockBlock:
         self._block = block
         self._background = background
         self._guard: LockGuard | None = None
+        self._forgotten: weakref.finalize[..., LockBlock] | None = None
 
     def __enter__(self) -> LockGuard:
         hold = self._background.run(lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave())
         try:
             # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
-            weakref.finalize(self, hold.leave).atexit = False
+            self._forgotten = weakref.finalize(self, hold.leave)
+            self._forgotten.atexit = False
             self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
         except BaseException:
             self._leave(hold)
@@ -160,6 +170,8 @@ class LockBlock:
 
     def _leave(self, hold: Hold) -> LockOwnershipLostError | None:
         self._block.stop()
+        if self._forgotten is not None:
+            self._forgotten.detach()  # an interrupt that hits a finalizer is swallowed
         if not hold.forked:
             try:
                 return self._background.run(self._block.leave, to_the_end=True)
