@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx2
@@ -38,7 +38,7 @@ class ServerProcess:
     `limits` are options of the shell's `ulimit` that each of its processes runs under, `environment` is added to ours.
     """
 
-    def __init__(self, store: str, limits: str = "", environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, store: str, limits: str = "", environment: dict[str, str] | None = None) -> None:
         self._store = store
         self._environment = environment or {}
         self.port = free_port()

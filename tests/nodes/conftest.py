@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.engines import etcd, postgres
 from tests.faults.conftest import ServerProcess
 
 _measured: list[tuple[str, float]] = []
@@ -25,6 +26,15 @@ def new_nodes() -> Iterator[Callable[..., list[ServerProcess]]]:
     yield new
     for node in made:
         node.close()
+
+
+@pytest.fixture(params=["postgresql", "etcd"])
+def store(request: pytest.FixtureRequest) -> str:
+    """The URL of an empty store on an engine that stays well."""
+    if request.param == "etcd":
+        return etcd.shared().url()
+    server = postgres.shared()
+    return server.url(server.new_database())
 
 
 @pytest.fixture
