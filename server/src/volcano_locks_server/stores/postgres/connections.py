@@ -135,7 +135,6 @@ class Connections:
             self._busy.add(link)
             deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, link.late)
             try:
-                link.is_warned = False
                 await self._counted(link, begin)
             except Exception as error:
                 fault = self._fault(link, error)
@@ -160,6 +159,7 @@ class Connections:
         """
         left = deadline.when() - asyncio.get_running_loop().time()
         deadline.cancel()
+        link.is_warned = False
         ending = asyncio.ensure_future(self._counted(link, "COMMIT"))
         try:
             await asyncio.wait([ending], timeout=left)
