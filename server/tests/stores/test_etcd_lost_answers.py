@@ -20,9 +20,10 @@ pytestmark = pytest.mark.real_time
 
 
 class Wire:
-    """A way to the member on which answers can be held back."""
+    """A way to a member on which answers can be held back."""
 
-    def __init__(self) -> None:
+    def __init__(self, member: etcd.Member) -> None:
+        self._host, _, self._port = member.host.partition(":")
         self.passes_answers = True
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -38,11 +39,12 @@ class Wire:
         self._server.close()
         for way in self._ways:
             way.cancel()
-        await asyncio.gather(*self._ways, *(end.wait_closed() for end in self._ends), return_exceptions=True)
+        for end in self._ends:
+            end.transport.abort()
+        await asyncio.gather(*self._ways, return_exceptions=True)
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, _, port = etcd.shared().members[0].host.partition(":")
-        there, back = await asyncio.open_connection(host, int(port))
+        there, back = await asyncio.open_connection(self._host, int(self._port))
         self._ends += [writer, back]
         for source, sink, is_answer in ((reader, back, False), (there, writer, True)):
             way = asyncio.create_task(self._carry(source, sink, is_answer))
@@ -60,7 +62,7 @@ class Wire:
 
 @pytest.fixture
 async def wire() -> AsyncIterator[Wire]:
-    opened = Wire()
+    opened = Wire(etcd.shared().members[0])
     await opened.open()
     yield opened
     await opened.close()
