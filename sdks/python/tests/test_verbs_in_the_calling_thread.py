@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks import AsyncClient, Client, TransportError, VolcanoError
+from volcano_locks import AsyncClient, Client, TransportError, VolcanoError, sockets
 from volcano_locks.connections import Address
 
 from .conftest import in_a_fork
@@ -226,17 +226,23 @@ def test_a_server_that_asks_for_time_gets_some() -> None:
         assert time.monotonic() - began >= 0.5
 
 
-@pytest.mark.parametrize("kind", ["sync", "async"])
-async def test_tls_is_spoken_with_who_is_trusted_and_nobody_else(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The certificate is its own authority: nobody trusts it but who is told to by SSL_CERT_FILE."""
-    certificate = tmp_path / "both.pem"
+def speaks_tls(folder: Path) -> tuple[Path, ssl.SSLContext]:
+    """A certificate of localhost, and what a server speaks with it."""
+    certificate = folder / "both.pem"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
     names = ("-addext", "subjectAltName=DNS:localhost", "-keyout", "-", "-out", "-")
     certificate.write_bytes(subprocess.run([*make.split(), *names], check=True, capture_output=True).stdout)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
+    return certificate, context
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+async def test_tls_is_spoken_with_who_is_trusted_and_nobody_else(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The certificate is its own authority: nobody trusts it but who is told to by SSL_CERT_FILE."""
+    certificate, context = speaks_tls(tmp_path)
 
     def serve(line: Line, number: int) -> None:
         with contextlib.suppress(OSError), context.wrap_socket(line.sock, server_side=True) as encrypted:
@@ -258,6 +264,32 @@ async def test_tls_is_spoken_with_who_is_trusted_and_nobody_else(
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         used = await two_reads(url)
         assert used[0] == used[1], "the connection is kept"
+
+
+def test_a_slow_tls_handshake_has_all_the_requests_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looking at the clock now and then does not cut it short; the end of the request's time does."""
+    certificate, context = speaks_tls(tmp_path)
+    monkeypatch.setattr(sockets, "NAP_SECONDS_MAX", 0.05)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    never = threading.Event()
+
+    def serve(line: Line, number: int) -> None:
+        if number > 0:
+            never.wait(PATIENCE_SECONDS)
+        time.sleep(0.3)
+        with contextlib.suppress(OSError), context.wrap_socket(line.sock, server_side=True) as encrypted:
+            Line(encrypted).request()
+            encrypted.sendall(state(1))
+
+    with listening(serve) as address:
+        url = address.replace("http://127.0.0.1", "https://localhost")
+        with Client(url, "sk-x") as client:
+            assert client.locks.get("k").fencing_token == 1
+        with Client(url, "sk-x", timeout_seconds=0.8) as client:
+            with pytest.raises(TransportError, match="TLS handshake") as failed:
+                client.locks.get("k")
+            assert failed.value.request_sent is False
+        never.set()
 
 
 def test_a_client_that_is_forgotten_leaves_no_connection_open() -> None:

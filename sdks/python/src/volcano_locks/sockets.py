@@ -16,10 +16,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from volcano_locks.answers import BrokenAnswerError, Fields, Reader, Received
 from volcano_locks.clock import NAP_SECONDS_MAX
 from volcano_locks.connections import KEEP_ALIVE_SECONDS, Address, NotConnectedError, connect
+
+if TYPE_CHECKING:
+    import ssl
 
 READ_BYTES_MAX = 65_536
 
@@ -88,18 +92,32 @@ class Sockets:
     def _connected(self, until: float) -> socket.socket:
         sock = self._opened(until)
         try:
+            encrypted = None
             if self._tls is not None:
-                sock.settimeout(self._nap(until))
-                sock = self._tls.wrap_socket(sock, server_hostname=self._address.host)
+                sock = encrypted = self._tls.wrap_socket(
+                    sock, server_hostname=self._address.host, do_handshake_on_connect=False
+                )
+            with self._mutex:
+                self._all.add(sock)
+            if encrypted is not None:
+                self._shake_hands(encrypted, until)
         except OSError as error:
-            sock.close()
+            self._end(sock)
             raise NotConnectedError(f"cannot connect: {type(error).__name__}: {error}") from error
         except BaseException:
-            sock.close()
+            self._end(sock)
             raise
-        with self._mutex:
-            self._all.add(sock)
         return sock
+
+    def _shake_hands(self, sock: "ssl.SSLSocket", until: float) -> None:
+        while (left := until - self._now()) > 0:
+            sock.settimeout(min(left, NAP_SECONDS_MAX))
+            try:
+                return sock.do_handshake()
+            except TimeoutError as error:
+                if error.errno is not None:
+                    raise
+        raise NotConnectedError("cannot connect: the TLS handshake has not ended")
 
     def _exchanged(self, sock: socket.socket, request: bytes, reader: Reader, until: float) -> Received:
         sock.settimeout(self._nap(until))
