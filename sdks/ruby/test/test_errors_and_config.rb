@@ -107,6 +107,10 @@ class TestErrorsAndConfig < Minitest::Test
       assert_match(/api_url/, error.message)
       refute_includes error.message, "u:p"
     end
+    ["127.0.0.1:7420", "http://x y"].each do |url|
+      error = assert_raises(ArgumentError, url) { Client.new(**good, api_url: url) }
+      assert_includes error.message, "https://locks.example.com", "what it should look like"
+    end
     ["sk x", "sk\n", "sk-ä"].each do |key|
       refute_includes assert_raises(ArgumentError) { Client.new(**good, service_key: key) }.message, key
     end

@@ -69,7 +69,7 @@ module VolcanoLocks
       URI.parse(url)
     rescue URI::InvalidURIError
       # Its own message repeats the whole text, which might hold a password.
-      raise ArgumentError, "api_url is not a URL", cause: nil
+      raise ArgumentError, "api_url must be like https://locks.example.com, got what is no URL", cause: nil
     end
 
     def checked_service_key(service_key)
