@@ -28,7 +28,7 @@ class NodesCrowd(Crowd):
     def __init__(self, urls: Sequence[str], service_key: str) -> None:
         super().__init__(urls[0], service_key, timeout_seconds=ANSWER_SECONDS_MAX)
         self.grants: list[Grant] = []
-        self._urls = urls
+        self._urls = list(urls)
         self._dice = random.Random(7)
 
     async def call(self, operation: Operation, key: str, owner: str = "") -> Event:
@@ -37,6 +37,10 @@ class NodesCrowd(Crowd):
         if event.outcome == "unknown":
             await asyncio.sleep(PAUSE_SECONDS)
         return event
+
+    def turn_from(self, url: str) -> None:
+        """Ask that node no more."""
+        self._urls.remove(url)
 
     async def seconds_to_a_grant(self, since: float, *urls: str, within: float = PROMISED_SECONDS) -> float:
         """From `since` to the first answer with a lease that was asked for after it, by any node or one of these."""

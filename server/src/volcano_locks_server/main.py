@@ -241,7 +241,8 @@ class Server:
             try:
                 await chore()
             except StoreUnavailableError as error:
-                self.log.trouble("store_unavailable", chore=chore.__name__, cause=error.cause_code)
+                about = {"cause": error.cause_code, "message": error.message}
+                self.log.trouble("store_unavailable", chore=chore.__name__, **about)
             except Exception as error:  # noqa: BLE001 - a chore with a bug must not end silently, nor end the others
                 self.log.bug("chore_failed", error, chore=chore.__name__)
 

@@ -49,7 +49,7 @@ def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, s
         if not log.often():
             return
         if outcome.code == "lock_unavailable":
-            log.trouble("store_unavailable", **about, cause=outcome.cause_code)
+            log.trouble("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
             if outcome.cause is not None:
                 log.bug("store_failed", outcome.cause, **about)
         else:
@@ -59,6 +59,7 @@ def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, s
 def tell_failure(log: Log, error: LockError, request_id: str, project_id: str | None) -> None:
     """Log a request that was refused before it came to a lease. Ask `Log.often` first."""
     if isinstance(error, StoreUnavailableError):
-        log.trouble("store_unavailable", cause=error.cause_code, request_id=request_id, project_id=project_id)
+        about = {"request_id": request_id, "project_id": project_id}
+        log.trouble("store_unavailable", cause=error.cause_code, message=error.message, **about)
     else:
         log.event("refused", code=error.code, request_id=request_id, project_id=project_id)

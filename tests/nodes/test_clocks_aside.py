@@ -1,0 +1,90 @@
+"""One node of three whose machine's date is wrong, a little and a lot."""
+
+import asyncio
+import re
+import subprocess
+import time
+from collections.abc import Callable
+
+import httpx2
+import pytest
+from tests.engines import etcd, postgres
+from tests.faults.conftest import ServerProcess
+from tests.faults.crowd import now
+
+from .crowd import NodesCrowd
+
+LITTLE_SECONDS = 0.8
+pytestmark = pytest.mark.real_time
+
+
+def faked(seconds: float) -> dict[str, str]:
+    """The environment of a process for which the date is so far ahead, while its steady clocks are right."""
+    library = "/usr/$LIB/faketime/libfaketimeMT.so.1"  # of Debian's libfaketime; the loader knows what $LIB is
+    environment = {"LD_PRELOAD": library, "FAKETIME": f"{seconds:+}s", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+    told = subprocess.run(["date", "+%s.%N"], env=environment, capture_output=True, check=True).stdout
+    # What cannot be preloaded is passed over by the loader, and then all would be well for the wrong reason.
+    assert abs(float(told) - time.time() - seconds) < LITTLE_SECONDS / 2, "the tests need libfaketime: apt-get install"
+    return environment
+
+
+def asked(url: str) -> httpx2.Response:
+    with httpx2.Client() as client:
+        return client.get(url)
+
+
+@pytest.mark.parametrize("seconds", [LITTLE_SECONDS, -LITTLE_SECONDS])
+async def test_a_little_is_absorbed(seconds: float, new_nodes: Callable[..., list[ServerProcess]]) -> None:
+    """LEASE-1, LEASE-6: etcd's nodes judge by their own clocks, and the margin and the grace are wider than this."""
+    store = etcd.shared().url()
+    nodes = new_nodes(store, store)
+    aside = new_nodes(store, environment=faked(seconds))
+    urls = [node.url for node in nodes + aside]
+    async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
+        for url in urls:
+            await crowd.seconds_to_a_grant(now(), url)
+        await asyncio.sleep(8)  # abandoned leases end, and change hands between nodes
+        await crowd.dismiss()
+    crowd.check(skew_seconds=LITTLE_SECONDS)
+    granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
+    assert min(granted.values()) > 30, granted
+    assert crowd.takeovers() >= 3
+
+
+@pytest.mark.parametrize("seconds", [30, -30])
+async def test_a_lot_is_refused(seconds: float, new_nodes: Callable[..., list[ServerProcess]]) -> None:
+    """LEASE-1, LEASE-6: over etcd that node serves nothing, and its log, its metrics and `/readyz` say why."""
+    store = etcd.shared().url()
+    nodes = new_nodes(store, store)
+    (aside,) = new_nodes(store, environment=faked(seconds))
+    service_key = nodes[0].new_service_key()
+    async with NodesCrowd([node.url for node in (*nodes, aside)], service_key) as crowd:
+        await asyncio.sleep(3)
+        ready = await asyncio.to_thread(asked, f"{aside.url}/readyz")
+        metrics = await asyncio.to_thread(asked, f"{aside.url}/metrics")
+        crowd.turn_from(aside.url)
+        await crowd.dismiss()
+    crowd.check()
+    assert ready.status_code == 503
+    assert "clock_skew" in ready.text
+    assert re.search(r'cause="clock_skew"\} [1-9]', metrics.text)
+    assert re.search(r"(29|30|31)\.\d s (ahead|later).*set the machines' clocks right", aside.said())
+    assert {grant.url for grant in crowd.grants} == {node.url for node in nodes}
+    assert len(crowd.grants) > 100
+    assert crowd.unavailable > 0
+
+
+async def test_postgresql_alone_tells_the_time(new_nodes: Callable[..., list[ServerProcess]]) -> None:
+    """LEASE-1, LEASE-6: over PostgreSQL the nodes' dates are nobody's business."""
+    server = postgres.shared()
+    store = server.url(server.new_database())
+    nodes = new_nodes(store) + new_nodes(store, environment=faked(30)) + new_nodes(store, environment=faked(-30))
+    urls = [node.url for node in nodes]
+    async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
+        await asyncio.sleep(8)
+        await crowd.dismiss()
+    crowd.check()
+    granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
+    assert min(granted.values()) > 50, granted
+    assert crowd.takeovers() >= 3
+    assert crowd.unavailable == 0
