@@ -138,10 +138,10 @@ module VolcanoLocks
     def start
       @thread = Thread.new do
         Thread.current.report_on_exception = false
-        Thread.current.name = "volcano-locks renewals"
         # A new thread begins with the mask of its maker; one that defers its own killing would outlive the process.
         Thread.handle_interrupt(Object => :immediate) { run }
       end
+      @thread.name = "volcano-locks renewals"
       @clock.watch(Activity.new(@thread))
     end
 
