@@ -59,7 +59,7 @@ async def test_what_happens_on_the_way_to_the_engine_loses_nothing(
             await crowd.dismiss()
     crowd.check()
     counted = crowd.counted()
-    assert counted["acquire", "granted"] > 100
-    assert counted["renew", "granted"] > 100
+    assert counted["acquire", "granted"] > 50
+    assert counted["renew", "granted"] > 50
     assert crowd.unavailable > 0, "nobody met the fault"
     assert crowd.takeovers() >= 3

@@ -10,11 +10,12 @@ import httpx2
 import pytest
 from tests.engines import etcd, postgres
 from tests.faults.conftest import ServerProcess
-from tests.faults.crowd import now
+from tests.faults.crowd import TTL_SECONDS, now
 
 from .crowd import NodesCrowd
 
 LITTLE_SECONDS = 0.8
+OVER_SECONDS = TTL_SECONDS + 3  # by then, abandoned leases have ended and changed hands between nodes
 pytestmark = pytest.mark.real_time
 
 
@@ -33,17 +34,16 @@ def asked(url: str) -> httpx2.Response:
         return client.get(url)
 
 
-@pytest.mark.parametrize("seconds", [LITTLE_SECONDS, -LITTLE_SECONDS])
-async def test_a_little_is_absorbed(seconds: float, new_nodes: Callable[..., list[ServerProcess]]) -> None:
+async def test_a_little_is_absorbed(new_nodes: Callable[..., list[ServerProcess]]) -> None:
     """LEASE-1, LEASE-6: etcd's nodes judge by their own clocks, and the margin and the grace are wider than this."""
     store = etcd.shared().url()
     nodes = new_nodes(store, store)
-    aside = new_nodes(store, environment=faked(seconds))
+    aside = new_nodes(store, environment=faked(LITTLE_SECONDS))
     urls = [node.url for node in nodes + aside]
     async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
         for url in urls:
             await crowd.seconds_to_a_grant(now(), url)
-        await asyncio.sleep(8)  # abandoned leases end, and change hands between nodes
+        await asyncio.sleep(OVER_SECONDS)
         await crowd.dismiss()
     crowd.check(skew_seconds=LITTLE_SECONDS)
     granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
@@ -59,7 +59,7 @@ async def test_a_lot_is_refused(seconds: float, new_nodes: Callable[..., list[Se
     (aside,) = new_nodes(store, environment=faked(seconds))
     service_key = nodes[0].new_service_key()
     async with NodesCrowd([node.url for node in (*nodes, aside)], service_key) as crowd:
-        await asyncio.sleep(3)
+        await asyncio.sleep(2)
         ready = await asyncio.to_thread(asked, f"{aside.url}/readyz")
         metrics = await asyncio.to_thread(asked, f"{aside.url}/metrics")
         crowd.turn_from(aside.url)
@@ -70,7 +70,7 @@ async def test_a_lot_is_refused(seconds: float, new_nodes: Callable[..., list[Se
     assert re.search(r'cause="clock_skew"\} [1-9]', metrics.text)
     assert re.search(r"(29|30|31)\.\d s (ahead|later).*set the machines' clocks right", aside.said())
     assert {grant.url for grant in crowd.grants} == {node.url for node in nodes}
-    assert len(crowd.grants) > 100
+    assert len(crowd.grants) > 30
     assert crowd.unavailable > 0
 
 
@@ -81,10 +81,10 @@ async def test_postgresql_alone_tells_the_time(new_nodes: Callable[..., list[Ser
     nodes = new_nodes(store) + new_nodes(store, environment=faked(30)) + new_nodes(store, environment=faked(-30))
     urls = [node.url for node in nodes]
     async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
-        await asyncio.sleep(8)
+        await asyncio.sleep(OVER_SECONDS)
         await crowd.dismiss()
     crowd.check()
     granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
-    assert min(granted.values()) > 50, granted
+    assert min(granted.values()) > 30, granted
     assert crowd.takeovers() >= 3
     assert crowd.unavailable == 0

@@ -13,7 +13,7 @@ from tests.faults.crowd import TTL_SECONDS, now
 from .crowd import NodesCrowd
 
 NODES = 3
-KILLS = 3
+KILLS = {"postgresql": 5, "etcd": 2}  # over etcd, a node that starts waits until its dead self is silent
 STOPPED_SECONDS = TTL_SECONDS + 4  # a lease that is granted just before it has passed its margin and grace then
 pytestmark = pytest.mark.real_time
 
@@ -26,7 +26,7 @@ async def test_killed_nodes_lose_nothing(
     dice = random.Random(9)
     nodes = new_nodes(*[store] * NODES)
     async with NodesCrowd([node.url for node in nodes], nodes[0].new_service_key()) as crowd:
-        for number in range(KILLS):
+        for number in range(KILLS[engine]):
             await asyncio.sleep(dice.uniform(0.3, 0.8))
             victim = nodes[number % NODES]
             killed_at = now()
@@ -41,8 +41,8 @@ async def test_killed_nodes_lose_nothing(
         await crowd.dismiss()
     crowd.check()
     counted = crowd.counted()
-    assert counted["acquire", "granted"] > 100
-    assert counted["renew", "granted"] > 100
+    assert counted["acquire", "granted"] > 50
+    assert counted["renew", "granted"] > 50
     assert crowd.cut_off > 0, "a kill while nothing is asked proves nothing"
 
 
