@@ -31,7 +31,9 @@ class Member:
         self.host = f"127.0.0.1:{free_port()}"
         self._client_url = f"{scheme}://{self.host}"
         self._health_url = f"http://127.0.0.1:{free_port()}"
-        self.peer_url = f"http://127.0.0.1:{free_port()}"
+        self.peer_port = free_port()
+        self.peer_url = f"http://127.0.0.1:{self.peer_port}"
+        """Where the others find it; may be changed to a way there before the cluster starts."""
         self._words = words
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -47,7 +49,12 @@ class Member:
         ]
         command += ["--listen-client-urls", self._client_url, "--advertise-client-urls", self._client_url]
         command += ["--listen-metrics-urls", self._health_url]
-        command += ["--listen-peer-urls", self.peer_url, "--initial-advertise-peer-urls", self.peer_url]
+        command += [
+            "--listen-peer-urls",
+            f"http://127.0.0.1:{self.peer_port}",
+            "--initial-advertise-peer-urls",
+            self.peer_url,
+        ]
         command += ["--initial-cluster", cluster, "--logger", "zap", "--log-level", "error", *self._words]
         with self._log.open("ab") as log:
             self._process = started(command, None, log, "SIGKILL")
@@ -92,12 +99,12 @@ class Cluster:
 
     def __init__(self, folder: Path, size: int, words: Sequence[Word], scheme: str) -> None:
         self.members = [Member(f"m{number}", folder, words, scheme) for number in range(size)]
-        self._names = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
 
     def start(self, *members: Member) -> None:
         """Start these, or all, and wait until they know a leader; for that, a majority has to run."""
+        names = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
         for member in members or self.members:
-            member.start(self._names)
+            member.start(names)
         for member in members or self.members:
             member.wait()
 
@@ -123,12 +130,13 @@ def new_prefix() -> str:
 
 
 @contextmanager
-def cluster(size: int = 3, *words: Word, scheme: str = "http") -> Iterator[Cluster]:
+def cluster(size: int = 3, *words: Word, scheme: str = "http", is_started: bool = True) -> Iterator[Cluster]:
     """A cluster of one's own, with these words more on each member's command line."""
     with folder_for(None, "locks-etcd-") as folder:
         made = Cluster(folder, size, words, scheme)
         try:
-            made.start()
+            if is_started:
+                made.start()
             yield made
         finally:
             made.stop()

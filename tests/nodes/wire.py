@@ -1,4 +1,4 @@
-"""A way from a node to its engine that delays what it carries, keeps it back, loses answers, or is cut."""
+"""A way to an engine, or between its members, that delays what it carries, keeps it back, loses answers, or is cut."""
 
 import asyncio
 import random
@@ -11,11 +11,13 @@ class Wire:
 
     While `requests` or `answers` is not set, what goes that way waits, as it does while packets are lost: a
     connection stays open and is silent, a new one opens and is silent. Each part is late by up to `late_seconds`.
+    Only connections are held up that begin with a part in which `held_up` is found.
     """
 
     def __init__(self, port: int) -> None:
         self.port = 0
         self.late_seconds = 0.0
+        self.held_up = b""
         self.requests = asyncio.Event()
         self.answers = asyncio.Event()
         self._to = port
@@ -57,20 +59,25 @@ class Wire:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._ends.add(writer)
-        await self.requests.wait()
         there, back = await asyncio.open_connection("127.0.0.1", self._to)
         self._ends.add(back)
+        begins: list[bytes] = []
         for source, sink, gate in ((reader, back, self.requests), (there, writer, self.answers)):
-            way = asyncio.create_task(self._carry(source, sink, gate))
+            way = asyncio.create_task(self._carry(source, sink, gate, begins))
             self._ways.add(way)
             way.add_done_callback(self._ways.discard)
 
-    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event) -> None:
+    async def _carry(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gate: asyncio.Event, begins: list[bytes]
+    ) -> None:
         try:
             while part := await source.read(65_536):
+                if not begins:
+                    begins.append(part)
                 if self.late_seconds:
                     await asyncio.sleep(self._dice.uniform(0, self.late_seconds))
-                await gate.wait()
+                if self.held_up in begins[0]:
+                    await gate.wait()
                 sink.write(part)
         except OSError:
             pass  # the other end is gone, so this one goes too
