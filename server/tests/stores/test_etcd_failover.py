@@ -143,7 +143,6 @@ async def test_all_members_are_gone_and_come_back(cluster: etcd.Cluster) -> None
         began = time.monotonic()
         await serves_soon(store, BACK_SECONDS)
         assert await found(store.locks, key("kept")) == [kept]
-    assert all(counter.causes for counter in counters)
     print("\nall etcd members killed: serves", round(time.monotonic() - began, 2), "s after they are back")
 
 

@@ -204,7 +204,8 @@ ANSWERS: list[tuple[Callable[[Went], Went], set[str]]] = [
     (_free_says_more, {"what a read says"}),
     (_no_quota, {"quota headers"}),
     (_quota_stands, {"quota headers"}),
-    (_own_request_id, {"request ids are echoed and made"}),
+    # The client believes no answer to another request (SDK-2), so its blocks do not come to their end either.
+    (_own_request_id, {"request ids are echoed and made", "released after success", "released after failure"}),
     (_other_code, {"refusals have codes", "input is strict"}),
     (_other_status, {"wrong input is refused", "refusals have codes", "input is strict", "holder labels"}),
     (_unknown_is_forbidden, {"no credential, no answer", "another kind of credential"}),
