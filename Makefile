@@ -41,6 +41,6 @@ test: $(READY) $(JAVASCRIPT_READY) ## run every test of every language
 demo: $(READY) ## two workers, one lock, a kill -9 and a refused late write
 	@$(BIN)/python examples/demo
 
-bench: $(READY) ## measure beside etcd and Redis
-	@.ci/debian-packages "the benchmark needs" wrk etcd-server redis-server ruby-redis
+bench: $(READY) ## measure beside etcd, Redis and PostgreSQL
+	@.ci/debian-packages "the benchmark needs" wrk etcd-server redis-server postgresql ruby-redis
 	$(BIN)/python -m bench

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from . import clients, held, logging_cost, start, throughput
+from . import clients, held, logging_cost, start, stores, throughput
 from .machine import working_folder
 from .processes import BenchError
 from .report import Report
 
 FULL: Final[dict[str, Callable[[Path], Report]]] = {
     "throughput": lambda folder: throughput.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
+    "stores": lambda folder: stores.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
     "held": lambda folder: held.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
     "logging": lambda folder: logging_cost.measure(folder, pairs=8, seconds=4, warm_up_seconds=2),
     "clients": lambda folder: clients.measure(folder, rounds=20, cycles=100),
@@ -20,6 +21,7 @@ FULL: Final[dict[str, Callable[[Path], Report]]] = {
 }
 QUICK: Final[dict[str, Callable[[Path], Report]]] = {
     "throughput": lambda folder: throughput.measure(folder, rounds=1, seconds=1, warm_up_seconds=1),
+    "stores": lambda folder: stores.measure(folder, rounds=1, seconds=1, warm_up_seconds=1),
     "held": lambda folder: held.measure(folder, rounds=1, seconds=1, warm_up_seconds=1, held=10_000),
     "logging": lambda folder: logging_cost.measure(folder, pairs=1, seconds=1, warm_up_seconds=1),
     "clients": lambda folder: clients.measure(folder, rounds=2, cycles=20),

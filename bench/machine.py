@@ -30,6 +30,7 @@ def working_folder() -> Iterator[Path]:
     if file_system(parent) in IN_MEMORY:
         raise BenchError("this checkout is on a file system in memory: durable commits cannot be measured on it")
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
+        Path(folder).chmod(0o711)  # a database server that runs as a user of its own has to get at its folder in it
         yield Path(folder)
 
 
@@ -82,11 +83,16 @@ def peer_versions() -> list[tuple[str, str]]:
 
 def version_of(name: str, debian_package: str) -> str:
     """What the program says its version is."""
-    return _first_version(run([program(name, debian_package), "--version"]))
+    return version_said_by(program(name, debian_package))
+
+
+def version_said_by(path: str) -> str:
+    """What the program at `path` says its version is."""
+    return _first_version(run([path, "--version"]))
 
 
 def _first_version(text: str) -> str:
-    found = re.search(r"\d+\.\d+\.\d+", text)
+    found = re.search(r"\d+(?:\.\d+)+", text)
     return found[0] if found else "unknown"
 
 

@@ -1,4 +1,4 @@
-"""This project's own server as its users start it: `volcano-locks serve` on SQLite, durable, one process."""
+"""This project's own server as its users start it: `volcano-locks serve`, durable, one process."""
 
 import http.client
 import json
@@ -57,11 +57,18 @@ class Tenant(NamedTuple):
 
 @contextmanager
 def serving(database: Path, *, log_level: str = "info") -> Iterator[Ours]:
-    """The server on that file, made if it is not there."""
-    port, log = free_port(), database.with_suffix(".log")
+    """The server on that SQLite file, made if it is not there."""
+    with serving_on(f"sqlite:///{database}", database.with_suffix(".log"), log_level=log_level) as server:
+        yield server
+
+
+@contextmanager
+def serving_on(store: str, log: Path, *, log_level: str = "info") -> Iterator[Ours]:
+    """The server on the store that this URL names."""
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
-        *(our_program(), "serve", "--store", f"sqlite:///{database}", "--host", "127.0.0.1"),
+        *(our_program(), "serve", "--store", store, "--host", "127.0.0.1"),
         *("--port", str(port), "--log-level", log_level),
     ]
     with running(command, log=log, environment={"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN}) as process:
@@ -79,8 +86,15 @@ def new_tenant(server: Ours) -> Tenant:
 
 @contextmanager
 def volcano_locks(folder: Path) -> Iterator[Load]:
-    """As one of the peers: a fresh server, loaded by the block's caller."""
-    with serving(folder / "locks.db") as server:
+    """As one of the peers: a fresh server on SQLite, loaded by the block's caller."""
+    with loaded(f"sqlite:///{folder / 'locks.db'}", folder / "locks.log") as load:
+        yield load
+
+
+@contextmanager
+def loaded(store: str, log: Path) -> Iterator[Load]:
+    """A fresh server on that store, which is empty."""
+    with serving_on(store, log) as server:
         tenant = new_tenant(server)
         yield lambda seconds: server.load(tenant.service_key, seconds)
 

@@ -25,8 +25,8 @@ REDIS_TTL_MS: Final = 600_000
 
 
 @contextmanager
-def etcd(folder: Path) -> Iterator[Load]:
-    """One etcd member with its defaults, as a client without gRPC would reach it."""
+def etcd_serving(folder: Path) -> Iterator[int]:
+    """The port for clients of one etcd member with its defaults."""
     port, peer_port, log = free_port(), free_port(), folder / "etcd.log"
     clients, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
     command = [
@@ -35,6 +35,14 @@ def etcd(folder: Path) -> Iterator[Load]:
         *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
         *("--initial-cluster", f"bench={peers}", "--logger", "zap", "--log-level", "error"),
     ]
+    with running(command, log=log, environment={"ETCDCTL_API": "3"}) as process:
+        wait_until(lambda: _etcd_is_healthy(port), process, log)
+        yield port
+
+
+@contextmanager
+def etcd(folder: Path) -> Iterator[Load]:
+    """That member, as a client without gRPC would reach it."""
     rounds = 0
     held_before = 0
 
@@ -42,14 +50,13 @@ def etcd(folder: Path) -> Iterator[Load]:
         nonlocal rounds, held_before
         rounds += 1
         prefix = base64.b64encode(b"lock/%03d/" % rounds).decode()
-        measured = wrk.load(clients, "etcd_create", prefix, seconds=seconds)
+        measured = wrk.load(f"http://127.0.0.1:{port}", "etcd_create", prefix, seconds=seconds)
         held = _etcd_keys(port)
-        measured = _checked(measured, held - held_before)
+        measured = checked(measured, held - held_before)
         held_before = held
         return measured
 
-    with running(command, log=log, environment={"ETCDCTL_API": "3"}) as process:
-        wait_until(lambda: _etcd_is_healthy(port), process, log)
+    with etcd_serving(folder) as port:
         yield load
 
 
@@ -89,7 +96,7 @@ def redis(folder: Path) -> Iterator[Load]:
             p50_ms=float(row["p50_latency_ms"]),
             p99_ms=float(row["p99_latency_ms"]),
         )
-        return _checked(measured, int(_ask_redis(port, "GET", "fencing-token") or 0) - token_before)
+        return checked(measured, int(_ask_redis(port, "GET", "fencing-token") or 0) - token_before)
 
     def load(seconds: float) -> Measured:
         nonlocal per_second
@@ -107,7 +114,7 @@ def _ask_redis(port: int, *words: str) -> str:
     return run([program("redis-cli", "redis-tools"), "-p", str(port), *words]).strip()
 
 
-def _checked(measured: Measured, changed: int) -> Measured:
+def checked(measured: Measured, changed: int) -> Measured:
     """A round in which hardly a thousandth of the operations changed nothing; drawn keys may meet by chance."""
     if changed >= measured.operations * 0.999:
         return measured

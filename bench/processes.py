@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -45,9 +46,13 @@ def free_port() -> int:
 
 @contextmanager
 def running(
-    command: Sequence[str], *, log: Path, environment: Mapping[str, str] | None = None
+    command: Sequence[str],
+    *,
+    log: Path,
+    environment: Mapping[str, str] | None = None,
+    stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program while the block runs, its output in `log`; then SIGTERM, and SIGKILL if that is not enough."""
+    """The program while the block runs, its output in `log`; then `stop`, and SIGKILL if that is not enough."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -59,7 +64,7 @@ def running(
     try:
         yield process
     finally:
-        process.terminate()
+        process.send_signal(stop)
         try:
             process.wait(STOP_SECONDS_MAX)
         except subprocess.TimeoutExpired:

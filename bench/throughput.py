@@ -1,8 +1,4 @@
-"""Durable lock operations a second over HTTP, beside etcd's gateway and Redis with a synced log.
-
-The three take turns in one run, each alone on the machine with a fresh folder, in an order that moves by one
-each round, so that neither a slow minute nor a warm cache falls on one of them alone.
-"""
+"""Durable lock operations a second over HTTP, beside etcd's gateway and Redis with a synced log."""
 
 from pathlib import Path
 from typing import Final
@@ -11,12 +7,13 @@ from .machine import facts, peer_versions
 from .ours import volcano_locks
 from .peers import etcd, redis
 from .report import Goal, Report, problems_of, summary, whole
+from .turns import Peer, in_turns
 from .wrk import CONNECTIONS, Measured
 
 TIMES_ETCD_MIN: Final = 2.0
 P99_MS_MAX: Final = 20.0
 
-PEERS: Final = {
+PEERS: Final[dict[str, Peer]] = {
     "volcano-locks: acquire, release (HTTP, SQLite)": volcano_locks,
     "etcd: create if absent (HTTP gateway)": etcd,
     "Redis: fenced acquire in Lua (RESP, AOF always)": redis,
@@ -27,16 +24,7 @@ OURS, ETCD, _ = PEERS
 def measure(folder: Path, *, rounds: int, seconds: float, warm_up_seconds: float) -> Report:
     """The throughput report; `seconds` is the length of one round of one peer."""
     machine = facts(folder) + peer_versions()
-    names = list(PEERS)
-    measured: dict[str, list[Measured]] = {name: [] for name in names}
-    for number in range(rounds):
-        first = number % len(names)
-        for place, name in enumerate(names[first:] + names[:first]):
-            fresh = folder / f"round-{number}-{place}"
-            fresh.mkdir()
-            with PEERS[name](fresh) as load:
-                load(warm_up_seconds)
-                measured[name].append(load(seconds))
+    measured = in_turns(PEERS, folder, rounds=rounds, seconds=seconds, warm_up_seconds=warm_up_seconds)
     return _report(measured, machine, f"{rounds} rounds of {seconds:.0f} s")
 
 
