@@ -124,12 +124,12 @@ def primary(*, fsync: bool = True, **settings: str) -> Iterator[Postgres]:
 
 
 @contextmanager
-def standby(of: Postgres) -> Iterator[Postgres]:
-    """A streaming standby, which the primary waits for at each commit from now on."""
+def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
+    """A streaming standby, which the primary waits for at each commit from now on; `by` is a port that leads to it."""
     user = user_of(_USER)
     with folder_for(user, "locks-standby-") as folder:
         server = Postgres(folder, fsync=True)
-        source = f"host=127.0.0.1 port={of.port} user=postgres application_name=standby"
+        source = f"host=127.0.0.1 port={by or of.port} user=postgres application_name=standby"
         copy: list[Word] = [
             program("pg_basebackup", "postgresql"),
             "-D",
