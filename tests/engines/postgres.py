@@ -5,7 +5,9 @@ with `primary`, and gives it a `standby`.
 """
 
 import atexit
+import contextlib
 import itertools
+import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -81,6 +83,16 @@ class Postgres:
             self._process.send_signal(how)
             ended(self._process)
             self._process = None
+
+    def crash(self) -> None:
+        """End all its processes at once, and by force, as a machine does that fails."""
+        assert self._process is not None
+        processes = [self.pid, *map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())]
+        for process in processes:  # the one that would start others first
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        ended(self._process)
+        self._process = None
 
     def promote(self) -> None:
         """Make a standby the primary; returns when it can be written."""

@@ -1,7 +1,6 @@
 """Three nodes over PostgreSQL, whose server, sessions and primary die under load: nothing acknowledged is lost."""
 
 import asyncio
-import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
@@ -57,7 +56,7 @@ async def test_a_promotion_loses_nothing(
             asking.append(asyncio.create_task(crowd.call("acquire", key, key)))
             await asyncio.sleep(ALONE_SECONDS / len(LATEST))
         wire.cut()
-        await asyncio.to_thread(server.stop, signal.SIGQUIT)
+        await asyncio.to_thread(server.crash)
         await asyncio.sleep(0.5)
         await asyncio.to_thread(standby.promote)
         promoted_at = now()
@@ -79,12 +78,12 @@ async def test_restarts_and_lost_sessions_lose_nothing(
     """LEASE-3, LEASE-6, LEASE-14, case 25: the server is restarted, crashes, and ends all sessions."""
     nodes = new_nodes(*[server.url()] * NODES)
     async with NodesCrowd([node.url for node in nodes], nodes[0].new_service_key()) as crowd:
-        for how in (signal.SIGINT, signal.SIGQUIT):
+        for how, end in (("a stop", server.stop), ("a crash", server.crash)):
             await asyncio.sleep(1)
-            await asyncio.to_thread(server.stop, how)
+            await asyncio.to_thread(end)
             await asyncio.to_thread(server.start)
             took = await crowd.seconds_to_a_grant(now())
-            measured(f"PostgreSQL: the server was started again after {how.name}", took)
+            measured(f"PostgreSQL: the server was started again after {how}", took)
         for _ in range(5):
             await asyncio.sleep(0.5)
             ended_at = now()
