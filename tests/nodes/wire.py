@@ -59,7 +59,11 @@ class Wire:
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._ends.add(writer)
-        there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        try:
+            there, back = await asyncio.open_connection("127.0.0.1", self._to)
+        except OSError:  # nobody is there
+            writer.transport.abort()
+            return
         self._ends.add(back)
         begins: list[bytes] = []
         for source, sink, gate in ((reader, back, self.requests), (there, writer, self.answers)):
