@@ -51,6 +51,7 @@ def test_one_thread_renews_every_lock_of_a_client(client: Client, clock: ManualC
         client.locks.get("k0")
 
 
+@pytest.mark.real_time
 def test_an_idle_client_ends_its_thread_and_starts_another(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK-6: nothing stays behind a client nobody uses; a held lock is use."""
     monkeypatch.setattr("volcano_locks.background.IDLE_SECONDS_MAX", 0.01)
@@ -253,6 +254,7 @@ def late_interrupts() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.real_time
 @pytest.mark.usefixtures("late_interrupts")
 @pytest.mark.parametrize("answers", [False, True])
 def test_ctrl_c_during_an_acquire_gives_the_lock_back(server: FakeLocks, answers: bool) -> None:
@@ -265,6 +267,7 @@ def test_ctrl_c_during_an_acquire_gives_the_lock_back(server: FakeLocks, answers
         assert not client.locks.get("k").held
 
 
+@pytest.mark.real_time
 @pytest.mark.usefixtures("late_interrupts")
 @pytest.mark.parametrize("answers", [False, True])
 def test_ctrl_c_on_entering_a_block_leaves_nothing_held(server: FakeLocks, answers: bool) -> None:
@@ -300,6 +303,7 @@ def test_ctrl_c_while_a_block_is_being_left_releases_all_the_same(wire_url: str)
         assert not client.locks.get("k").held
 
 
+@pytest.mark.real_time
 def test_ctrl_c_before_the_release_has_begun_releases_all_the_same(wire_url: str, clock: ManualClock) -> None:
     """SDK-5, case 17: the client's thread is busy, so that its release is still waiting for its turn."""
     main = threading.main_thread().ident

@@ -122,6 +122,7 @@ async def test_where_the_store_cannot_count_nothing_is_served_beyond_what_is_dra
     assert isinstance((await nodes[0].perform("p", 80, KEY, Read())).outcome, State)
 
 
+@pytest.mark.real_time
 async def test_a_draw_that_hangs_is_given_up(clock: ManualClock, count: Count) -> None:
     one = SharedCounting(count, clock, owner_reserve=True, draw_seconds_max=0.02)
     count.gate.clear()

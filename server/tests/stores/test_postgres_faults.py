@@ -219,6 +219,7 @@ async def test_a_caller_that_gives_up_disturbs_nobody(node: PostgresDatabase) ->
     assert record.fencing_token == last + 10
 
 
+@pytest.mark.real_time
 async def test_close_ends_what_hangs_and_refuses_what_comes_later(
     node: PostgresDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

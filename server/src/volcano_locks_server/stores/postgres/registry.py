@@ -4,7 +4,7 @@ Ids, names and secrets are unique by constraint, not by looking first: another n
 in the order of `number`, which is never used twice.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,14 +13,14 @@ import asyncpg
 from ...errors import LockError, StoreUnavailableError
 from ...store import Credential, Page, Project, ServiceKey
 from ..refusals import (
-    cursor_after,
     place_of,
     project_name_taken,
     project_not_found,
     service_key_name_taken,
     service_key_not_found,
 )
-from .connections import Connections, Row, Transaction
+from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
+from .connections import Connections, Transaction
 from .hosts import NOT_WRITABLE
 
 DELETE_ROWS_MAX: Final = 250
@@ -60,7 +60,7 @@ class PostgresRegistry:
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
         async with self._reading() as transaction:
             rows = await transaction.fetch(sql, after, limit + 1)
-        return Page([project_in(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+        return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         sql = (
@@ -71,7 +71,7 @@ class PostgresRegistry:
             rows = await transaction.fetch(sql, project_id, name, requests_per_minute)
             if not rows:
                 raise project_not_found()
-        return project_in(rows[0])
+        return project_of(rows[0])
 
     async def delete_project(self, project_id: str) -> None:
         """The project and its keys go at once, its lock records then, in bites; a crash in between leaves records that
@@ -111,7 +111,7 @@ class PostgresRegistry:
         async with self._reading() as transaction:
             await _project_of(transaction, project_id)
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
-        return Page([service_key_in(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+        return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         async with self._writing("") as transaction:
@@ -145,7 +145,7 @@ class PostgresRegistry:
                 old = "UPDATE volcano_locks.secret SET is_old = true, good_until_ms = $2 WHERE key_id = $1"
                 await transaction.fetch(old, key_id, old_secret_good_until_ms)
             await _insert_secret(transaction, key_id, secret_digest)
-        return service_key_in(rows[0])
+        return service_key_of(rows[0])
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
@@ -158,9 +158,9 @@ class PostgresRegistry:
         if not rows:
             return None
         row = rows[0]
-        service_key = service_key_in(row[:_KEY_WIDTH])
+        service_key = service_key_of(row[:_KEY_WIDTH])
         ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
-        return Credential(service_key, project_in(row[_KEY_WIDTH:-1]), min(ends, default=None))
+        return Credential(service_key, project_of(row[_KEY_WIDTH:-1]), min(ends, default=None))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         """In the order of ids, so that two nodes that used the same keys do not wait for each other in a circle."""
@@ -216,7 +216,7 @@ async def _project_of(transaction: Transaction, project_id: str) -> Project:
     rows = await transaction.fetch(f"SELECT {PROJECT_COLUMNS} FROM volcano_locks.project WHERE id = $1", project_id)
     if not rows:
         raise project_not_found()
-    return project_in(rows[0])
+    return project_of(rows[0])
 
 
 async def _service_key_of(transaction: Transaction, project_id: str, key_id: str) -> ServiceKey:
@@ -224,36 +224,9 @@ async def _service_key_of(transaction: Transaction, project_id: str, key_id: str
     rows = await transaction.fetch(sql, project_id, key_id)
     if not rows:
         raise service_key_not_found()
-    return service_key_in(rows[0])
+    return service_key_of(rows[0])
 
 
 async def _insert_secret(transaction: Transaction, key_id: str, secret_digest: bytes) -> None:
     sql = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
     await transaction.fetch(sql, secret_digest, key_id)
-
-
-def project_in(row: Row) -> Project:
-    return Project(*row)
-
-
-def service_key_in(row: Row) -> ServiceKey:
-    key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
-    granted = tuple(permissions.split())
-    return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
-
-
-def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
-    return (
-        key.id,
-        key.project_id,
-        key.name,
-        key.key_prefix,
-        " ".join(key.permissions),
-        key.created_at_ms,
-        key.expires_at_ms,
-        key.last_used_at_ms,
-    )
-
-
-def _next_cursor(kind: str, rows: Sequence[Row], limit: int) -> str | None:
-    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None

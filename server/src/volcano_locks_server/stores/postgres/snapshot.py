@@ -12,8 +12,9 @@ from ...lease import LockRecord
 from ...limits import LockKey
 from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ...store import Project, RecordKey
+from ..registry_rows import key_cells, project_of, service_key_of
 from .connections import Connections, Row, Transaction
-from .registry import KEY_COLUMNS, PROJECT_COLUMNS, key_cells, project_in, service_key_in
+from .registry import KEY_COLUMNS, PROJECT_COLUMNS
 from .rows import NOW, read_page, write_records
 
 LOAD_SECONDS_MAX: Final = 3_600.0
@@ -54,11 +55,11 @@ class PostgresSnapshot:
     async def pages(self) -> AsyncIterator[Sequence[Entry]]:
         number = 0
         while rows := await self._rows("project", PROJECT_COLUMNS, number):
-            yield [project_in(row[1:]) for row in rows]
+            yield [project_of(row[1:]) for row in rows]
             number = rows[-1][0]
         number = 0
         while rows := await self._rows("service_key", KEY_COLUMNS, number):
-            keys = [service_key_in(row[1:]) for row in rows]
+            keys = [service_key_of(row[1:]) for row in rows]
             secrets = await self._secrets([key.id for key in keys])
             yield [KeptKey(key, tuple(secrets[key.id])) for key in keys]
             number = rows[-1][0]

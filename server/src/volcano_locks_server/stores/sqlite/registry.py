@@ -13,13 +13,13 @@ import apsw
 from ...errors import LockError
 from ...store import Credential, Page, Project, ServiceKey
 from ..refusals import (
-    cursor_after,
     place_of,
     project_name_taken,
     project_not_found,
     service_key_name_taken,
     service_key_not_found,
 )
+from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
 from .claim import Claim
 from .connection import transaction
 from .writer import Writer
@@ -61,7 +61,7 @@ class SqliteRegistry:
         after = place_of("projects", cursor)
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
         rows = await self._writer.run(lambda: self._rows(sql, (after, limit + 1)))
-        return Page([project_of(row[1:]) for row in rows[:limit]], _next_cursor("projects", rows, limit))
+        return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         def work() -> Project:
@@ -121,7 +121,7 @@ class SqliteRegistry:
             return self._rows(sql, (project_id, after, limit + 1))
 
         rows = await self._writer.run(work)
-        return Page([service_key_of(row[1:]) for row in rows[:limit]], _next_cursor("service-keys", rows, limit))
+        return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         def work() -> None:
@@ -213,30 +213,3 @@ class SqliteRegistry:
             self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(cells))})", cells)
         except apsw.ConstraintError as error:
             raise LockError("name_taken", f"{what} exists already") from error
-
-
-def project_of(row: Row) -> Project:
-    return Project(*row)
-
-
-def service_key_of(row: Row) -> ServiceKey:
-    key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
-    granted = tuple(permissions.split())
-    return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
-
-
-def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
-    return (
-        key.id,
-        key.project_id,
-        key.name,
-        key.key_prefix,
-        " ".join(key.permissions),
-        key.created_at_ms,
-        key.expires_at_ms,
-        key.last_used_at_ms,
-    )
-
-
-def _next_cursor(kind: str, rows: Sequence[Row], limit: int) -> str | None:
-    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None

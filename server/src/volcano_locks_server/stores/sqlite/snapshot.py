@@ -13,9 +13,10 @@ import apsw
 from ...limits import LockKey
 from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ...store import Project, RecordKey
+from ..registry_rows import key_cells, project_of, service_key_of
 from .connection import rolled_back
 from .locks import SqliteStore
-from .registry import KEY_COLUMNS, PROJECT_COLUMNS, key_cells, project_of, service_key_of
+from .registry import KEY_COLUMNS, PROJECT_COLUMNS
 from .rows import read_records, write_records
 from .writer import Writer
 

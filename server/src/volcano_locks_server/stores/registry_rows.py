@@ -1,0 +1,40 @@
+"""Projects and service keys as the rows of the stores that speak SQL: the same columns in the same order."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..store import Project, ServiceKey
+from .refusals import cursor_after
+
+
+def project_of(row: Sequence[Any]) -> Project:
+    """The project in a row of id, name, requests_per_minute, created_at_ms."""
+    return Project(*row)
+
+
+def service_key_of(row: Sequence[Any]) -> ServiceKey:
+    """The service key in a row of `key_cells`."""
+    key_id, project_id, name, key_prefix, permissions, created_at_ms, expires_at_ms, last_used_at_ms = row
+    granted = tuple(permissions.split())
+    return ServiceKey(key_id, project_id, name, key_prefix, granted, created_at_ms, expires_at_ms, last_used_at_ms)
+
+
+def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
+    """The cells of a service key; its permissions are one text."""
+    return (
+        key.id,
+        key.project_id,
+        key.name,
+        key.key_prefix,
+        " ".join(key.permissions),
+        key.created_at_ms,
+        key.expires_at_ms,
+        key.last_used_at_ms,
+    )
+
+
+def next_cursor(kind: str, rows: Sequence[Sequence[Any]], limit: int) -> str | None:
+    """Where the page behind these rows begins, None at the end. `rows` are one more than `limit` if there is more,
+    each beginning with its place in the list.
+    """
+    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None
