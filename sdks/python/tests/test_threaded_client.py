@@ -358,6 +358,34 @@ def test_ctrl_c_while_the_thread_starts_leaves_none_to_wait_for(
     eventually(lambda: not threads())
 
 
+def test_ctrl_c_cannot_leave_a_loop_half_made(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDK-6, case 17: an interrupt comes to the main thread, so no loop is made there."""
+    made_in: list[threading.Thread] = []
+    new_event_loop = asyncio.new_event_loop
+
+    def noted() -> asyncio.AbstractEventLoop:
+        made_in.append(threading.current_thread())
+        return new_event_loop()
+
+    monkeypatch.setattr(asyncio, "new_event_loop", noted)
+    client.locks.acquire("k", ttl=30)
+    assert made_in
+    assert threading.main_thread() not in made_in
+
+
+def test_where_no_loop_can_be_made_the_caller_is_told(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SDK-6: a process out of file descriptors, say; once it has some again, the client works."""
+
+    def refused() -> asyncio.AbstractEventLoop:
+        raise OSError(24, "too many open files")
+
+    with monkeypatch.context() as short:
+        short.setattr(asyncio, "new_event_loop", refused)
+        with pytest.raises(OSError, match="too many open files"):
+            client.locks.acquire("k", ttl=30)
+    assert client.locks.acquire("k", ttl=30).fencing_token
+
+
 def test_a_forked_child_has_lost_the_lock_and_never_releases_it(wire_url: str, clock: ManualClock) -> None:
     """SDK-6, case 36: over real sockets, with the parent's renewal thread running."""
     with Client(wire_url, "sk-x", clock=clock) as client, client.locks.with_lock("k", ttl=30) as guard:

@@ -113,25 +113,30 @@ class Background:
                 undone.result(CLEAN_UP_SECONDS_MAX)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=self._main, args=(loop,), name=self._name, daemon=True)
+        """The thread makes its loop itself: an interrupt, which comes here, cannot leave one half made."""
+        made: Future[asyncio.AbstractEventLoop] = Future()
+        thread = threading.Thread(target=self._main, args=(made,), name=self._name, daemon=True)
         try:
             thread.start()
-            self._loop, self._thread = loop, thread
-        except RuntimeError:
-            loop.close()  # there is no thread to be had, so nobody else would
-            raise
+            self._loop, self._thread = made.result(), thread
         except BaseException:
-            # An interrupt, after which the thread may run or not: it is told to end, and nobody waits for it.
+            # No thread or no loop to be had; or an interrupt, after which there may be both. Nobody waits for them.
             self._loop = self._thread = None
-            loop.call_soon_threadsafe(loop.stop)
+            made.add_done_callback(_stop)
             raise
-        return loop
+        return self._loop
 
-    def _main(self, loop: asyncio.AbstractEventLoop) -> None:
-        asyncio.set_event_loop(loop)
+    def _main(self, made: "Future[asyncio.AbstractEventLoop]") -> None:
         try:
-            loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
+            loop = asyncio.new_event_loop()
+        except BaseException as error:  # noqa: BLE001 - whoever started this thread is told
+            made.set_exception(error)
+            return
+        asyncio.set_event_loop(loop)
+        loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
+        made.set_result(loop)
+
+        try:
             loop.run_forever()
         finally:
             with self._mutex:
@@ -162,6 +167,12 @@ class Background:
             loop.run_until_complete(self._on_end())
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+def _stop(made: "Future[asyncio.AbstractEventLoop]") -> None:
+    """End the thread of a loop that nobody is going to use."""
+    if made.exception() is None:
+        made.result().call_soon_threadsafe(made.result().stop)
 
 
 class _Call:
