@@ -9,6 +9,7 @@ import itertools
 import json
 import signal
 import subprocess
+import time
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from .programs import Word, ended, folder_for, free_port, program, started, wait_until
+from .programs import READY_SECONDS, Word, ended, folder_for, free_port, program, started, wait_until
 
+ANSWER_SECONDS = 30
 _numbers = itertools.count(1)
 
 
@@ -67,7 +69,7 @@ class Member:
     def ask(self, path: str, **body: object) -> Any:
         """A request to its JSON gateway, such as `maintenance/status`."""
         request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
             return json.load(answer)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -114,9 +116,15 @@ class Cluster:
         return f"etcd://{entrance}{hosts}/{prefix or new_prefix()}"
 
     def leader(self) -> Member:
-        """The member that leads now."""
-        told = {member: member.ask("maintenance/status") for member in self.members}
-        return next(member for member, status in told.items() if status["leader"] == status["header"]["member_id"])
+        """The member that leads now. On a busy machine none may for a while."""
+        gives_up_at = time.monotonic() + READY_SECONDS
+        while True:
+            for member in self.members:
+                status = member.ask("maintenance/status")
+                if status.get("leader") == status["header"]["member_id"]:  # where it knows none, none is told
+                    return member
+            assert time.monotonic() < gives_up_at, "no member leads"
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """End all members."""

@@ -5,11 +5,10 @@ with `primary`, and gives it a `standby`.
 """
 
 import atexit
-import contextlib
 import itertools
-import os
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -18,7 +17,20 @@ from typing import Any
 
 import psycopg
 
-from .programs import Word, done, ended, folder_for, free_port, program, started, user_of, wait_until
+from .programs import (
+    READY_SECONDS,
+    Word,
+    done,
+    ended,
+    folder_for,
+    free_port,
+    killed,
+    program,
+    started,
+    state_of,
+    user_of,
+    wait_until,
+)
 
 _USER = "postgres"
 _numbers = itertools.count(1)
@@ -45,6 +57,10 @@ class Postgres:
     def url(self, database: str = "postgres") -> str:
         """The URL of a database on this server."""
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
+
+    def log(self) -> str:
+        """What the server said."""
+        return self._log.read_text(errors="replace")
 
     def initialise(self) -> None:
         """Make an empty cluster."""
@@ -87,10 +103,11 @@ class Postgres:
     def crash(self) -> None:
         """End all its processes at once, and by force, as a machine does that fails."""
         assert self._process is not None
-        processes = [self.pid, *map(int, Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split())]
-        for process in processes:  # the one that would start others first
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        self._process.send_signal(signal.SIGSTOP)  # else it might start others meanwhile
+        while state_of(self.pid) != "T":
+            time.sleep(0.001)
+        children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
+        killed([self.pid, *map(int, children)])  # one that lived on would keep the next server from starting
         ended(self._process)
         self._process = None
 
@@ -157,8 +174,10 @@ def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
         try:
             of.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             of.execute("SELECT pg_reload_conf()")
+            gives_up_at = time.monotonic() + READY_SECONDS
             while of.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'") == []:
-                pass
+                assert time.monotonic() < gives_up_at, server.log()
+                time.sleep(0.02)
             yield server
         finally:
             server.stop()

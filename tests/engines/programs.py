@@ -4,9 +4,12 @@ Database servers refuse to run as root, so then they run as the user that their 
 kernel ends the servers too.
 """
 
+import contextlib
 import os
+import random
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -17,8 +20,10 @@ from pathlib import Path
 from typing import IO, Any
 
 READY_SECONDS = 60
-END_SECONDS = 20
+END_SECONDS = 60  # writing out what is not on the disk yet can take long
+PORTS = range(20_000, 32_000)  # below those that connections get: else one that retries may take a server's port
 Word = str | Path
+_given: set[int] = set()
 
 
 class CannotStartError(AssertionError):
@@ -87,6 +92,24 @@ def wait_until(answers: Callable[[], bool], server: "subprocess.Popen[bytes]", l
         time.sleep(0.02)
 
 
+def killed(processes: Sequence[int]) -> None:
+    """Kill processes that need not be our children; returns when nothing of them is left but their exit codes."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+    for process in processes:
+        while state_of(process) not in "ZX":
+            time.sleep(0.01)
+
+
+def state_of(process: int) -> str:
+    """The letter of proc(5) for what a process does: `T` is stopped, `Z` and `X` are dead."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
 def ended(server: "subprocess.Popen[bytes]") -> None:
     """Wait for a server that was told to end; kill it if it does not."""
     try:
@@ -97,7 +120,11 @@ def ended(server: "subprocess.Popen[bytes]") -> None:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on now."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A loopback port that nobody listens on now, and that this gave to nobody before."""
+    for port in random.sample(PORTS, 100):
+        if port in _given:
+            continue
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            _given.add(port)
+            return port
+    raise AssertionError("no port is free")

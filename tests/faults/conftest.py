@@ -3,11 +3,9 @@
 import contextlib
 import os
 import queue
-import random
 import re
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,11 +14,11 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from tests.engines.programs import free_port
 
 PROGRAM = Path(sys.executable).with_name("volcano-locks")
 ADMIN_TOKEN = "admin-token-of-the-test"
-WAIT_SECONDS = 30
-PORTS = range(20_000, 32_000)  # below those that connections get: else one that retries may take the server's port
+WAIT_SECONDS = 60
 
 
 class EndedError(Exception):
@@ -121,7 +119,8 @@ class ServerProcess:
 
     def new_service_key(self) -> str:
         """The key of a new project without a quota."""
-        with httpx2.Client(base_url=self.url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}) as admin:
+        headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+        with httpx2.Client(base_url=self.url, headers=headers, timeout=WAIT_SECONDS) as admin:
             project = answered(admin.post("/projects", json={"name": "test"}))["id"]
             answered(admin.patch(f"/projects/{project}", json={"requests_per_minute": 0}))
             return str(answered(admin.post(f"/projects/{project}/service-keys", json={"name": "test"}))["key_value"])
@@ -131,13 +130,6 @@ def answered(response: httpx2.Response) -> dict[str, object]:
     assert response.is_success, response.text
     body: dict[str, object] = response.json()
     return body
-
-
-def free_port() -> int:
-    for port in random.sample(PORTS, 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 @pytest.fixture
