@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks_server.lease import Free, Held, LockRecord
-from volcano_locks_server.store import LockStore, RecordKey, Records, Step, Stepped
+from volcano_locks_server.store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, Stepped
 
 from .faces.service import ServiceFace
 from .grammar import Quota
@@ -124,6 +124,9 @@ class Bystander:
 
     def between(self, records: Records, now_ms: int, step: Step) -> Stepped:
         return step(records, now_ms)
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        return await self.inner.list_locks(query)
 
     async def count_held(self) -> int:
         return await self.inner.count_held()

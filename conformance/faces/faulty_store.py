@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.store import LockStore, RecordKey, Step
+from volcano_locks_server.store import LockPage, LockQuery, LockStore, RecordKey, Step
 
 ENDLESS: Final = 1 << 30
 
@@ -30,6 +30,9 @@ class FaultyStore:
         if fails:
             raise StoreUnavailableError("store_error", "the store was told to fail")
         return results
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        return await self.inner.list_locks(query)
 
     async def count_held(self) -> int:
         return await self.inner.count_held()

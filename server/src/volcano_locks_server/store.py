@@ -39,11 +39,41 @@ class Stepped(NamedTuple):
 Step = Callable[[Records, int], Stepped]
 
 
+class LockQuery(NamedTuple):
+    """Which records to list: at most `limit` (at least 1) of a project's whose keys begin with `prefix` and come behind
+    `after` in the order of their bytes. `held` True or False asks for those that are so now (LEASE-12) alone.
+    """
+
+    project_id: str
+    limit: int
+    prefix: str = ""
+    after: str = ""
+    held: bool | None = None
+
+
+class LockPage(NamedTuple):
+    """Records as they were at one moment, in the order of their keys' bytes, and the instant to judge them by.
+
+    `next_after` is the `after` of the next page, None at the end. A page may be short, or empty, and not be the last.
+    """
+
+    records: Sequence[tuple[LockKey, LockRecord]]
+    now_ms: int
+    next_after: LockKey | None
+
+
 class LockStore(Protocol):
     """The port for lock records. Every method may raise `StoreUnavailableError`."""
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         """One atomic, durable step over `keys` (distinct); see the module's head."""
+        ...
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        """One page of records, after bounded work however few of many fit the query (LIST-4).
+
+        What a step wrote before is in it. An instant that a step would not be judged by is refused here too.
+        """
         ...
 
     async def count_held(self) -> int:

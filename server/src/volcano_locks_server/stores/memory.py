@@ -6,14 +6,17 @@ durability; within one process it keeps every other promise of a store.
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import nsmallest
 from itertools import islice
+from operator import itemgetter
 from typing import Final, TypeVar
 
 from ..clock import Clock
 from ..errors import LockError
 from ..lease import LockRecord, blocks_others, purgeable
 from ..snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
-from ..store import Credential, Page, Project, RecordKey, ServiceKey, Step
+from ..store import Credential, LockPage, LockQuery, Page, Project, RecordKey, ServiceKey, Step
+from .listing import key_range, page_of
 from .refusals import (
     clock_behind,
     cursor_after,
@@ -39,6 +42,19 @@ class MemoryStore:
         stepped = step({key: self.records.get(key) for key in keys}, self._now_ms())
         self.records.update(stepped.changed)
         return stepped.results
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        now_ms = self._now_ms()
+        begin, end = key_range(query)
+        fitting = (
+            (lock.key, record)
+            for lock, record in self.records.items()
+            if lock.project_id == query.project_id
+            and begin <= lock.key < end
+            and query.held in (None, blocks_others(record, now_ms))
+        )
+        asked_for = query.limit + 1
+        return page_of(query, nsmallest(asked_for, fitting, key=itemgetter(0)), now_ms, asked_for=asked_for)
 
     async def count_held(self) -> int:
         now_ms = self._now_ms()

@@ -21,10 +21,11 @@ import msgspec
 from ...clock import Clock
 from ...errors import StoreUnavailableError
 from ...lease import LockRecord, blocks_others, purgeable
-from ...store import RecordKey, Step
+from ...store import LockPage, LockQuery, RecordKey, Step
 from . import records
 from .clocks import Clocks
 from .layout import Layout, after, end_of
+from .listing import read_locks
 from .members import Members
 from .messages import Answer, Delete, Found, Guard, Put, Read
 from .registry import EtcdRegistry
@@ -59,6 +60,9 @@ class EtcdStore:
                 return await self._update(keys, step)
         except TimeoutError as error:
             raise StoreUnavailableError("etcd_late", "etcd did not answer in time") from error
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        return await read_locks(self._members, self._layout, self._clocks, query, _record)
 
     async def count_held(self) -> int:
         """By reading every record from one member, which may be a moment behind."""

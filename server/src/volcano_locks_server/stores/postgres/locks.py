@@ -16,16 +16,18 @@ write a batch; for a single lock its own record is exact.
 
 import asyncio
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Final
 
 from ...clock import Clock
 from ...errors import StoreUnavailableError
 from ...lease import RETENTION_MS
-from ...store import RecordKey, Records, Step, StoreCounts
+from ...store import LockPage, LockQuery, RecordKey, Records, Step, StoreCounts
 from ..refusals import clock_behind, instant
 from .connections import Connections, Transaction
 from .faults import is_conflict
-from .rows import NOW, lock_records, write_records, written_at_ms
+from .listing import read_locks
+from .rows import FREE_FROM, NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
 ATTEMPTS_SECONDS_MAX: Final = 4.0
@@ -33,12 +35,11 @@ CLOCK_BEHIND_MAX_MS: Final = 5_000
 PURGE_ROWS_MAX: Final = 250  # of one transaction, so that nobody waits long for a row
 QUOTA_KEPT_MS: Final = 3_600_000
 
-_FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
-COUNT_HELD: Final = f"SELECT count(*) FROM volcano_locks.lock WHERE {_FREE_FROM} > $1"
+COUNT_HELD: Final = f"SELECT count(*) FROM volcano_locks.lock WHERE {FREE_FROM} > $1"
 PURGE: Final = f"""
     WITH gone AS (
         DELETE FROM volcano_locks.lock WHERE ctid = ANY (ARRAY(
-            SELECT ctid FROM volcano_locks.lock WHERE {_FREE_FROM} <= $1 ORDER BY {_FREE_FROM} LIMIT $2
+            SELECT ctid FROM volcano_locks.lock WHERE {FREE_FROM} <= $1 ORDER BY {FREE_FROM} LIMIT $2
             FOR UPDATE SKIP LOCKED)) RETURNING 1
     ) SELECT count(*) FROM gone"""
 _PURGE_QUOTA: Final = """
@@ -74,6 +75,10 @@ class PostgresStore:
                 return results
             self._counts.conflicts += 1
         raise StoreUnavailableError("store_busy", "other nodes make the same locks at the same time: try again")
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        async with self._connections.transaction() as transaction:
+            return await read_locks(transaction, query, self._now_ms)
 
     async def count_held(self) -> int:
         async with self._connections.transaction() as transaction:
@@ -125,10 +130,11 @@ class PostgresStore:
             transaction.keep = is_written and bool(stepped.changed)
         return stepped.results if is_written else None
 
-    async def _now_ms(self, transaction: Transaction) -> int:
+    async def _now_ms(self, transaction: Transaction, records: Records = MappingProxyType({})) -> int:
+        """The instant to judge by. `records` were read before it."""
         seen_ms = self._newest_ms
         database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
-        return self._judged_by(database_ms, max(seen_ms, remembered_ms), {})
+        return self._judged_by(database_ms, max(seen_ms, remembered_ms), records)
 
     def _judged_by(self, database_ms: int, newest_ms: int, records: Records) -> int:
         """The instant to judge by, unless time would go back: `newest_ms` was known before the clock was read."""

@@ -9,6 +9,7 @@ from ...store import RecordKey
 from .connections import Row, Transaction
 
 DIGEST_BYTES: Final = 32
+FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 
 _TYPES: Final = {
     "project_id": "text",
@@ -24,7 +25,7 @@ _TYPES: Final = {
     "freed_at_ms": "bigint",
     "retired_digests": "bytea",
 }
-_COLUMNS: Final = ", ".join(_TYPES)
+COLUMNS: Final = ", ".join(_TYPES)
 _KEPT: Final = ", ".join(list(_TYPES)[2:])
 _NOWHERE: Final = ", ".join(f"NULL::{kind}" for kind in _TYPES.values())
 _CLOCK: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
@@ -34,7 +35,7 @@ NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
 
 # The last row is read when all before it are locked, and with it the clock (case 27).
 LOCK: Final = f"""
-    SELECT {_COLUMNS}, NULL::bigint, NULL::bigint FROM (
+    SELECT {COLUMNS}, NULL::bigint, NULL::bigint FROM (
         SELECT lock.* FROM unnest($1::text[], $2::text[]) AS asked (project_id, key)
         JOIN volcano_locks.lock ON lock.project_id = asked.project_id AND lock.key = asked.key
         ORDER BY lock.project_id, lock.key FOR UPDATE OF lock
@@ -46,12 +47,12 @@ LOCK: Final = f"""
 WRITE: Final = f"""
     WITH given AS (
         SELECT * FROM unnest({", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))},
-            $13::boolean[]) AS given ({_COLUMNS}, is_new)
+            $13::boolean[]) AS given ({COLUMNS}, is_new)
     ), updated AS (
         UPDATE volcano_locks.lock SET ({_KEPT}) = ({", ".join(f"given.{column}" for column in list(_TYPES)[2:])})
         FROM given WHERE NOT is_new AND lock.project_id = given.project_id AND lock.key = given.key RETURNING 1
     ), inserted AS (
-        INSERT INTO volcano_locks.lock ({_COLUMNS}) SELECT {_COLUMNS} FROM given WHERE is_new ORDER BY project_id, key
+        INSERT INTO volcano_locks.lock ({COLUMNS}) SELECT {COLUMNS} FROM given WHERE is_new ORDER BY project_id, key
         ON CONFLICT DO NOTHING RETURNING 1
     ), marked AS (
         UPDATE volcano_locks.newest_instant SET now_ms = $14 WHERE one = (
@@ -60,7 +61,7 @@ WRITE: Final = f"""
     SELECT (SELECT count(*) FROM updated) + (SELECT count(*) FROM inserted)"""
 
 PAGE: Final = f"""
-    SELECT {_COLUMNS} FROM volcano_locks.lock
+    SELECT {COLUMNS} FROM volcano_locks.lock
     WHERE (project_id, key) > ($1, $2) AND EXISTS (SELECT FROM volcano_locks.project WHERE project.id = project_id)
     ORDER BY project_id, key LIMIT $3"""
 
@@ -69,6 +70,11 @@ async def read_page(transaction: Transaction, after: RecordKey, limit: int) -> d
     """Up to `limit` records behind `after` in the order of their keys; those of deleted projects are left out."""
     rows = await transaction.fetch(PAGE, *after, limit)
     return {RecordKey(row[0], LockKey(row[1])): _record(row) for row in rows}
+
+
+def keyed_record(row: Row) -> tuple[LockKey, LockRecord]:
+    """The key and the record in a row of COLUMNS."""
+    return LockKey(row[1]), _record(row)
 
 
 async def lock_records(

@@ -17,11 +17,12 @@ import apsw
 
 from ...clock import Clock
 from ...lease import RETENTION_MS
-from ...store import RecordKey, Step
+from ...store import LockPage, LockQuery, RecordKey, Step
 from ..refusals import clock_behind
 from .claim import Claim
 from .connection import transaction
-from .rows import read_records, write_records
+from .listing import read_locks
+from .rows import FREE_FROM, read_records, write_records
 from .writer import Writer
 
 PURGE_ROWS_MAX: Final = 250  # of one transaction, so that lock traffic waits a few milliseconds at most
@@ -29,9 +30,8 @@ PROVEN_SECONDS: Final = 1.0
 
 T = TypeVar("T")
 
-_FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
-COUNT_HELD: Final = f"SELECT count(*) FROM lock WHERE {_FREE_FROM} > ?"
-PURGE: Final = f"DELETE FROM lock WHERE number IN (SELECT number FROM lock WHERE {_FREE_FROM} <= ? LIMIT ?)"
+COUNT_HELD: Final = f"SELECT count(*) FROM lock WHERE {FREE_FROM} > ?"
+PURGE: Final = f"DELETE FROM lock WHERE number IN (SELECT number FROM lock WHERE {FREE_FROM} <= ? LIMIT ?)"
 
 
 class SqliteStore:
@@ -56,6 +56,9 @@ class SqliteStore:
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         return await self._writer.run(partial(self._update, keys, step))
+
+    async def list_locks(self, query: LockQuery) -> LockPage:
+        return await self._writer.run(partial(self._list_locks, query))
 
     async def count_held(self) -> int:
         return await self._writer.run(self._count_held)
@@ -85,6 +88,10 @@ class SqliteStore:
             write_records(self._connection, stepped.changed.items())
             self._remember(now_ms)
         return stepped.results
+
+    def _list_locks(self, query: LockQuery) -> LockPage:
+        self._claim.check()
+        return read_locks(self._connection, query, self._now_ms())
 
     def _count_held(self) -> int:
         return int(self._connection.execute(COUNT_HELD, (self._now_ms(),)).get)

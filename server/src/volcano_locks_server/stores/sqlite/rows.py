@@ -14,10 +14,12 @@ import apsw
 import msgspec
 
 from ...lease import Free, Held, LockRecord
+from ...limits import LockKey
 from ...store import RecordKey
 
 ROWS_MAX: Final = 512  # of one statement: 512 x 12 values stay well below SQLite's 32,766
 DIGEST_BYTES: Final = 32
+FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 
 _COLUMNS: Final = (
     "project_id, key, fencing_token, owner_digest, expires_at_ms, deadline_ms, acquired_at_ms, renewed_at_ms, "
@@ -29,6 +31,11 @@ _NO_LEASE: Final = (None,) * 7
 # place in the batch, fencing token, freed_at_ms, retired digests, owner digest, and what else a lease has
 _Row = tuple[int, int, int | None, str, str, int | None, int | None, int | None, int | None, int | None, str | None]
 _decode: Final = msgspec.json.Decoder(list[_Row]).decode
+_decode_keyed: Final = msgspec.json.Decoder(list[tuple[str, _Row]]).decode
+_CELLS: Final = (
+    "fencing_token, freed_at_ms, hex(retired_digests), hex(owner_digest), expires_at_ms, deadline_ms, acquired_at_ms, "
+    "renewed_at_ms, ttl_seconds, holder"
+)
 
 
 def read_records(connection: apsw.Connection, keys: Sequence[RecordKey]) -> dict[RecordKey, LockRecord | None]:
@@ -41,6 +48,12 @@ def read_records(connection: apsw.Connection, keys: Sequence[RecordKey]) -> dict
         for row in _decode(connection.execute(_select(rows), values).get):
             records[part[row[0]]] = _record(row)
     return records
+
+
+def read_range(connection: apsw.Connection, rows: str, values: Sequence[str | int]) -> list[tuple[LockKey, LockRecord]]:
+    """The keys and records that the query `rows` finds in the table, in any order."""
+    text = f"SELECT json_group_array(json_array(key, json_array(0, {_CELLS}))) FROM ({rows})"
+    return [(LockKey(key), _record(row)) for key, row in _decode_keyed(connection.execute(text, values).get)]
 
 
 def write_records(connection: apsw.Connection, changed: Iterable[tuple[RecordKey, LockRecord]]) -> None:
@@ -101,8 +114,7 @@ def _padded(rows: int) -> int:
 def _select(rows: int) -> str:
     places = ",".join(f"({place},?,?)" for place in range(rows))
     return (
-        "SELECT json_group_array(json_array(asked.column1, fencing_token, freed_at_ms, hex(retired_digests), "
-        "hex(owner_digest), expires_at_ms, deadline_ms, acquired_at_ms, renewed_at_ms, ttl_seconds, holder)) "
+        f"SELECT json_group_array(json_array(asked.column1, {_CELLS})) "
         f"FROM (VALUES {places}) AS asked CROSS JOIN lock ON project_id = asked.column2 AND key = asked.column3"
     )
 
