@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +14,7 @@ import uvloop
 from .clock import Clock
 from .main import Server
 from .settings import Settings
+from .stores.packets import Outbox, unpacked
 
 # 2026-07-20T14:00:00Z: a whole minute, so that a quota's window begins with the test.
 START_MS: Final = 1_784_556_000_000
@@ -56,6 +57,64 @@ class MemoryQuotas:
         drawn = max(0, min(wanted, limit - self.gone[project_id, window_started_at_ms]))
         self.gone[project_id, window_started_at_ms] += drawn
         return drawn
+
+
+class SignalBus:
+    """What joins several services in one event loop; `MemorySignals(bus)` for each.
+
+    While `loses` is true, nothing that is told arrives, and nobody hears of that.
+    """
+
+    def __init__(self) -> None:
+        self.nodes: Final[list[MemorySignals]] = []
+        self.loses = False
+
+    def miss(self) -> None:
+        """Let every node hear that it may have missed something."""
+        for node in list(self.nodes):
+            node.missed()
+
+
+class MemorySignals:
+    """The `Signals` of one service on a bus. What is told is heard in the next turn of the loop."""
+
+    def __init__(self, bus: SignalBus) -> None:
+        self._bus: Final = bus
+        self._outbox: Final = Outbox(100_000)
+        self._is_sending = False
+        self.heard: Callable[[bytes], None]
+        self.missed: Callable[[], None]
+
+    @property
+    def working(self) -> bool:
+        return self in self._bus.nodes
+
+    def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
+        self.heard, self.missed = heard, missed
+        self._bus.nodes.append(self)
+        asyncio.get_running_loop().call_soon(self._send)
+        missed()
+
+    def tell(self, message: bytes) -> None:
+        self._outbox.put(message)
+        if self.working and not self._is_sending:
+            self._is_sending = True
+            asyncio.get_running_loop().call_soon(self._send)
+
+    async def close(self) -> None:
+        if self.working:
+            self._send()
+            self._bus.nodes.remove(self)
+
+    def _send(self) -> None:
+        self._is_sending = False
+        packets = []
+        while self._outbox:
+            packets.append(unpacked(self._outbox.packet()))
+        for packet in packets:
+            for node in list(self._bus.nodes):
+                if packet is not None and not self._bus.loses:
+                    packet.deliver(node.heard, node.missed)
 
 
 @dataclass(frozen=True, slots=True)

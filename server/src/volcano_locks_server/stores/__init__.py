@@ -12,7 +12,7 @@ from ..clock import Clock, SystemClock
 from ..commit import BATCH_MAX
 from ..limits import shown
 from ..snapshot import Backups, Snapshot
-from ..store import LockStore, QuotaStore, Registry, StoreCounts
+from ..store import LockStore, QuotaStore, Registry, Signals, StoreCounts
 
 POSTGRES: Final = frozenset({"postgresql", "postgres"})
 ETCD: Final = "etcd"
@@ -25,7 +25,7 @@ class OpenStore:
     `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
     updates at once serve one process best; each key is to be in one of them only. One of up to
     `batch_max` keys is atomic. `snapshot` reads and writes the store as a whole; None for a store that cannot.
-    `backups` None means that the engine's own tools back it up.
+    `backups` None means that the engine's own tools back it up. `signals` None means that there are no other nodes.
     """
 
     locks: LockStore
@@ -37,6 +37,7 @@ class OpenStore:
     snapshot: Snapshot | None = None
     backups: Backups | None = None
     batch_max: int = BATCH_MAX
+    signals: Signals | None = None
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -111,6 +112,7 @@ async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
         batches_in_flight=BATCHES_IN_FLIGHT,
         counts=database.counts,
         snapshot=database.snapshot,
+        signals=database.signals,
     )
 
 

@@ -9,13 +9,17 @@ from .locks import PostgresStore
 from .quotas import PostgresQuotas
 from .registry import PostgresRegistry
 from .schema import brought_on
+from .signals import PostgresSignals
 from .snapshot import PostgresSnapshot
 
 BATCHES_IN_FLIGHT: Final = 2  # one is on its way while the other is committed
 
 
 class PostgresDatabase:
-    """`locks`, `registry`, `quotas` and `snapshot` in one database, which any number of nodes share. Made by `open`."""
+    """`locks`, `registry`, `quotas`, `signals` and `snapshot` in one database, which any number of nodes share.
+
+    Made by `open`.
+    """
 
     def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
         self._connections: Final = connections
@@ -23,6 +27,7 @@ class PostgresDatabase:
         self.locks: Final = PostgresStore(connections, counts, clock)
         self.registry: Final = PostgresRegistry(connections)
         self.quotas: Final = PostgresQuotas(connections)
+        self.signals: Final = PostgresSignals(connections.hosts)
         self.snapshot: Final = PostgresSnapshot(connections, clock)
 
     @classmethod
@@ -45,4 +50,5 @@ class PostgresDatabase:
 
     async def close(self) -> None:
         """Finish what is under way, refuse what comes later, let go of every connection."""
+        await self.signals.close()
         await self._connections.close()

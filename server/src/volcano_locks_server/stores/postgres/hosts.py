@@ -72,6 +72,11 @@ class Hosts:
         """The URL of the first host alone."""
         return self._hosts[0]
 
+    @property
+    def last(self) -> str:
+        """The URL of the host that was last found to be writable."""
+        return self._hosts[self._last]
+
     def leave_hanging(self, link: Link, ending: "asyncio.Future[str]") -> None:
         """Let a commit end by itself, whenever that is; then its connection ends too."""
         link.is_hung = True
