@@ -1,9 +1,10 @@
-"""Lock records in etcd: read, decide, compare on the revision of each, put.
+"""Lock records in etcd: guess or read, decide, compare on the revision of each, put.
 
-Isolation is optimistic. A batch reads its records in one linearizable transaction, reads this node's clock, and
-writes what changed in a second one that takes effect only if none of its records was written since (a record that is
-not there has revision 0). If one was, the same transaction reads them anew, and the step is called again, with a new
-instant. A batch that changes nothing is judged by what it read, which was true at one moment in between.
+Isolation is optimistic. A batch takes its records to be what this node saw last (see `recent`), or reads them in one
+linearizable transaction, then reads this node's clock, and writes what changed in a transaction that takes effect only
+if none of its records was written since (a record that is not there has revision 0). If one was, the same transaction
+reads them anew, and the step is called again, with a new instant. A batch that changes nothing is judged by what was
+read, or by guesses that a transaction without writes compares: what it says was true at one moment in between.
 
 Between the reading of the clock and the commit time may pass, but no other writer: what was judged is what is
 replaced (case 30). etcd's own leases are not used: after a change of its leader they begin anew (case 31).
@@ -28,6 +29,7 @@ from .layout import Layout, after, end_of
 from .listing import read_locks
 from .members import Members
 from .messages import Answer, Delete, Found, Guard, Put, Read
+from .recent import ABSENT, RecentRecords, Seen
 from .registry import EtcdRegistry
 
 BATCH_MAX: Final = 128  # etcd's own limit of operations and of comparisons in a transaction, unless configured
@@ -49,6 +51,7 @@ class EtcdStore:
         self._members: Final = members
         self._layout: Final = layout
         self._registry: Final = registry
+        self._recent: Final = RecentRecords()
         self._busy: Final[dict[RecordKey, asyncio.Event]] = {}
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -59,7 +62,11 @@ class EtcdStore:
             async with asyncio.timeout(UPDATE_SECONDS_MAX), self._alone(keys):
                 return await self._update(keys, step)
         except TimeoutError as error:
+            self._recent.forget_all()
             raise StoreUnavailableError("etcd_late", "etcd did not answer in time") from error
+        except StoreUnavailableError:
+            self._recent.forget_all()
+            raise
 
     async def list_locks(self, query: LockQuery) -> LockPage:
         return await read_locks(self._members, self._layout, self._clocks, query, _record)
@@ -123,44 +130,64 @@ class EtcdStore:
 
     async def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         names = dict(zip(keys, map(self._layout.lock, keys), strict=True))
-        found = await self._found(names) if keys else {}
+        seen = self._recent.guesses(names.values()) if len(keys) <= BATCH_MAX else None
+        is_guess = seen is not None
+        if seen is None:
+            seen = await self._read(names.values())
         for attempt in range(ATTEMPTS_MAX):
             now_ms = await self._clocks.now_ms()
-            known = {key: _judged(found[name], self._clocks, now_ms) for key, name in names.items()}
+            known = {key: _judged(seen[name], self._clocks, now_ms) for key, name in names.items()}
             stepped = step(known, now_ms)
-            if not stepped.changed:
-                return stepped.results
-            newer = await self._write({names[key]: record for key, record in stepped.changed.items()}, found)
+            changed = {names[key]: record for key, record in stepped.changed.items()}
+            newer = await self._write(changed, seen, seen if is_guess else changed)
+            if is_guess:
+                self._recent.told(is_right=newer is None)
             if newer is None:
                 return stepped.results
-            found.update(newer)
-            self._members.counts.conflicts += 1
+            if is_guess:
+                self._members.counts.retries += 1
+                is_guess = False
+            else:
+                self._members.counts.conflicts += 1
+            seen.update(newer)
             await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
         raise StoreUnavailableError("conflict", "other nodes kept changing the same locks: try again in a moment")
 
-    async def _found(self, names: Mapping[RecordKey, bytes]) -> dict[bytes, Found | None]:
-        found: dict[bytes, Found | None] = {}
-        for part in _parts(names.values()):
-            found.update(_by_name(part, await self._members.read(*map(Read, part))))
-        return found
+    async def _read(self, names: Iterable[bytes]) -> dict[bytes, Seen]:
+        seen: dict[bytes, Seen] = {}
+        for part in _parts(names):
+            seen.update(self._seen(part, await self._members.read(*map(Read, part))))
+        return seen
 
     async def _write(
-        self, changed: Mapping[bytes, LockRecord], found: Mapping[bytes, Found | None]
-    ) -> dict[bytes, Found | None] | None:
+        self, changed: Mapping[bytes, LockRecord], seen: Mapping[bytes, Seen], compared: Iterable[bytes]
+    ) -> dict[bytes, Seen] | None:
         """None once all is written; if nothing was, what is there now.
 
-        Only what changes is compared: what was said of the other records was true when they were read.
+        Of records that were read only those that change are compared: what was said of the others was true then. Of
+        guesses all are.
         """
-        for number, part in enumerate(_parts(changed)):
-            guards = [Guard(name, _revision(found[name])) for name in part]
-            puts = [Put(name, records.written(changed[name])) for name in part]
+        for number, part in enumerate(_parts(compared)):
+            guards = [Guard(name, seen[name].mod_revision) for name in part]
+            puts = [Put(name, records.written(changed[name])) for name in part if name in changed]
             answer = await self._members.write(guards, puts, map(Read, part))
             if answer.succeeded:
+                for put in puts:
+                    self._recent.keep(put.key, Seen(changed[put.key], answer.revision))
                 continue
             if number > 0:
                 raise StoreUnavailableError("conflict", "another node changed some of these locks meanwhile")
-            return _by_name(part, answer)
+            return self._seen(part, answer)
         return None
+
+    def _seen(self, names: Sequence[bytes], answer: Answer) -> dict[bytes, Seen]:
+        """What the reads of these found."""
+        seen = {}
+        for place, name in enumerate(names):
+            found = answer.one(place)
+            seen[name] = ABSENT if found is None else Seen(_record(found), found.mod_revision)
+            self._recent.keep(name, seen[name])
+        return seen
 
     async def _is_my_turn(self) -> bool:
         """Whether this node is the one that purges, or could become it."""
@@ -195,13 +222,11 @@ class EtcdStore:
             begin = after(page[-1].key)
 
 
-def _judged(found: Found | None, clocks: Clocks, now_ms: int) -> LockRecord | None:
+def _judged(seen: Seen, clocks: Clocks, now_ms: int) -> LockRecord | None:
     """The record, whose writer's clock must agree with ours."""
-    if found is None:
-        return None
-    record = _record(found)
-    clocks.judge(records.written_at_ms(record), now_ms)
-    return record
+    if seen.record is not None:
+        clocks.judge(records.written_at_ms(seen.record), now_ms)
+    return seen.record
 
 
 def _record(found: Found) -> LockRecord:
@@ -215,10 +240,6 @@ def _record(found: Found) -> LockRecord:
 
 def _revision(found: Found | None) -> int:
     return 0 if found is None else found.mod_revision
-
-
-def _by_name(names: Sequence[bytes], answer: Answer) -> dict[bytes, Found | None]:
-    return {name: answer.one(place) for place, name in enumerate(names)}
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:

@@ -26,7 +26,8 @@ serializable=7 bool, keys_only=8 bool, min_create_revision=12 int64
     OpAnswer: range=1 RangeAnswer
     Compare: result=1 int32, target=2 int32, key=3 bytes, mod_revision=6 int64?
     Txn: compare=1 Compare*, success=2 Op*, failure=3 Op*
-    TxnAnswer: succeeded=2 bool, responses=3 OpAnswer*
+    Header: revision=3 int64
+    TxnAnswer: header=1 Header, succeeded=2 bool, responses=3 OpAnswer*
     Authenticate: name=1 string, password=2 string
     AuthenticateAnswer: token=2 string
     StatusAnswer: version=2 string
@@ -83,10 +84,14 @@ Op = Read | Put | Delete
 
 
 class Answer(NamedTuple):
-    """Whether all guards held, and what each operation of that side found (nothing, for those that write)."""
+    """Whether all guards held, and what each operation of that side found (nothing, for those that write).
+
+    `revision` is the store's after it, and so the mod revision of what it wrote.
+    """
 
     succeeded: bool
     found: Sequence[Sequence[Found]]
+    revision: int
 
     def one(self, place: int) -> Found | None:
         """What the read of one key at `place` found."""
@@ -110,7 +115,7 @@ def txn_answer(wire: bytes) -> Answer:
         [Found(kv.key, kv.value, kv.create_revision, kv.mod_revision) for kv in response.range.kvs]
         for response in message.responses
     ]
-    return Answer(message.succeeded, found)
+    return Answer(message.succeeded, found, message.header.revision)
 
 
 def authenticate(user: str, password: str) -> bytes:
