@@ -4,11 +4,25 @@
 wall once and then counts with a clock that runs on through suspend and that nobody can step (LEASE-1): setting
 the machine's date changes no lease. What it does not promise: a wall clock that was wrong at the start stays
 wrong until a restart; the store compares it with the newest instant it remembers and refuses to go back.
+
+`Clock.call_in` is how something is done later: under a clock that a test moves, it is done when the test says so.
 """
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import Final, Protocol
+
+
+TIMER_BITE_MS: Final = 15_000
+
+
+class Timer(Protocol):
+    """Something that is to be done later."""
+
+    def cancel(self) -> None:
+        """Do it no more. No error if it was done, or cancelled before."""
+        ...
 
 
 class Clock(Protocol):
@@ -16,6 +30,10 @@ class Clock(Protocol):
 
     def now_ms(self) -> int:
         """Milliseconds since 1970, UTC; never less than the answer before."""
+        ...
+
+    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
+        """Call once in the running event loop, when `ms` milliseconds of this clock have passed, never sooner."""
         ...
 
 
@@ -38,3 +56,31 @@ class SystemClock:
 
     def now_ms(self) -> int:
         return (self._wall_minus_steady_ns + self._steady_ns()) // 1_000_000
+
+    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
+        return _InBites(self, self.now_ms() + ms, call)
+
+
+class _InBites:
+    """A timer in steps of TIMER_BITE_MS at the most: the loop's own clock stands still while the machine sleeps."""
+
+    __slots__ = ("_call", "_clock", "_due_ms", "_next")
+
+    def __init__(self, clock: SystemClock, due_ms: int, call: Callable[[], None]) -> None:
+        self._clock: Final = clock
+        self._due_ms: Final = due_ms
+        self._call: Final = call
+        self._next = self._bite(due_ms - clock.now_ms())
+
+    def cancel(self) -> None:
+        self._next.cancel()
+
+    def _bite(self, left_ms: int) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(max(1, min(left_ms, TIMER_BITE_MS)) / 1_000, self._look)
+
+    def _look(self) -> None:
+        left_ms = self._due_ms - self._clock.now_ms()
+        if left_ms <= 0:
+            self._call()
+        else:
+            self._next = self._bite(left_ms)

@@ -88,11 +88,19 @@ class ForceRelease:
 
 
 @dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Ends a lease whose grant reached nobody: the service's own word for a waiter that hung up (WAIT-5)."""
+
+    owner_digest: bytes
+    fencing_token: int
+
+
+@dataclass(frozen=True, slots=True)
 class Read:
     pass
 
 
-Command = Acquire | Renew | Release | ForceRelease | Read
+Command = Acquire | Renew | Release | ForceRelease | GiveBack | Read
 
 
 # --- what is answered -------------------------------------------------------------------------------------
@@ -187,6 +195,11 @@ def next_fencing_token(record: LockRecord | None, now_ms: int) -> int:
     return now_ms if record is None else max(record.fencing_token + 1, now_ms)
 
 
+def free_in_ms(record: LockRecord | None, now_ms: int) -> int:
+    """Milliseconds until another owner may have the lock if nothing happens; 0 where it may now."""
+    return max(0, record.expires_at_ms + GRACE_MS - now_ms) if isinstance(record, Held) else 0
+
+
 # --- the verbs --------------------------------------------------------------------------------------------
 
 
@@ -251,6 +264,20 @@ def force_release(record: LockRecord | None, _command: ForceRelease, now_ms: int
     return Decision(free, Released(record if blocks_others(record, now_ms) else None))
 
 
+def give_back(record: LockRecord | None, command: GiveBack, now_ms: int) -> Decision:
+    """WAIT-5: that very lease, and only if nobody has repeated or renewed it since it began. The token is not retired:
+    its bearer may have lost no more than a connection, and may come back with it.
+    """
+    if (
+        isinstance(record, Held)
+        and compare_digest(record.owner_digest, command.owner_digest)
+        and record.fencing_token == command.fencing_token
+        and record.renewed_at_ms == record.acquired_at_ms
+    ):
+        return Decision(Free(record.fencing_token, now_ms), Released(record))
+    return Decision(record, Released(None))
+
+
 def read(record: LockRecord | None, _command: Read, now_ms: int) -> Decision:
     """LEASE-12: held means that an acquire by another owner would be refused now."""
     if isinstance(record, Held) and blocks_others(record, now_ms):
@@ -269,6 +296,8 @@ def decide(record: LockRecord | None, command: Command, now_ms: int) -> Decision
             return release(record, command, now_ms)
         case ForceRelease():
             return force_release(record, command, now_ms)
+        case GiveBack():
+            return give_back(record, command, now_ms)
         case Read():
             return read(record, command, now_ms)
         case _:

@@ -1,6 +1,8 @@
 """What tests of this server, and of things that use it, need: a clock that the test moves, and a running server."""
 
 import asyncio
+import contextlib
+import heapq
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -11,7 +13,7 @@ from typing import Final, TextIO
 
 import uvloop
 
-from .clock import Clock
+from .clock import Clock, Timer
 from .main import Server
 from .settings import Settings
 from .stores.packets import Outbox, unpacked
@@ -21,11 +23,32 @@ START_MS: Final = 1_784_556_000_000
 
 
 class ManualClock:
-    """A clock that stands still until the test moves it. May be moved from any thread."""
+    """A clock that stands still until the test moves it. May be moved from any thread.
+
+    What was to be done by the new time (`call_in`) is done soon after the move, by the loop that asked for it, in the
+    order of the times it was due at.
+    """
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
         self._guard: Final = threading.Lock()
+        self._timers: Final[list[_ManualTimer]] = []
+        self._timers_made = 0
+
+    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
+        with self._guard:
+            self._timers_made += 1
+            due = (self._now_ms + max(0, ms), self._timers_made)
+            timer = _ManualTimer(due, asyncio.get_running_loop(), call)
+            heapq.heappush(self._timers, timer)
+            self._fire()
+        return timer
+
+    def _fire(self) -> None:
+        while self._timers and self._timers[0].due[0] <= self._now_ms:
+            timer = heapq.heappop(self._timers)
+            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits for it any more
+                timer.loop.call_soon_threadsafe(timer.fire)
 
     def now_ms(self) -> int:
         return self._now_ms
@@ -36,6 +59,7 @@ class ManualClock:
             raise ValueError(f"a clock never goes back; got {ms} ms")
         with self._guard:
             self._now_ms += ms
+            self._fire()
             return self._now_ms
 
     def set(self, now_ms: int) -> int:
@@ -44,7 +68,26 @@ class ManualClock:
             if now_ms < self._now_ms:
                 raise ValueError(f"a clock never goes back; it is {self._now_ms}, got {now_ms}")
             self._now_ms = now_ms
+            self._fire()
             return self._now_ms
+
+
+@dataclass(slots=True)
+class _ManualTimer:
+    due: tuple[int, int]  # when, and which of those that are due together
+    loop: asyncio.AbstractEventLoop
+    call: Callable[[], None] | None
+
+    def __lt__(self, other: "_ManualTimer") -> bool:
+        return self.due < other.due
+
+    def cancel(self) -> None:
+        self.call = None
+
+    def fire(self) -> None:
+        if self.call is not None:
+            self.call()
+            self.call = None
 
 
 class MemoryQuotas:
