@@ -4,6 +4,7 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple, Self
 from uuid import NAMESPACE_OID, uuid5
@@ -13,6 +14,7 @@ from conformance.history import Event, Operation, Outcome, check
 
 TTL_SECONDS = 5
 WORKERS = 16
+WORK_SECONDS_MAX = 120
 KEYS = [f"busy.{number}" for number in range(6)] + [f"left.{number}" for number in range(10)]
 CLOCK_SECONDS = 0.1  # a server that starts again reads the machine's date again, which may have been corrected
 
@@ -58,6 +60,19 @@ class Crowd:
             worker.cancel()
         await asyncio.wait(self._workers)
         await self._client.aclose()
+
+    async def work_until(self, enough: Callable[[], bool]) -> None:
+        """Let the workers go on until they have done enough to be judged by, however long the machine takes."""
+        gives_up_at = now() + WORK_SECONDS_MAX
+        while not enough() and not any(worker.done() for worker in self._workers):
+            assert now() < gives_up_at, f"{self.counted()}, {self.takeovers()} takeovers"
+            await asyncio.sleep(0.05)
+
+    def has_had(self, leases: int, takeovers: int = 0) -> bool:
+        """Whether so many were granted, so many renewed, and so many locks changed hands that had been abandoned."""
+        counted = self.counted()
+        least = min(counted["acquire", "granted"], counted["renew", "granted"])
+        return least >= leases and self.takeovers() >= takeovers
 
     async def dismiss(self) -> None:
         """Let each worker finish, then look at every lock once more. Raises what a worker raised."""

@@ -32,12 +32,9 @@ async def test_ten_kills_under_load_lose_nothing(
             await asyncio.to_thread(server.start)
             kills_in_flight += crowd.cut_off > cut_off
         await asyncio.sleep(0.5)
+        await crowd.work_until(lambda: crowd.has_had(200, takeovers=5))
+        await crowd.work_until(lambda: crowd.counted()["release", "done"] > 100)
+        await crowd.work_until(lambda: crowd.counted()["acquire", "held"] > 20)
         await crowd.dismiss()
     crowd.check()
-    counted = crowd.counted()
-    assert counted["acquire", "granted"] > 200
-    assert counted["renew", "granted"] > 200
-    assert counted["release", "done"] > 100
-    assert counted["acquire", "held"] > 20
-    assert crowd.takeovers() >= 5
     assert kills_in_flight >= KILLS / 2, "a kill while nothing is asked proves nothing"

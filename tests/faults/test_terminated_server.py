@@ -24,8 +24,6 @@ async def test_a_stop_under_load_answers_done_or_unavailable_and_loses_nothing(s
             assert time.monotonic() - began < DRAIN_SECONDS_MAX + 5
             await asyncio.to_thread(server.start)
         await asyncio.sleep(0.2)
+        await crowd.work_until(lambda: crowd.has_had(100))
         await crowd.dismiss()
     crowd.check()
-    counted = crowd.counted()
-    assert counted["acquire", "granted"] > 100
-    assert counted["renew", "granted"] > 100

@@ -56,10 +56,7 @@ async def test_what_happens_on_the_way_to_the_engine_loses_nothing(
             took = await crowd.seconds_to_a_grant(passed_at, cut_off.url)
             measured(f"{engine}: a node reaches the engine again; by itself", took)
             await asyncio.sleep(0.5)
+            await crowd.work_until(lambda: crowd.has_had(50, takeovers=3))
             await crowd.dismiss()
     crowd.check()
-    counted = crowd.counted()
-    assert counted["acquire", "granted"] > 50
-    assert counted["renew", "granted"] > 50
     assert crowd.unavailable > 0, "nobody met the fault"
-    assert crowd.takeovers() >= 3

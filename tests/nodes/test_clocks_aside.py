@@ -45,11 +45,9 @@ async def test_a_little_is_absorbed(new_nodes: Callable[..., list[ServerProcess]
         for url in urls:
             await crowd.seconds_to_a_grant(now(), url)
         await asyncio.sleep(OVER_SECONDS)
+        await crowd.work_until(lambda: crowd.grants_by_the_laziest() > 30 and crowd.takeovers() >= 3)
         await crowd.dismiss()
     crowd.check(skew_seconds=LITTLE_SECONDS)
-    granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
-    assert min(granted.values()) > 30, granted
-    assert crowd.takeovers() >= 3
 
 
 @pytest.mark.parametrize("seconds", [30, -30])
@@ -61,6 +59,7 @@ async def test_a_lot_is_refused(seconds: float, new_nodes: Callable[..., list[Se
     service_key = nodes[0].new_service_key()
     async with NodesCrowd([node.url for node in (*nodes, aside)], service_key) as crowd:
         await asyncio.sleep(2)
+        await crowd.work_until(lambda: len(crowd.grants) > 30 and crowd.unavailable > 0)
         ready = await asyncio.to_thread(asked, f"{aside.url}/readyz")
         metrics = await asyncio.to_thread(asked, f"{aside.url}/metrics")
         crowd.turn_from(aside.url)
@@ -71,8 +70,6 @@ async def test_a_lot_is_refused(seconds: float, new_nodes: Callable[..., list[Se
     assert re.search(r'cause="clock_skew"\} [1-9]', metrics.text)
     assert re.search(r"(29|30|31)\.\d s (ahead|later).*set the machines' clocks right", aside.said())
     assert {grant.url for grant in crowd.grants} == {node.url for node in nodes}
-    assert len(crowd.grants) > 30
-    assert crowd.unavailable > 0
 
 
 async def test_postgresql_alone_tells_the_time(new_nodes: Callable[..., list[ServerProcess]]) -> None:
@@ -83,9 +80,7 @@ async def test_postgresql_alone_tells_the_time(new_nodes: Callable[..., list[Ser
     urls = [node.url for node in nodes]
     async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
         await asyncio.sleep(OVER_SECONDS)
+        await crowd.work_until(lambda: crowd.grants_by_the_laziest() > 30 and crowd.takeovers() >= 3)
         await crowd.dismiss()
     crowd.check()
-    granted = {url: sum(grant.url == url for grant in crowd.grants) for url in urls}
-    assert min(granted.values()) > 30, granted
-    assert crowd.takeovers() >= 3
     assert crowd.unavailable == 0

@@ -14,6 +14,7 @@ from .crowd import NodesCrowd
 
 NODES = 3
 KILLS = {"postgresql": 5, "etcd": 2}  # over etcd, a node that starts waits until its dead self is silent
+KILLS_MAX = 12
 STOPPED_SECONDS = TTL_SECONDS + 4  # a lease that is granted just before it has passed its margin and grace then
 pytestmark = pytest.mark.real_time
 
@@ -26,7 +27,9 @@ async def test_killed_nodes_lose_nothing(
     dice = random.Random(9)
     nodes = new_nodes(*[store] * NODES)
     async with NodesCrowd([node.url for node in nodes], nodes[0].new_service_key()) as crowd:
-        for number in range(KILLS[engine]):
+        for number in range(KILLS_MAX):
+            if number >= KILLS[engine] and crowd.cut_off:  # a kill while nothing is asked proves nothing
+                break
             await asyncio.sleep(dice.uniform(0.3, 0.8))
             victim = nodes[number % NODES]
             killed_at = now()
@@ -38,12 +41,10 @@ async def test_killed_nodes_lose_nothing(
             took = await crowd.seconds_to_a_grant(begun_at, victim.url)
             measured(f"{engine}: a node was started after its kill; by itself", took)
         await asyncio.sleep(0.5)
+        await crowd.work_until(lambda: crowd.has_had(50))
         await crowd.dismiss()
     crowd.check()
-    counted = crowd.counted()
-    assert counted["acquire", "granted"] > 50
-    assert counted["renew", "granted"] > 50
-    assert crowd.cut_off > 0, "a kill while nothing is asked proves nothing"
+    assert crowd.cut_off > 0
 
 
 async def test_nodes_that_hang_lose_nothing(
@@ -70,9 +71,6 @@ async def test_nodes_that_hang_lose_nothing(
         took = await crowd.seconds_to_a_grant(went_on_at, hung.url)
         measured(f"{engine}: a node went on after {STOPPED_SECONDS} s; by itself", took)
         await asyncio.sleep(0.5)
+        await crowd.work_until(lambda: crowd.has_had(50, takeovers=3))
         await crowd.dismiss()
     crowd.check()
-    counted = crowd.counted()
-    assert counted["acquire", "granted"] > 50
-    assert counted["renew", "granted"] > 50
-    assert crowd.takeovers() >= 3

@@ -65,10 +65,9 @@ async def test_a_promotion_loses_nothing(
             measured("PostgreSQL: the standby was promoted half a second after the primary's crash", took)
         await asyncio.gather(*asking, *(crowd.call("get", key) for key in LATEST))
         await asyncio.sleep(2)
+        await crowd.work_until(lambda: crowd.has_had(100))
         await crowd.dismiss()
     crowd.check()
-    assert crowd.counted()["acquire", "granted"] > 100
-    assert crowd.counted()["renew", "granted"] > 100
     assert crowd.unavailable > 0, "nobody met the fault"
 
 
@@ -93,7 +92,6 @@ async def test_restarts_and_lost_sessions_lose_nothing(
             )
             took = await crowd.seconds_to_a_grant(ended_at)
         measured("PostgreSQL: all sessions were ended", took)
+        await crowd.work_until(lambda: crowd.has_had(100))
         await crowd.dismiss()
     crowd.check()
-    assert crowd.counted()["acquire", "granted"] > 100
-    assert crowd.counted()["renew", "granted"] > 100
