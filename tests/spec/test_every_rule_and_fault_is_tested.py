@@ -11,6 +11,7 @@ import pytest
 FAMILIES = {
     "lease.md": ["LEASE"],
     "http.md": ["HTTP", "QUOTA", "ADMIN", "OPS"],
+    "watching.md": ["LIST"],
     "sdk.md": ["SDK"],
     "cli.md": ["CLI"],
     "keeping.md": ["KEEP"],

@@ -7,7 +7,8 @@ import pytest
 
 from volcano_locks.cli import exits
 from volcano_locks_server import lease, limits, main, settings
-from volcano_locks_server.http import access, protocol, wire
+from volcano_locks_server.http import access, listing, protocol, wire
+from volcano_locks_server.stores.listing import LOOKED_AT_MAX
 
 DAY_MS = 24 * 3600 * 1_000
 NUMBERS = [
@@ -34,6 +35,11 @@ NUMBERS = [
     ("http.md", "ADMIN-9", access.CREDENTIAL_SECONDS_MAX, "seconds"),
     ("http.md", "ADMIN-10", limits.PAGE_LIMIT_MAX, ""),
     ("http.md", "ADMIN-10", limits.PAGE_LIMIT_DEFAULT, ""),
+    ("watching.md", "LIST-1", limits.LIST_LIMIT_MAX, "|"),
+    ("watching.md", "LIST-1", limits.LIST_LIMIT_DEFAULT, "|"),
+    ("watching.md", "LIST-4", LOOKED_AT_MAX, "locks for one page"),
+    ("watching.md", "LIST-8", listing.LISTS_AT_ONCE, "pages and rows at once"),
+    ("watching.md", "LIST-8", listing.LISTS_WAITING_MAX, "requests wait"),
     ("cli.md", "CLI-4", exits.USAGE, "|"),
     ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from volcano_locks_server import limits
 from volcano_locks_server.errors import LockError
+from volcano_locks_server.http.listing import after_of
 from volcano_locks_server.stores.refusals import place_of
 
 METHODS = {"get", "post", "put", "patch", "delete"}
@@ -37,7 +38,7 @@ def test_each_operation_names_every_answer_it_can_give(openapi: dict[str, Any]) 
         for method in METHODS & set(methods):
             operation = methods[method]
             expected = EVERY_OPERATION | (NEEDS_CREDENTIAL if operation["security"] else set())
-            expected |= {"429"} if path.startswith("/locks/") else set()
+            expected |= {"429"} if path.startswith("/locks") else set()
             assert expected <= set(operation["responses"]), f"{method} {path}"
 
 
@@ -64,6 +65,13 @@ def test_the_limits_are_the_servers(openapi: dict[str, Any], schemas: dict[str, 
         limits.PAGE_LIMIT_MAX,
         limits.PAGE_LIMIT_DEFAULT,
     )
+    listed = openapi["components"]["parameters"]["ListLimit"]["schema"]
+    assert (listed["minimum"], listed["maximum"], listed["default"]) == (
+        1,
+        limits.LIST_LIMIT_MAX,
+        limits.LIST_LIMIT_DEFAULT,
+    )
+    assert schemas["KeyPrefix"]["maxLength"] == limits.KEY_LENGTH_MAX
     assert set(schemas[permissions.rpartition("/")[2]]["enum"]) == limits.PERMISSIONS
 
 
@@ -72,6 +80,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "Uuid": limits.parse_request_id,
     "Holder": limits.parse_holder,
     "Name": limits.parse_name,
+    "KeyPrefix": limits.parse_key_prefix,
+    "LockCursor": after_of,
     "ProjectCursor": partial(place_of, "projects"),
     "ServiceKeyCursor": partial(place_of, "service-keys"),
 }
@@ -94,6 +104,10 @@ NEAR_MISSES = [
     "service-keys.1",
     "projects.",
     "projects.1.2",
+    "locks.a",
+    "locks.",
+    "locks..a",
+    "locksa",
 ]
 UUIDS = [
     "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
@@ -142,7 +156,7 @@ def test_every_example_fits_its_schema(openapi: dict[str, Any]) -> None:
             jsonschema.validate(example["value"], schema, cls=jsonschema.Draft202012Validator)
             assert name
             checked += 1
-    assert checked >= 5
+    assert checked >= 7
 
 
 def _media(node: Any) -> list[dict[str, Any]]:

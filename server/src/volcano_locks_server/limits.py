@@ -21,9 +21,11 @@ REQUESTS_PER_MINUTE_MAX: Final = 1_000_000_000
 KEEP_OLD_SECONDS_MAX: Final = 7 * 24 * 3600
 PAGE_LIMIT_DEFAULT: Final = 50
 PAGE_LIMIT_MAX: Final = 100
+LIST_LIMIT_DEFAULT: Final = 100
+LIST_LIMIT_MAX: Final = 500
 SHOWN_LENGTH_MAX: Final = 40
 
-PERMISSIONS: Final = frozenset({"*", "locks.manage"})
+PERMISSIONS: Final = frozenset({"*", "locks.manage", "locks.read"})
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", re.ASCII)
@@ -54,6 +56,17 @@ class LockKey(str):
                 f"letter or digit; got {shown(text)}",
             )
         return cls(text)
+
+
+def parse_key_prefix(text: str) -> str:
+    """What the keys of a list begin with: nothing, or what a key may begin with; else LockError `invalid_request`."""
+    if text and _KEY.fullmatch(text) is None:
+        raise LockError(
+            "invalid_request",
+            f"prefix must be up to {KEY_LENGTH_MAX} characters of A-Z a-z 0-9 . _ : - and start with a letter or "
+            f"digit; got {shown(text)}",
+        )
+    return text
 
 
 class OwnerToken:

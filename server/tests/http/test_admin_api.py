@@ -120,6 +120,7 @@ async def test_what_is_no_service_key_is_refused(house: House, fields: dict[str,
         (None, ["*"]),
         ([], ["*"]),
         (["locks.manage"], ["locks.manage"]),
+        (["locks.read"], ["locks.read"]),
         (["locks.manage", "*", "*"], ["*", "locks.manage"]),
     ],
 )

@@ -10,6 +10,7 @@ import pytest
 from volcano_locks_server.errors import LockError, StoreUnavailableError
 from volcano_locks_server.http import access as access_module
 from volcano_locks_server.http.access import CREDENTIAL_SECONDS_MAX, Access
+from volcano_locks_server.http.listing import Listing
 from volcano_locks_server.http.locks import LockRoutes
 from volcano_locks_server.service import LockService
 from volcano_locks_server.store import Credential
@@ -65,15 +66,16 @@ async def test_the_admin_api_takes_the_admin_token_alone(house: House) -> None:
 
 
 async def test_a_key_without_permission_is_403(house: House) -> None:
-    """HTTP-15, QUOTA-2: and it counts. Such a key cannot be made here: there is no other permission yet."""
+    """HTTP-15, QUOTA-2: and it counts. A key that may do nothing cannot be made here, but another release's can be."""
     server, registry = house.server, house.server.store.registry
     (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
     access = Access(_OneKey(key, await registry.project(house.project_id)), house.clock, ADMIN_TOKEN)
     service = LockService(server.store.locks, house.clock)
-    app = OnlyLocks(LockRoutes(service, access, server.log, server.metrics))
+    listing = Listing(server.store.locks, lambda _key: 0)
+    app = OnlyLocks(LockRoutes(service, listing, access, server.log, server.metrics))
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
-        for lock in ("a", ".bad"):
-            answer = await client.get(f"/locks/{lock}", headers={"Authorization": f"Bearer {UNKNOWN}"})
+        for path in ("/locks/a", "/locks/.bad"):
+            answer = await client.get(path, headers={"Authorization": f"Bearer {UNKNOWN}"})
             assert problem(answer) == (403, "missing_permission")
     assert answer.headers["x-ratelimit-remaining"] == "598"
 

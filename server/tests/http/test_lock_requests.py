@@ -119,7 +119,7 @@ async def test_what_is_no_key_is_refused(house: House, key: str) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        "/locks",
+        "/lock",
         "/locks/a/b",
         "/locks/a/lease/",
         "/locks/a/",
@@ -143,6 +143,8 @@ async def test_an_unknown_address_is_404(house: House, path: str) -> None:
         ("HEAD", "/locks/a", "GET, DELETE"),
         ("POST", "/locks/a", "GET, DELETE"),
         ("OPTIONS", "/locks/a", "GET, DELETE"),
+        ("POST", "/locks", "GET"),
+        ("HEAD", "/locks", "GET"),
         ("PUT", "/projects", "GET, POST"),
         ("POST", "/healthz", "GET"),
         ("DELETE", "/metrics", "GET"),

@@ -15,6 +15,7 @@ import yaml
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.http.access import Access
 from volcano_locks_server.http.app import App
+from volcano_locks_server.http.listing import Listing
 from volcano_locks_server.http.locks import LockRoutes
 from volcano_locks_server.service import LockService
 from volcano_locks_server.store import Step
@@ -145,7 +146,7 @@ async def test_a_bug_on_the_lock_routes_is_500(house: House) -> None:
     server, store = house.server, house.server.store
     service = LockService(store.locks, BrokenClock())
     access = Access(store.registry, house.clock, ADMIN_TOKEN)
-    routes = LockRoutes(service, access, server.log, server.metrics)
+    routes = LockRoutes(service, Listing(server.store.locks, lambda _key: 0), access, server.log, server.metrics)
     app = OnlyLocks(routes)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
         answer = await client.get("/locks/a", headers={"Authorization": f"Bearer {house.service_key}"})

@@ -92,6 +92,7 @@ def test_names_that_are_none(value: Any) -> None:
 def test_permissions() -> None:
     assert parse_permissions(None) == parse_permissions([]) == ("*",)
     assert parse_permissions(["locks.manage", "*", "*"]) == ("*", "locks.manage")
+    assert parse_permissions(["locks.read"]) == ("locks.read",)
     for wrong in ("*", [1], {"*": 1}, ["locks.fly"]):
         with pytest.raises(LockError, match="permissions") as caught:
             parse_permissions(wrong)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from click.testing import Result
 
-from volcano_locks import Client
+from volcano_locks import Client, PermissionDeniedError
 from volcano_locks_server.testing import RunningServer
 
 from .conftest import PROGRAM
@@ -58,6 +58,16 @@ def test_secret_alone_is_on_stdout_and_works_until_revoked(invoke: Invoke, serve
     assert invoke("key", "revoke", project, "w1").exit_code == 64
     assert invoke("key", "revoke", project, "w1", "--yes").exit_code == 0
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=secret).exit_code == 77
+
+
+def test_a_key_that_only_looks_changes_nothing(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """CLI-12, HTTP-15."""
+    secret = invoke("key", "create", project, "dashboard", "--permission", "locks.read").stdout.strip()
+    assert "locks.read" in invoke("key", "list", project).stdout
+    with Client(server.url, secret) as client:
+        assert not client.locks.get("k").held
+        with pytest.raises(PermissionDeniedError):
+            client.locks.force_release("k")
 
 
 def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:

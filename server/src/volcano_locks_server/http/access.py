@@ -51,6 +51,7 @@ class Caller:
         "good_until_ms",
         "key_id",
         "may_manage_locks",
+        "may_read_locks",
         "project_id",
         "read_at_ms",
         "requests_per_minute",
@@ -63,6 +64,7 @@ class Caller:
         self.project_id: Final = credential.project.id
         self.requests_per_minute: Final = credential.project.requests_per_minute
         self.may_manage_locks: Final = not {"*", "locks.manage"}.isdisjoint(service_key.permissions)
+        self.may_read_locks: Final = self.may_manage_locks or "locks.read" in service_key.permissions
         self.good_until_ms: Final = credential.good_until_ms
         self.read_at_ms: Final = read_at_ms
 

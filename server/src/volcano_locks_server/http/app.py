@@ -23,7 +23,8 @@ from .access import Access
 from .admin import Admin
 from .backups import BackupRoutes
 from .events import tell_failure
-from .locks import PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
+from .listing import Listing, Waiters
+from .locks import ALL_LOCKS, PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
 from .ops import Operations
 from .problems import (
     DRAINING_MESSAGE,
@@ -53,10 +54,11 @@ class App:
         log: Log,
         metrics: Metrics,
         backups: Backups | None = None,
+        waiters: Waiters = lambda _record_key: 0,
     ) -> None:
         self._log: Final = log
         self._metrics: Final = metrics
-        self._locks: Final = LockRoutes(service, access, log, metrics)
+        self._locks: Final = LockRoutes(service, Listing(store, waiters), access, log, metrics)
         self._operations: Final = Operations(store, metrics)
         self._backups: Final = BackupRoutes(backups, log)
         self._router: Final = _router(Admin(registry, access, clock, log), self._backups, self._operations, access)
@@ -74,7 +76,7 @@ class App:
             raw_path = raw_path.removeprefix(quote(scope["root_path"], safe="/:").encode())
         self._in_flight += 1
         try:
-            if raw_path.startswith(PREFIX):
+            if raw_path.startswith(PREFIX) or raw_path == ALL_LOCKS:
                 await self._locks.serve(scope, raw_path, receive, send)
             else:
                 await self._serve_rest(scope, raw_path, receive, send)

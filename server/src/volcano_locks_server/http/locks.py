@@ -1,4 +1,4 @@
-"""The lock routes: `/locks/{key}` and `/locks/{key}/lease`, plain ASGI because they are the hot path.
+"""The lock routes: `/locks/{key}`, `/locks/{key}/lease` and the list `/locks`; plain ASGI, for the hot path is here.
 
 The order of judgement is HTTP-13's: address and method, the announced size, whether the server is stopping, the
 caller. From there on the request counts and its answer tells the quota (QUOTA-2, QUOTA-3), also where the
@@ -17,6 +17,7 @@ from ..service import Denied, LockService
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
 from .events import tell, tell_failure, worth_telling
+from .listing import Listed, Listing, wants_row
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
@@ -43,6 +44,7 @@ from .wire import (
     ttl_seconds,
 )
 
+ALL_LOCKS: Final = b"/locks"
 PREFIX: Final = b"/locks/"
 _LEASE: Final = b"/lease"
 
@@ -61,16 +63,20 @@ class Operation(NamedTuple):
     on_lease: bool = False
     takes_ttl: bool = False
     granted: int = 200
+    changes_nothing: bool = False
 
 
 _ACQUIRE: Final = Operation("acquire", on_lease=True, takes_ttl=True, granted=201)
 _RENEW: Final = Operation("renew", on_lease=True, takes_ttl=True)
 _RELEASE: Final = Operation("release", on_lease=True)
-_READ: Final = Operation("read")
+_READ: Final = Operation("read", changes_nothing=True)
+_VIEW: Final = Operation("view", changes_nothing=True)
+_LIST: Final = Operation("list", changes_nothing=True)
 _FORCE_RELEASE: Final = Operation("force_release")
 
 _ON_LEASE: Final = {"POST": _ACQUIRE, "PATCH": _RENEW, "DELETE": _RELEASE}
 _ON_LOCK: Final = {"GET": _READ, "DELETE": _FORCE_RELEASE}
+_ON_ALL_LOCKS: Final = {"GET": _LIST}
 
 
 class Answer(NamedTuple):
@@ -85,7 +91,7 @@ class Answer(NamedTuple):
 class _Request:
     """One request on its way: what came, and what was found out so far."""
 
-    __slots__ = ("admission", "caller", "fault", "found", "id", "key", "operation", "raw_key", "receive")
+    __slots__ = ("admission", "caller", "fault", "found", "id", "key", "operation", "parameters", "raw_key", "receive")
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.found: Final = wanted_headers(scope)
@@ -93,6 +99,7 @@ class _Request:
         self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
         self.operation: Operation | None = None
         self.raw_key = b""
+        self.parameters: Final[bytes] = scope.get("query_string", b"")
         self.key: str | None = None
         self.caller: Caller | None = None
         self.admission: Admission | None = None
@@ -101,21 +108,22 @@ class _Request:
 class LockRoutes:
     """Serves the lock routes. `draining` turns every new request away."""
 
-    def __init__(self, service: LockService, access: Access, log: Log, metrics: Metrics) -> None:
+    def __init__(self, service: LockService, listing: Listing, access: Access, log: Log, metrics: Metrics) -> None:
         self.draining = False
         self._service: Final = service
+        self._listing: Final = listing
         self._access: Final = access
         self._log: Final = log
         self._metrics: Final = metrics
 
     async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
-        """Answer one request whose undecoded path begins with PREFIX."""
+        """Answer one request whose undecoded path is ALL_LOCKS or begins with PREFIX."""
         began = perf_counter()
         request = _Request(scope, receive)
         try:
             request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
             outcome = await self._outcome(operation, request)
-            if self._log.debug or worth_telling(operation.name, outcome):
+            if not isinstance(outcome, Listed) and (self._log.debug or worth_telling(operation.name, outcome)):
                 about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
                 tell(self._log, operation.name, outcome, about)
             answer = self._answer(operation, outcome)
@@ -130,7 +138,7 @@ class LockRoutes:
         if request.operation is not None:
             self._metrics.request(request.operation.name, answer.outcome, perf_counter() - began)
 
-    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied:
+    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied | Listed:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
         refuse_long_body(request.found.get(_CONTENT_LENGTH))
         if self.draining:
@@ -147,7 +155,10 @@ class LockRoutes:
         if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(caller.project_id, admission)):
             return denied
         try:
-            key, command = await _command(operation, request, caller)
+            _refuse_unpermitted(operation, request, caller)
+            if operation.changes_nothing and (listed := await self._listed(request, caller.project_id)) is not None:
+                return listed
+            key, command = await _command(operation, request)
         except (LockError, ClientGoneError) as error:
             denied = self._service.abandon(caller.project_id, admission)
             if denied is None or isinstance(error, ClientGoneError):
@@ -156,7 +167,17 @@ class LockRoutes:
         request.key = key
         return await self._service.perform_admitted(caller.project_id, key, command, admission)
 
-    def _answer(self, operation: Operation, outcome: Outcome | Denied) -> Answer:
+    async def _listed(self, request: _Request, project_id: str) -> Listed | None:
+        """The list or the row that is asked for; None where neither is. Raises LockError."""
+        if request.operation is _LIST:
+            return await self._listing.page(project_id, request.parameters)
+        if not request.parameters or not wants_row(request.parameters):
+            return None
+        request.operation = _VIEW
+        request.key = key = lock_key(request.raw_key)
+        return await self._listing.row(project_id, key)
+
+    def _answer(self, operation: Operation, outcome: Outcome | Denied | Listed) -> Answer:
         if isinstance(outcome, Granted):
             body = lease_body(outcome.expires_at_ms, outcome.fencing_token)
             answer = Answer(operation.granted, body, outcome.how, [])
@@ -164,6 +185,8 @@ class LockRoutes:
             answer = Answer(204, b"", "released" if outcome.ended is not None else "was_free", [])
         elif isinstance(outcome, State):
             answer = _state(outcome)
+        elif isinstance(outcome, Listed):
+            answer = Answer(200, outcome.body, "listed", [])
         elif isinstance(outcome, Refused):
             answer = _problem(outcome.code, outcome.message, None)
         else:
@@ -212,7 +235,9 @@ def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
 
 def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
     """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`."""
-    if raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
+    if raw_path == ALL_LOCKS:
+        raw_key, operations = b"", _ON_ALL_LOCKS
+    elif raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
         raw_key, operations = raw_path[len(PREFIX) : -len(_LEASE)], _ON_LEASE
     else:
         raw_key, operations = raw_path[len(PREFIX) :], _ON_LOCK
@@ -224,12 +249,19 @@ def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
     return operation, raw_key
 
 
-async def _command(operation: Operation, request: _Request, caller: Caller) -> tuple[LockKey, Command]:
-    """What the path, the headers and the body ask for, or LockError."""
-    if not caller.may_manage_locks:
+def _refuse_unpermitted(operation: Operation, request: _Request, caller: Caller) -> None:
+    """LockError where the key's permissions, or the request id, do not let the request through."""
+    if operation.changes_nothing:
+        if not caller.may_read_locks:
+            raise LockError("missing_permission", "this service key needs the permission locks.read, locks.manage or *")
+    elif not caller.may_manage_locks:
         raise LockError("missing_permission", "this service key needs the permission locks.manage or *")
     if request.fault is not None:
         raise request.fault
+
+
+async def _command(operation: Operation, request: _Request) -> tuple[LockKey, Command]:
+    """What the path, the headers and the body ask for, or LockError."""
     key = lock_key(request.raw_key)
     found = request.found
     if not operation.on_lease:

@@ -13,7 +13,7 @@ from .connection import SERVICE_KEY_VARIABLE, Connection, admin_options
 from .parameters import KEEP_OLD, KEY_LIFE
 from .questions import ask
 
-PERMISSIONS: Final = ("*", "locks.manage")
+PERMISSIONS: Final = ("*", "locks.manage", "locks.read")
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _project = click.argument("project", metavar="PROJECT")
@@ -43,7 +43,7 @@ def key() -> None:
     "permissions",
     multiple=True,
     type=click.Choice(PERMISSIONS),
-    help="What it may do; all when left out.",
+    help="What it may do: everything (*, and when left out), all with locks, or only look at them (locks.read).",
 )
 @click.option("--expires-in", type=KEY_LIFE, metavar="DURATION", help="How long it works; for ever when left out.")
 @_json
@@ -64,6 +64,7 @@ def create(
       volcano-locks key create nightly-jobs worker-1
       (umask 077; volcano-locks key create nightly-jobs worker-1 > worker.key)
       volcano-locks key create nightly-jobs ci --expires-in 90d
+      volcano-locks key create nightly-jobs dashboard --permission locks.read
     """
     body: Thing = {"name": name, "permissions": list(permissions)}
     if expires_in is not None:
