@@ -11,7 +11,7 @@ import pytest
 FAMILIES = {
     "lease.md": ["LEASE"],
     "http.md": ["HTTP", "QUOTA", "ADMIN", "OPS"],
-    "watching.md": ["LIST"],
+    "watching.md": ["LIST", "EVENT"],
     "sdk.md": ["SDK"],
     "cli.md": ["CLI"],
     "keeping.md": ["KEEP"],

@@ -9,6 +9,9 @@ from volcano_locks.cli import exits
 from volcano_locks_server import lease, limits, main, settings
 from volcano_locks_server.http import access, listing, protocol, wire
 from volcano_locks_server.stores.listing import LOOKED_AT_MAX
+from volcano_locks_server.watching import hub
+from volcano_locks_server.watching.expiries import LEASES_MAX
+from volcano_locks_server.watching.watchers import QUEUE_MAX
 
 DAY_MS = 24 * 3600 * 1_000
 NUMBERS = [
@@ -40,6 +43,11 @@ NUMBERS = [
     ("watching.md", "LIST-4", LOOKED_AT_MAX, "locks for one page"),
     ("watching.md", "LIST-8", listing.LISTS_AT_ONCE, "pages and rows at once"),
     ("watching.md", "LIST-8", listing.LISTS_WAITING_MAX, "requests wait"),
+    ("watching.md", "EVENT-3", LEASES_MAX, "leases are watched"),
+    ("watching.md", "EVENT-5", hub.RING_MAX, "events"),
+    ("watching.md", "EVENT-5", hub.RESETS_APART_MS // 1_000, "seconds"),
+    ("watching.md", "EVENT-7", hub.WATCHERS_MAX, "streams"),
+    ("watching.md", "EVENT-7", QUEUE_MAX, "events wait"),
     ("cli.md", "CLI-4", exits.USAGE, "|"),
     ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),

@@ -1,0 +1,110 @@
+"""What a command tells those who watch: a table of what was, what was asked and what is told (EVENT-2)."""
+
+import pytest
+
+from volcano_locks_server.lease import (
+    GRACE_MS,
+    MARGIN_MS,
+    Acquire,
+    Command,
+    ForceRelease,
+    Held,
+    LockRecord,
+    Read,
+    Release,
+    Renew,
+    decide,
+)
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.store import RecordKey
+from volcano_locks_server.watching import Happening, happened
+
+LOCK = RecordKey("project", LockKey("nightly"))
+MINE, OTHER = b"m" * 32, b"o" * 32
+NOW = 1_000_000
+TAKE = Acquire(MINE, 30, "host/1")
+
+
+def told(before: LockRecord | None, command: Command, now_ms: int, why: str | None = None) -> tuple[Happening, ...]:
+    after, outcome = decide(before, command, now_ms)
+    return happened(LOCK, command, before, after, outcome, now_ms=now_ms, why=why)
+
+
+HELD = decide(None, TAKE, NOW).record
+assert isinstance(HELD, Held)
+TOKEN, OVER = HELD.fencing_token, HELD.expires_at_ms + GRACE_MS
+FREE = decide(HELD, Release(MINE), NOW + 1).record
+EXPIRED = Happening("expired", LOCK, TOKEN, "host/1", OVER, "not_renewed")
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "now_ms", "expected"),
+    [
+        (None, TAKE, NOW, [Happening("acquired", LOCK, NOW, "host/1", NOW, "free", NOW + 30_000)]),
+        (FREE, Acquire(OTHER, 5), NOW + 9, [Happening("acquired", LOCK, NOW + 9, None, NOW + 9, "free", NOW + 5_009)]),
+        (HELD, TAKE, NOW + 5, [Happening("renewed", LOCK, TOKEN, "host/1", NOW + 5, "repeated", NOW + 30_005)]),
+        (
+            HELD,
+            Renew(MINE, 60, "host/2"),
+            NOW + 5,
+            [Happening("renewed", LOCK, TOKEN, "host/2", NOW + 5, "renewed", NOW + 60_005)],
+        ),
+        (HELD, Release(MINE), NOW + 7, [Happening("released", LOCK, TOKEN, "host/1", NOW + 7, "released")]),
+        (HELD, ForceRelease(), NOW + 7, [Happening("force_released", LOCK, TOKEN, "host/1", NOW + 7, "forced")]),
+        (
+            HELD,
+            Acquire(OTHER, 5),
+            OVER + 3,
+            [EXPIRED, Happening("acquired", LOCK, OVER + 3, None, OVER + 3, "taken_over", OVER + 5_003)],
+        ),
+        (HELD, Release(MINE), OVER - 1, [Happening("released", LOCK, TOKEN, "host/1", OVER - 1, "released")]),
+        (HELD, Release(MINE), OVER, [EXPIRED]),
+        (HELD, ForceRelease(), OVER, [EXPIRED]),
+        (HELD, Release(OTHER), OVER, [EXPIRED]),
+    ],
+)
+def test_what_changed_is_told_once_with_its_reason(
+    before: LockRecord | None, command: Command, now_ms: int, expected: list[Happening]
+) -> None:
+    """EVENT-2."""
+    assert list(told(before, command, now_ms)) == expected
+
+
+@pytest.mark.parametrize(
+    ("before", "command", "now_ms"),
+    [
+        (HELD, Acquire(OTHER, 30), NOW + 1),
+        (HELD, TAKE, HELD.expires_at_ms - MARGIN_MS),
+        (HELD, Renew(OTHER, 30), NOW + 1),
+        (HELD, Release(OTHER), NOW + 1),
+        (HELD, Read(), NOW + 1),
+        (None, Read(), NOW),
+        (None, Release(MINE), NOW),
+        (FREE, Release(MINE), NOW + 2),
+        (FREE, Release(OTHER), NOW + 2),
+        (FREE, ForceRelease(), NOW + 2),
+        (FREE, TAKE, NOW + 2),
+    ],
+)
+def test_refusals_reads_and_what_frees_nothing_are_not_told(
+    before: LockRecord | None, command: Command, now_ms: int
+) -> None:
+    """EVENT-2."""
+    assert told(before, command, now_ms) == ()
+
+
+def test_the_servers_own_reason_stands_instead_of_the_usual_one() -> None:
+    """EVENT-2."""
+    assert [one.why for one in told(FREE, Acquire(OTHER, 30), NOW + 9, "waited")] == ["waited"]
+    assert [one.why for one in told(HELD, Release(MINE), NOW + 9, "gave_up")] == ["gave_up"]
+    assert [one.why for one in told(HELD, Acquire(OTHER, 30), OVER, "waited")] == ["not_renewed", "waited"]
+
+
+def test_nothing_told_holds_a_digest() -> None:
+    """LEASE-15, EVENT-2: neither the fields nor the repr of what is told holds what proves an ownership."""
+    commands: list[Command] = [TAKE, Renew(MINE, 30), Release(MINE), ForceRelease(), Acquire(OTHER, 30)]
+    for command in commands:
+        for now_ms in (NOW + 1, OVER):
+            for one in told(HELD, command, now_ms):
+                assert b"mmm" not in repr(one).encode()
+                assert b"ooo" not in repr(one).encode()

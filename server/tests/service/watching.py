@@ -1,0 +1,139 @@
+"""Words for tests of what watchers are told: hubs over one memory store, and commands that are told to them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+from volcano_locks_server.lease import Command, LockRecord, Outcome, decide
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.store import RecordKey, Records, Signals, Stepped
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
+from volcano_locks_server.watching import Happening, Hub, Told, Watcher, happened
+
+PROJECT = "project"
+MINE, OTHER = b"m" * 32, b"o" * 32
+
+
+class SomeLines:
+    """Lines of a node, as long as the test says, which remember who looked at them."""
+
+    def __init__(self) -> None:
+        self.waiting: Counter[RecordKey] = Counter()
+        self.looked: list[RecordKey | None] = []
+
+    def count(self, lock: RecordKey) -> int:
+        return self.waiting[lock]
+
+    def look(self, lock: RecordKey) -> None:
+        self.looked.append(lock)
+
+    def look_all(self) -> None:
+        self.looked.append(None)
+
+
+def lock(key: str, project_id: str = PROJECT) -> RecordKey:
+    return RecordKey(project_id, LockKey(key))
+
+
+class Node:
+    """A hub over a store, and commands that are told to it as a service would."""
+
+    def __init__(self, store: MemoryStore, clock: ManualClock, signals: Signals | None = None) -> None:
+        self.clock = clock
+        self.store = store
+        self.lines = SomeLines()
+        self.hub = Hub(store, clock, self.lines, signals=signals)
+
+    async def do(self, key: str, command: Command, project_id: str = PROJECT) -> Outcome:
+        """One command, committed and told."""
+        return (await self.do_all([(key, command)], project_id))[0]
+
+    async def do_all(self, asked: Sequence[tuple[str, Command]], project_id: str = PROJECT) -> list[Outcome]:
+        """Commands of one batch."""
+        told: list[Happening] = []
+        outcomes: list[Outcome] = []
+
+        def step(records: Records, now_ms: int) -> Stepped:
+            kept: dict[RecordKey, LockRecord | None] = dict(records)
+            for key, command in asked:
+                one = lock(key, project_id)
+                before = kept[one]
+                kept[one], outcome = decide(before, command, now_ms)
+                outcomes.append(outcome)
+                told.extend(happened(one, command, before, kept[one], outcome, now_ms=now_ms))
+            return Stepped({one: record for one, record in kept.items() if record is not None}, outcomes)
+
+        await self.store.update([lock(key, project_id) for key in {key for key, _ in asked}], step)
+        if self.hub.live:
+            self.hub.tell(told)
+        return outcomes
+
+    async def watch(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Watcher:
+        watcher = Watcher(PROJECT, key=key, prefix=prefix)
+        await self.hub.watch(watcher, after=after)
+        await turns()
+        return watcher
+
+
+@asynccontextmanager
+async def nodes(count: int, clock: ManualClock) -> AsyncIterator[tuple[SignalBus, list[Node]]]:
+    """Nodes over one memory store, joined by a bus."""
+    bus, store = SignalBus(), MemoryStore(clock)
+    signals = [MemorySignals(bus) for _ in range(count)]
+    made = [Node(store, clock, one) for one in signals]
+    for node in made:
+        node.hub.start()
+    for node in made:
+        assert node.hub._neighbours is not None
+        await node.hub._neighbours.heard_by_all()
+        del node.lines.looked[:]
+    yield bus, made
+    for node, one in zip(made, signals, strict=True):
+        await node.hub.close()
+        await one.close()
+
+
+async def moved(clock: ManualClock, ms: int) -> None:
+    """Move the clock, and let what is due be done."""
+    clock.advance(ms)
+    await turns()
+
+
+def timers(clock: ManualClock) -> int:
+    """How many wait for the clock."""
+    return sum(timer.call is not None for timer in clock._timers)
+
+
+async def turns(count: int = 20) -> None:
+    """Let the loop go round: what was told is heard, what was asked of the memory store is answered."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for what comes by itself within a few hundredths of a second."""
+    async with asyncio.timeout(5):
+        while not true():
+            await asyncio.sleep(0.002)
+
+
+def taken(watcher: Watcher) -> list[Told]:
+    """What the watcher would be given now."""
+    watcher.poke()
+    coroutine = watcher.take()
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        given: list[Told] = stop.value
+        return given
+    raise AssertionError("a watcher that was poked does not wait")
+
+
+def words(watcher: Watcher) -> list[str]:
+    """What it would be given now, in a word each: `acquired nightly`, or `reset missed`."""
+    return [
+        f"reset {told.why}" if told.happening is None else f"{told.happening.kind} {told.happening.lock.key}"
+        for told in taken(watcher)
+    ]
