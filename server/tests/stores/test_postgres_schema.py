@@ -3,6 +3,7 @@ wrong; and settings of the database that change nothing.
 """
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 
 import psycopg
@@ -12,12 +13,12 @@ from tests.engines import postgres
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import GRACE_MS, Free, LockRecord
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.postgres import PostgresDatabase, locks, migrate, schema
+from volcano_locks_server.stores.postgres import PostgresDatabase, listing, locks, migrate, rows, schema
 from volcano_locks_server.stores.postgres.address import HOSTS_MAX, hosts_of
 from volcano_locks_server.stores.postgres.schema import Migration, migrations
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, held, key, put
+from .deeds import PROJECT, found, held, key, put
 from .test_sqlite_schema import WRONG
 
 SOURCE = "CREATE TABLE volcano_locks.{} (a integer)"
@@ -117,20 +118,28 @@ async def test_a_wrong_record_is_not_written_and_takes_its_batch_with_it(
     assert await found(opened.locks, key("good"), key("wrong")) == [None, None]
 
 
-async def test_count_and_purge_use_the_index_and_its_grace_is_the_rules(
+async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(
     opened: PostgresDatabase, database: str
 ) -> None:
-    """LEASE-13: neither may ever walk through all records."""
-    assert f"+ {GRACE_MS})" in locks._FREE_FROM
+    """LEASE-13, LIST-4: none may ever walk through all records."""
+    assert f"+ {GRACE_MS})" in rows.FREE_FROM
     many = [(key(f"k{number}"), Free(1, 1)) for number in range(2_000)]
     await put(opened.locks, *many)
     with psycopg.connect(database) as connection:
         connection.execute("SET enable_seqscan = off")
-        for sql in (locks.COUNT_HELD, locks.PURGE):
-            text = sql.replace("$1", "0").replace("$2", "1")
+        for sql, first, index in (
+            (locks.COUNT_HELD, "0", "lock_by_free_from"),
+            (locks.PURGE, "0", "lock_by_free_from"),
+            (listing.FEW_HELD, "0", "lock_by_free_from"),
+            (listing.HELD, f"'{PROJECT}'", "lock_by_free_from"),
+            (listing.BY_KEY, f"'{PROJECT}'", "Index Scan using lock_pkey"),
+        ):
+            values = {"$1": first, "$2": "1" if first == "0" else "'a'", "$3": "'b'", "$4": "10", "$5": "0"}
+            text = re.sub(r"\$\d", lambda place: values[place[0]], sql)  # noqa: B023 - called here and now
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text}"))
-            assert "lock_by_free_from" in plan
+            assert index in plan
             assert "Seq Scan on lock" not in plan
+            assert sql != listing.BY_KEY or "Sort" not in plan
 
 
 @pytest.mark.parametrize(

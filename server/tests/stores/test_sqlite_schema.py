@@ -7,7 +7,7 @@ import pytest
 
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import GRACE_MS, Free, Held, LockRecord
-from volcano_locks_server.stores.sqlite import SqliteFile, connection, locks
+from volcano_locks_server.stores.sqlite import SqliteFile, connection, listing, locks, rows
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import digest, found, held, key, put
@@ -101,14 +101,22 @@ async def test_a_row_is_held_or_free_and_nothing_between(path: Path, clock: Manu
     await file.close()
 
 
-async def test_count_and_purge_use_the_index_and_its_grace_is_the_rules(path: Path, clock: ManualClock) -> None:
-    """LEASE-13: neither may ever walk through all records."""
-    assert f"+ {GRACE_MS})" in locks._FREE_FROM
+async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(path: Path, clock: ManualClock) -> None:
+    """LEASE-13, LIST-4: none may ever walk through all records."""
+    assert f"+ {GRACE_MS})" in rows.FREE_FROM
     file = await SqliteFile.open(path, clock)
-    for sql in (locks.COUNT_HELD, locks.PURGE):
+    for sql, index in (
+        (locks.COUNT_HELD, "lock_by_free_from (<expr>>?)"),
+        (locks.PURGE, "lock_by_free_from (<expr><?)"),
+        (listing.FEW_HELD, "lock_by_free_from (<expr>>?)"),
+        (listing.HELD, "lock_by_free_from (<expr>>?)"),
+        (listing.BY_KEY, "(project_id=? AND key>? AND key<?)"),
+    ):
+        values = dict.fromkeys("12345", 1) if "?1" in sql else (1,) * sql.count("?")
         plan = await file._writer.run(
-            lambda sql=sql: list(file._connection.execute(f"EXPLAIN QUERY PLAN {sql}", (1,) * sql.count("?")))
+            lambda sql=sql, values=values: list(file._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values))
         )
-        assert any("lock_by_free_from" in row[3] for row in plan)
-        assert not any(row[3].startswith("SCAN") for row in plan)
+        assert any(index in row[3] for row in plan), plan
+        assert not any(row[3].startswith("SCAN lock") for row in plan)
+        assert sql != listing.BY_KEY or not any("TEMP B-TREE" in row[3] for row in plan)
     await file.close()

@@ -14,20 +14,20 @@ from ...store import LockPage, LockQuery
 from ..listing import LOOKED_AT_MAX, key_range, looked_at_max, page_of
 from .rows import FREE_FROM, read_range
 
-_FEW_HELD: Final = f"SELECT count(*) <= ?2 FROM (SELECT 1 FROM lock WHERE {FREE_FROM} > ?1 LIMIT ?2 + 1)"
+FEW_HELD: Final = f"SELECT count(*) <= ?2 FROM (SELECT 1 FROM lock WHERE {FREE_FROM} > ?1 LIMIT ?2 + 1)"
 _IN_RANGE: Final = "project_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4"
-_BY_KEY: Final = f"SELECT * FROM lock WHERE {_IN_RANGE}"
-_HELD: Final = f"SELECT * FROM lock INDEXED BY lock_by_free_from WHERE {FREE_FROM} > ?5 AND {_IN_RANGE}"
+BY_KEY: Final = f"SELECT * FROM lock WHERE {_IN_RANGE}"
+HELD: Final = f"SELECT * FROM lock INDEXED BY lock_by_free_from WHERE {FREE_FROM} > ?5 AND {_IN_RANGE}"
 
 
 def read_locks(connection: apsw.Connection, query: LockQuery, now_ms: int) -> LockPage:
     """The page at `now_ms`; nobody writes meanwhile."""
-    if query.held and connection.execute(_FEW_HELD, (now_ms, LOOKED_AT_MAX)).get:
+    if query.held and connection.execute(FEW_HELD, (now_ms, LOOKED_AT_MAX)).get:
         asked_for = query.limit + 1
-        found = _found(connection, _HELD, query, asked_for, now_ms)
+        found = _found(connection, HELD, query, asked_for, now_ms)
     else:
         asked_for = looked_at_max(query)
-        found = _found(connection, _BY_KEY, query, asked_for)
+        found = _found(connection, BY_KEY, query, asked_for)
     return page_of(query, found, now_ms, asked_for=asked_for)
 
 
