@@ -4,7 +4,6 @@ What is copied is read back from the target and compared, so that "copied" is so
 told on stderr, for those who wait; no URL is shown with its password, and no digest is shown at all.
 """
 
-import asyncio
 import hashlib
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from volcano_locks.cli.exits import INTERNAL, UNAVAILABLE, USAGE, Stop
+from volcano_locks.cli.loop import run_to_end
 from volcano_locks.cli.output import json_line, line, message
 
 from .running import explained
@@ -66,7 +66,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
       70  the copy is not what was read: do not use it
     """
     with explained():
-        counted = asyncio.run(_copy(source, target))
+        counted = run_to_end(lambda: _copy(source, target))
     if as_json:
         json_line(counted)
     else:

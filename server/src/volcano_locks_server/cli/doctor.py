@@ -1,10 +1,9 @@
 """`volcano-locks doctor`: what is wrong with a store, and what to do about it (CLI-25)."""
 
-import asyncio
-
 import click
 
 from volcano_locks.cli.exits import NOT_DONE, USAGE, Stop
+from volcano_locks.cli.loop import run_to_end
 from volcano_locks.cli.output import json_line, line
 
 from .running import explained, store_url
@@ -37,7 +36,7 @@ def doctor(store: str | None, as_json: bool) -> None:
     with explained():
         url = store_url(store)
         try:
-            findings = asyncio.run(examine(url))
+            findings = run_to_end(lambda: examine(url))
         except ValueError as error:
             raise Stop(f"--store: {error}", USAGE) from None
     good = all(finding.good for finding in findings)

@@ -1,10 +1,9 @@
 """`volcano-locks migrate`: bring a store's schema to this release's version (CLI-24)."""
 
-import asyncio
-
 import click
 
 from volcano_locks.cli.exits import USAGE, Stop
+from volcano_locks.cli.loop import run_to_end
 from volcano_locks.cli.output import json_line, line
 
 from .running import explained, store_url
@@ -36,7 +35,7 @@ def migrate(store: str | None, as_json: bool) -> None:
     with explained():
         url = store_url(store)
         try:
-            before, after = asyncio.run(migrate_store(url))
+            before, after = run_to_end(lambda: migrate_store(url))
         except ValueError as error:
             raise Stop(f"--store: {error}", USAGE) from None
     if as_json:

@@ -22,4 +22,6 @@ def main() -> None:
             "volcano-locks: the command line needs its extra; install it with: pip install 'volcano-locks[cli]'\n"
         )
         raise SystemExit(64) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
     app()

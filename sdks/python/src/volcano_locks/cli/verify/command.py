@@ -9,6 +9,7 @@ import click
 
 from volcano_locks.cli import exits, output
 from volcano_locks.cli.connection import Connection, service_options
+from volcano_locks.cli.loop import run_to_end
 from volcano_locks.cli.parameters import Duration
 from volcano_locks.cli.problems import explained
 
@@ -54,7 +55,7 @@ def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection)
     with explained(connection), connection.client(HELLO_SECONDS_MAX) as client:
         client.locks.get("volcano-locks-verify")
     telling = _Telling(checks, ttl, lines=not as_json)
-    results = asyncio.run(_results(connection, checks, ttl, telling))
+    results = run_to_end(lambda: _results(connection, checks, ttl, telling))
     failed = [result for result in results if not result.holds]
     if as_json:
         output.json_line(_as_json(connection, results))
