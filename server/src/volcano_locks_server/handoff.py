@@ -1,0 +1,208 @@
+"""What one batch does for those who wait in line: the pure part.
+
+The theory. A lock is handed on where it becomes free: in the very step that frees it. So a release and the next grant
+are one commit, nobody gets in between, and a waiter hears of its grant one commit after the release was asked for.
+When a batch is built, the waiters of its keys are written down (`Heads`). Each run of the step folds the commands
+over the records, and before and after each command those at the head of that key's line are served for as long as the
+lock is free (WAIT-4). A command that would find the lock free therefore finds that the first in line has it.
+
+The contract. A `Serving` is one run of a step: it changes nothing outside itself, so a store may run the step again.
+What it found is its report; whoever owns the lines acts on the report of the run that was committed. Where nothing is
+known of the commit, `Serving.grants` of all runs are the grants that may have become true (WAIT-9).
+"""
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hmac import compare_digest
+from typing import Final, NamedTuple
+
+from .lease import (
+    HELD,
+    Acquire,
+    Command,
+    GiveBack,
+    Granted,
+    Held,
+    LockRecord,
+    Outcome,
+    Refused,
+    Released,
+    Renew,
+    acquire,
+    blocks_others,
+    free_in_ms,
+)
+from .lease import Release as _Release
+from .lease import decide as decide_command
+from .lease import owns
+from .store import RecordKey
+
+
+class Asked(NamedTuple):
+    """A command on its way. `owner_only`: it may pass only if its token owns the lock (QUOTA-5). `place` is that of
+    an acquire that waits (an object of the lines, told apart by identity).
+    """
+
+    command: Command
+    owner_only: bool = False
+    place: object | None = None
+
+
+def decide(record: LockRecord | None, asked: Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:
+    """The lease's rule; None where only an owner may pass and this is none."""
+    if asked.owner_only and not (
+        isinstance(asked.command, Renew | _Release) and owns(record, asked.command.owner_digest, now_ms)
+    ):
+        return record, None
+    return decide_command(record, asked.command, now_ms)
+
+
+class Head(NamedTuple):
+    """A waiter as a batch sees it. `maybe`: a batch that failed may have granted it the lock."""
+
+    place: object
+    acquire: Acquire
+    maybe: bool
+
+
+class Heads(NamedTuple):
+    """Who waits for one key, in order, and how many of them this batch may grant the lock to."""
+
+    waiting: tuple[Head, ...]
+    grants_max: int
+
+
+class Served(NamedTuple):
+    """What came of one waiter, at the store's time `at_ms`."""
+
+    key: RecordKey
+    place: object
+    owner_digest: bytes
+    outcome: Granted | Refused
+    at_ms: int
+
+
+class Deed(NamedTuple):
+    """One command as it was judged: what was before, what is after. For whoever tells others of it."""
+
+    key: RecordKey
+    command: Command
+    before: LockRecord | None
+    after: LockRecord | None
+    outcome: Outcome | None
+    at_ms: int
+
+
+class LineReport(NamedTuple):
+    """How a lock that is waited for stands after the step: free to others in `free_in_ms` (0: now, and left for
+    others than this node's waiters), and the fencing token of its record.
+    """
+
+    free_in_ms: int
+    fencing_token: int
+
+
+@dataclass(slots=True)
+class Report:
+    """What a run did besides answering its commands. `touched`: tokens that repeated or renewed their lease."""
+
+    served: list[Served] = field(default_factory=list)
+    lines: dict[RecordKey, LineReport] = field(default_factory=dict)
+    touched: set[tuple[RecordKey, bytes]] = field(default_factory=set)
+    deeds: list[Deed] = field(default_factory=list)
+
+
+class Serving:
+    """One run of a batch's step (`commit.Judge`)."""
+
+    def __init__(self, heads: Mapping[RecordKey, Heads], *, watched: bool) -> None:
+        self._waiting: Final = {key: deque(mine.waiting) for key, mine in heads.items()}
+        self._maybe: Final = {key for key, mine in heads.items() if any(head.maybe for head in mine.waiting)}
+        self._grants_left: Final = {key: mine.grants_max for key, mine in heads.items()}
+        self._outcomes: Final[dict[int, Outcome]] = {}
+        self._watched: Final = watched
+        self._report: Final = Report()
+
+    @property
+    def grants(self) -> list[Served]:
+        """The grants of this run so far."""
+        return [one for one in self._report.served if isinstance(one.outcome, Granted)]
+
+    def report(self) -> Report:
+        return self._report
+
+    def judge(
+        self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
+    ) -> tuple[LockRecord | None, Outcome | None]:
+        """Serve the line, judge the command, serve the line again."""
+        waiting = self._waiting.get(key)
+        before = record if not waiting else self._serve(key, waiting, record, now_ms)
+        after, outcome = self._judged(key, before, asked, now_ms)
+        if self._watched:
+            self._report.deeds.append(Deed(key, asked.command, before, after, outcome, now_ms))
+        if waiting is not None:
+            after = self._serve(key, waiting, after, now_ms)
+            fencing_token = 0 if after is None else after.fencing_token
+            self._report.lines[key] = LineReport(free_in_ms(after, now_ms), fencing_token)
+        return after, outcome
+
+    def _judged(
+        self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
+    ) -> tuple[LockRecord | None, Outcome | None]:
+        command, place = asked.command, asked.place
+        if place is not None and (served := self._outcomes.get(id(place))) is not None:
+            return record, served
+        if isinstance(command, Acquire) and self._waiting.get(key) and not blocks_others(record, now_ms):
+            return record, HELD  # free for other nodes' waiters: nobody passes those who wait (WAIT-4, WAIT-10)
+        if isinstance(command, GiveBack) and (key, command.owner_digest) in self._report.touched:
+            return record, Released(None)
+        after, outcome = decide(record, asked, now_ms)
+        if isinstance(outcome, Granted) and outcome.how in ("repeated", "renewed"):
+            assert isinstance(command, Acquire | Renew)
+            self._report.touched.add((key, command.owner_digest))
+        if place is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
+            self._tell_joined(key, place, command, outcome, now_ms)
+        return after, outcome
+
+    def _tell_joined(
+        self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int
+    ) -> None:
+        """What a waiter's own acquire was answered at once: all but that the lock is held (WAIT-2)."""
+        if outcome is HELD:
+            return
+        waiting = self._waiting.get(key, ())
+        for head in waiting:
+            if head.place is place:
+                self._waiting[key].remove(head)
+                break
+        self._tell(key, place, command, outcome, now_ms)
+
+    def _serve(
+        self, key: RecordKey, waiting: deque[Head], record: LockRecord | None, now_ms: int
+    ) -> LockRecord | None:
+        """Grant the lock to the first in line, if it is free; tell one who has it without knowing."""
+        if key in self._maybe and isinstance(record, Held) and blocks_others(record, now_ms):
+            for head in waiting:
+                if head.maybe and compare_digest(head.acquire.owner_digest, record.owner_digest):
+                    waiting.remove(head)
+                    return self._judge_head(key, head, record, now_ms)
+        while waiting and self._grants_left[key] and not blocks_others(record, now_ms):
+            record = self._judge_head(key, waiting.popleft(), record, now_ms)
+        return record
+
+    def _judge_head(self, key: RecordKey, head: Head, record: LockRecord | None, now_ms: int) -> LockRecord | None:
+        after, outcome = acquire(record, head.acquire, now_ms)
+        assert isinstance(outcome, Granted | Refused)
+        if isinstance(outcome, Granted):
+            self._grants_left[key] -= 1
+        if self._watched:
+            self._report.deeds.append(Deed(key, head.acquire, record, after, outcome, now_ms))
+        self._tell(key, head.place, head.acquire, outcome, now_ms)
+        return after
+
+    def _tell(
+        self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int
+    ) -> None:
+        self._outcomes[id(place)] = outcome
+        self._report.served.append(Served(key, place, command.owner_digest, outcome, now_ms))
