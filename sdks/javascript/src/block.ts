@@ -10,6 +10,10 @@
  * - it succeeded and owned the lock throughout, but the release was not confirmed: its result. The work was
  *   protected, and to report it as failed would invite doing it twice; the lock frees itself at its expiry, and
  *   `guard.releaseError` says why.
+ *
+ * A block that is to hold the lock for longer than its body took does not release: it renews once, to the rest of that
+ * time, and leaves the lease to expire, so that a job of 200 ms does not run again on a host whose clock fires a little
+ * later (SDK-12). A renewal that fails then counts like a failed release.
  */
 
 import type { Clock } from "./clock.ts";
@@ -17,7 +21,7 @@ import { attach, LockHeldError, LockOwnershipLostError, type VolcanoError } from
 import type { Flows, Granted } from "./flows.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
 import type { Lease } from "./lease.ts";
-import { newUuid } from "./messages.ts";
+import { newUuid, TTL_SECONDS_MIN } from "./messages.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;
@@ -35,35 +39,47 @@ export interface Means {
   readonly clock: Clock;
   readonly timeoutSeconds: number;
   readonly signal: AbortSignal | undefined;
+  /** How long the lock is kept from its grant on, however soon the body ends. */
+  readonly holdAtLeastSeconds: number;
   acquire(): Promise<Renewed>;
   /** The lease that `granted` prolongs `lease` to. */
   prolonged(lease: Lease, granted: Granted): Lease;
 }
 
+/** How a block ended, for what is built of blocks. */
+export interface BlockEnd<T> {
+  readonly result: WithLockResult<T>;
+  /** Whether the block was entered and what its result tells is the loss of its own lease. */
+  readonly lost: boolean;
+  /** Why it was not entered, where that was contention. */
+  readonly held: LockHeldError | null;
+}
+
 type Outcome<T> = { readonly data: T } | { readonly thrown: unknown };
 
 /** Never rejects. */
-export async function runBlock<T>(
-  means: Means,
-  body: (guard: LockGuard) => T | PromiseLike<T>,
-): Promise<WithLockResult<T>> {
+export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | PromiseLike<T>): Promise<BlockEnd<T>> {
   let hold: Hold;
   try {
     const { lease, granted } = await means.acquire();
     // From here to the body nothing awaits: there is no moment in which a lease has no keeper.
     hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random());
   } catch (error) {
-    if (error instanceof LockHeldError) return { acquired: false, data: null, error: null };
-    return { acquired: false, data: null, error: error as VolcanoError };
+    const outside = { acquired: false, data: null } as const;
+    if (error instanceof LockHeldError) return { result: { ...outside, error: null }, lost: false, held: error };
+    return { result: { ...outside, error: error as VolcanoError }, lost: false, held: null };
   }
+  const begins = means.signal?.aborted !== true;
+  const heldUntil = begins ? means.clock.now() + means.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
   const kept = keep(hold, means.clock, (lease, seconds, signal) => renewOnce(means, lease, seconds, signal));
   let releaseError: VolcanoError | null = null;
   const outcome = await inBody(body, new LockGuard(hold, () => releaseError), hold, means.signal);
   hold.leave();
   await kept;
-  const left = await release(means, hold);
+  const left = await leave(means, hold, heldUntil);
   releaseError = left.releaseError;
-  return resultOf(outcome, left.loss, releaseError);
+  const result = resultOf(outcome, left.loss, releaseError);
+  return { result, lost: left.loss !== null && result.error === left.loss, held: null };
 }
 
 async function inBody<T>(
@@ -90,28 +106,38 @@ async function renewOnce(means: Means, lease: Lease, timeoutSeconds: number, sig
   return { lease: means.prolonged(lease, granted), granted };
 }
 
-/** The release at the end: bounded in time, of a lost lease also quiet, and none if the service told of the loss. */
-async function release(
+/**
+ * The release at the end: bounded in time, of a lost lease also quiet, and none if the service told of the loss. Where
+ * the lock is to be held until `heldUntil`, the last renewal in its place.
+ */
+async function leave(
   means: Means,
   hold: Hold,
+  heldUntil: number,
 ): Promise<{ loss: LockOwnershipLostError | null; releaseError: VolcanoError | null }> {
   const loss = hold.loss();
   if (loss !== null && loss.status !== null) return { loss, releaseError: null };
   const now = means.clock.now();
   const lostUntil = now + RELEASE_LOST_SECONDS_MAX;
-  const heldUntil = Math.max(Math.min(now + RELEASE_SECONDS_MAX, hold.deadline), lostUntil);
+  const ownedUntil = Math.max(Math.min(now + RELEASE_SECONDS_MAX, hold.deadline), lostUntil);
   const pace = {
     requestId: newUuid(),
     timeoutSeconds: means.timeoutSeconds,
-    until: loss === null ? heldUntil : lostUntil,
+    until: loss === null ? ownedUntil : lostUntil,
   };
   try {
-    await means.flows.release(hold.lease, pace);
+    if (loss === null && now < heldUntil) await means.flows.renew(hold.lease, restSeconds(heldUntil - now), pace);
+    else await means.flows.release(hold.lease, pace);
   } catch (error) {
     if (error instanceof LockOwnershipLostError) return { loss: loss ?? error, releaseError: null };
     return { loss, releaseError: error as VolcanoError };
   }
   return { loss, releaseError: null };
+}
+
+/** The shortest lease that lasts so long; what a sum of fractions added below a microsecond is no second more. */
+function restSeconds(seconds: number): number {
+  return Math.max(TTL_SECONDS_MIN, Math.ceil(Math.round(seconds * 1e6) / 1e6));
 }
 
 function resultOf<T>(

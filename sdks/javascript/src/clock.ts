@@ -21,9 +21,9 @@ export interface Clock {
   now(): number;
   /**
    * Calls `wake` once, later than this call and not before `now() >= until`; what it returns takes that back.
-   * Keeps no process alive.
+   * Keeps no process alive, unless it is `awaited` by the caller.
    */
-  at(until: number, wake: () => void): () => void;
+  at(until: number, wake: () => void, awaited?: boolean): () => void;
   /** Rest before the caller's own next attempt, which keeps the process alive. Ends early when `signal` aborts. */
   pause(seconds: number, signal?: AbortSignal): Promise<void>;
 }
@@ -45,7 +45,7 @@ export class SystemClock implements Clock {
     return this.#seconds;
   }
 
-  at(until: number, wake: () => void): () => void {
+  at(until: number, wake: () => void, awaited = false): () => void {
     let timer: Timer;
     const nap = (): void => {
       timer = setTimeout(
@@ -55,7 +55,7 @@ export class SystemClock implements Clock {
         },
         napMs(until - this.now()),
       );
-      unref(timer);
+      if (!awaited) unref(timer);
     };
     nap();
     return () => clearTimeout(timer);
@@ -81,17 +81,25 @@ export class SystemClock implements Clock {
   }
 }
 
-/** Resolves once `clock` shows `until`, or `signal` aborts, whichever is first. Keeps no process alive. */
-export function restUntil(clock: Clock, until: number, signal: AbortSignal): Promise<void> {
+/**
+ * Resolves once `clock` shows `until`, or `signal` aborts, whichever is first. Keeps no process alive, unless it is
+ * `awaited` by the caller.
+ */
+export function restUntil(
+  clock: Clock,
+  until: number,
+  signal: AbortSignal | undefined,
+  awaited = false,
+): Promise<void> {
   return new Promise((resolve) => {
-    if (signal.aborted) return resolve();
+    if (signal?.aborted) return resolve();
     const done = (): void => {
       cancel();
-      signal.removeEventListener("abort", done);
+      signal?.removeEventListener("abort", done);
       resolve();
     };
-    const cancel = clock.at(until, done);
-    signal.addEventListener("abort", done);
+    const cancel = clock.at(until, done, awaited);
+    signal?.addEventListener("abort", done);
   });
 }
 

@@ -67,8 +67,7 @@ export class Flows {
     let uncertain = false;
     const once = async (): Promise<Granted> => {
       try {
-        const timeoutSeconds = Math.min(pace.timeoutSeconds, ttlSeconds);
-        return await this.#granted("POST", 201, owner, ttlSeconds, { ...pace, timeoutSeconds });
+        return inTime(owner, await this.acquireOnce(owner, ttlSeconds, 0, pace), this.#clock, pace);
       } catch (error) {
         uncertain ||= mayHaveBeenServed(error);
         throw error;
@@ -77,14 +76,37 @@ export class Flows {
     try {
       return await this.#retried(once, pace);
     } catch (error) {
-      if (uncertain) attach(error, await this.#giveUp(owner));
+      if (uncertain) attach(error, await this.giveUp(owner));
       throw error;
+    }
+  }
+
+  /**
+   * One request for a lease, which the service may keep in the lock's line for `waitSeconds`. The deadline it grants
+   * may have passed before the answer came: nothing here looks.
+   */
+  acquireOnce(owner: Owner, ttlSeconds: number, waitSeconds: number, pace: Pace): Promise<Granted> {
+    const timeoutSeconds = waitSeconds + Math.min(pace.timeoutSeconds, ttlSeconds);
+    const more = waitSeconds > 0 ? { waitSeconds } : {};
+    return this.#granted("POST", 201, owner, ttlSeconds, { ...pace, timeoutSeconds }, more);
+  }
+
+  /** Not cut short by the caller's signal; why it failed is attached to the acquire's error, which is what is told. */
+  async giveUp(owner: Owner): Promise<VolcanoError | null> {
+    const pace = { requestId: newUuid(), timeoutSeconds: GIVE_UP_SECONDS_MAX };
+    try {
+      await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token });
+      return null;
+    } catch (error) {
+      return error as VolcanoError;
     }
   }
 
   /** The same lease with a new expiry; it keeps its fencing token and its owner token. */
   renew(owner: Owner, ttlSeconds: number, pace: Pace): Promise<Granted> {
-    return this.#retried(() => this.#granted("PATCH", 200, owner, ttlSeconds, pace), pace);
+    const once = async (): Promise<Granted> =>
+      inTime(owner, await this.#granted("PATCH", 200, owner, ttlSeconds, pace), this.#clock, pace);
+    return this.#retried(once, pace);
   }
 
   /**
@@ -125,13 +147,12 @@ export class Flows {
     owner: Owner,
     ttlSeconds: number,
     pace: Pace,
+    more: Pick<LockRequest, "waitSeconds"> = {},
   ): Promise<Granted> {
     const deadline = this.#clock.now() + ttlSeconds;
-    const answer = await this.#ask(method, leasePath(owner.key), status, pace, { token: owner.token, ttlSeconds });
-    const term = grantedTerm(answer, pace.requestId);
-    if (this.#clock.now() < deadline) return { ...term, deadline };
-    const late = `the lease of ${owner.key} had run out before the answer that granted it came`;
-    throw new LateAnswerError(late, { requestId: pace.requestId });
+    const { key, token } = owner;
+    const answer = await this.#ask(method, leasePath(key), status, pace, { token, ttlSeconds, ...more });
+    return { ...grantedTerm(answer, pace.requestId), deadline };
   }
 
   async #ask(
@@ -139,7 +160,7 @@ export class Flows {
     path: string,
     status: number,
     pace: Pace,
-    more: Pick<LockRequest, "token" | "ttlSeconds"> = {},
+    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds"> = {},
   ): Promise<Answer> {
     const timeoutSeconds = Math.min(pace.timeoutSeconds, (pace.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
     const request: LockRequest = { method, path, requestId: pace.requestId, timeoutSeconds, ...more };
@@ -161,17 +182,6 @@ export class Flows {
       }
     }
   }
-
-  /** Not cut short by the caller's signal; why it failed is attached to the acquire's error, which is what is told. */
-  async #giveUp(owner: Owner): Promise<VolcanoError | null> {
-    const pace = { requestId: newUuid(), timeoutSeconds: GIVE_UP_SECONDS_MAX };
-    try {
-      await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token });
-      return null;
-    } catch (error) {
-      return error as VolcanoError;
-    }
-  }
 }
 
 /** A valid key needs no escaping. */
@@ -183,12 +193,19 @@ function lockPath(key: string): string {
   return `/locks/${key}`;
 }
 
+function inTime(owner: Owner, granted: Granted, clock: Clock, pace: Pace): Granted {
+  if (clock.now() < granted.deadline) return granted;
+  const late = `the lease of ${owner.key} had run out before the answer that granted it came`;
+  throw new LateAnswerError(late, { requestId: pace.requestId });
+}
+
 function worthAnotherTry(error: unknown): boolean {
   if (error instanceof LateAnswerError) return false;
   return error instanceof TransportError || error instanceof UnavailableError;
 }
 
-function mayHaveBeenServed(error: unknown): boolean {
+/** Whether a request that failed so may have been served all the same. */
+export function mayHaveBeenServed(error: unknown): boolean {
   if (error instanceof TransportError) return error.requestSent;
   if (error instanceof VolcanoError) return error instanceof ServerError || error.status === REQUEST_TIMEOUT_STATUS;
   return true;

@@ -26,15 +26,16 @@ export {
 } from "./errors.ts";
 export type { LockGuard } from "./guard.ts";
 export { Lease, type LeaseRecord, type LockState } from "./lease.ts";
+export type { Locks } from "./locks.ts";
 export type {
   AcquireOptions,
   AcquireResult,
   LeaseResult,
-  Locks,
   ReleaseResult,
   RenewOptions,
   RequestOptions,
   StateResult,
-} from "./locks.ts";
+  WithLockOptions,
+} from "./options.ts";
 export type { Fetch } from "./transport.ts";
 export { VERSION } from "./version.ts";

@@ -3,51 +3,34 @@
  * `TypeError` or `RangeError`. Everything else that can happen is in what it resolves with.
  */
 
-import { runBlock, type WithLockResult } from "./block.ts";
+import { type BlockEnd, runBlock, type WithLockResult } from "./block.ts";
 import type { Clock } from "./clock.ts";
 import { LockHeldError, type VolcanoError } from "./errors.ts";
 import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Pace } from "./flows.ts";
 import type { LockGuard } from "./guard.ts";
 import { checkedLease, Lease, type LockState } from "./lease.ts";
-import { checkedKey, checkedSignal, checkedTtl, checkedUuid, newUuid } from "./messages.ts";
-
-/** What every verb takes. */
-export interface RequestOptions {
-  /** A UUID that the service's logs carry; made when left out. */
-  requestId?: string | undefined;
-  /** Stops waiting. An acquire that may have been served by then is given back. */
-  signal?: AbortSignal | undefined;
-}
-
-export interface AcquireOptions extends RequestOptions {
-  /** Whole seconds from now that the lease lasts, 5 to 7,776,000. */
-  ttl: number;
-  /** The owner token, a UUID; made when left out. The same one again gives the same lease. */
-  token?: string | undefined;
-}
-
-export interface RenewOptions extends RequestOptions {
-  /** Whole seconds from now; the lease's own when left out. */
-  ttl?: number | undefined;
-}
-
-/** Contention (somebody else holds the lock) is neither a lease nor an error. */
-export type AcquireResult =
-  | { readonly acquired: true; readonly lease: Lease; readonly error: null }
-  | { readonly acquired: false; readonly lease: null; readonly error: null }
-  | { readonly acquired: false; readonly lease: null; readonly error: VolcanoError };
-
-export type LeaseResult =
-  | { readonly lease: Lease; readonly error: null }
-  | { readonly lease: null; readonly error: VolcanoError };
-
-export type StateResult =
-  | { readonly state: LockState; readonly error: null }
-  | { readonly state: null; readonly error: VolcanoError };
-
-export interface ReleaseResult {
-  readonly error: VolcanoError | null;
-}
+import {
+  checkedFunction,
+  checkedHoldAtLeast,
+  checkedKey,
+  checkedSignal,
+  checkedTtl,
+  checkedUuid,
+  checkedWait,
+  newUuid,
+  optionsOf,
+} from "./messages.ts";
+import type {
+  AcquireOptions,
+  AcquireResult,
+  LeaseResult,
+  ReleaseResult,
+  RenewOptions,
+  RequestOptions,
+  StateResult,
+  WithLockOptions,
+} from "./options.ts";
+import { Wait } from "./waiting.ts";
 
 /** The verbs of one client. */
 export class Locks {
@@ -64,7 +47,10 @@ export class Locks {
     this.#timeoutSeconds = timeoutSeconds;
   }
 
-  /** A lease of `ttl` seconds. `acquired: false` without an error: somebody else has the lock. */
+  /**
+   * A lease of `ttl` seconds. `acquired: false` without an error: somebody else has the lock, still so at the end of
+   * `wait`.
+   */
   async acquire(key: string, options: AcquireOptions): Promise<AcquireResult> {
     const acquire = this.#acquisition(key, options);
     try {
@@ -132,18 +118,25 @@ export class Locks {
    */
   async withLock<T>(
     key: string,
-    options: AcquireOptions,
+    options: WithLockOptions,
     body: (guard: LockGuard) => T | PromiseLike<T>,
   ): Promise<WithLockResult<T>> {
-    const acquire = this.#acquisition(key, options);
-    if (typeof body !== "function") throw new TypeError(`body must be a function, got ${typeof body}`);
+    return (await this.#block(key, options, checkedFunction("body", body))).result;
+  }
+
+  #block<T>(
+    key: string,
+    options: WithLockOptions,
+    body: (guard: LockGuard) => T | PromiseLike<T>,
+  ): Promise<BlockEnd<T>> {
     return runBlock(
       {
+        acquire: this.#acquisition(key, options),
+        holdAtLeastSeconds: checkedHoldAtLeast(options.holdAtLeast),
+        signal: options.signal,
         flows: this.#flows,
         clock: this.#clock,
         timeoutSeconds: this.#timeoutSeconds,
-        signal: options.signal,
-        acquire,
         prolonged: (lease, granted) => this.#leaseOf(lease.key, lease.token, lease.ttlSeconds, granted),
       },
       body,
@@ -154,9 +147,15 @@ export class Locks {
     const name = checkedKey(key);
     const ttlSeconds = checkedTtl(optionsOf(options).ttl);
     const token = options.token === undefined ? newUuid() : checkedUuid("token", options.token);
+    const waitSeconds = checkedWait(options.wait);
     const pace = this.#pace(options);
+    const owner = { key: name, token };
     return async () => {
-      const granted = await this.#flows.acquire({ key: name, token }, ttlSeconds, pace);
+      if (waitSeconds > 0) {
+        const won = await new Wait(this.#flows, this.#clock, owner, ttlSeconds, waitSeconds, pace).won();
+        return { lease: this.#leaseOf(name, won.token, ttlSeconds, won.granted), granted: won.granted };
+      }
+      const granted = await this.#flows.acquire(owner, ttlSeconds, pace);
       return { lease: this.#leaseOf(name, token, ttlSeconds, granted), granted };
     };
   }
@@ -193,9 +192,4 @@ async function told(ask: () => Promise<void>): Promise<ReleaseResult> {
   } catch (error) {
     return { error: error as VolcanoError };
   }
-}
-
-function optionsOf<T extends object>(options: T): T {
-  if (typeof options === "object" && options !== null) return options;
-  throw new TypeError(`options must be an object, got ${options === null ? "null" : typeof options}`);
 }

@@ -48,6 +48,36 @@ export function checkedTtl(ttl: unknown): number {
   throw new RangeError(`ttl must be a whole number from ${TTL_SECONDS_MIN} to ${TTL_SECONDS_MAX} seconds, got ${ttl}`);
 }
 
+/** `wait` in seconds (0 if left out, may be infinite), else `TypeError` or `RangeError`. */
+export function checkedWait(wait: unknown): number {
+  if (wait === undefined) return 0;
+  if (typeof wait !== "number") throw new TypeError(`wait must be a number of seconds, got ${typeName(wait)}`);
+  if (wait >= 0) return wait;
+  throw new RangeError(`wait must be 0 or more seconds, or Infinity, got ${wait}`);
+}
+
+/** `holdAtLeast` in seconds (0 if left out), else `TypeError` or `RangeError`. */
+export function checkedHoldAtLeast(seconds: unknown): number {
+  if (seconds === undefined) return 0;
+  if (typeof seconds !== "number") {
+    throw new TypeError(`holdAtLeast must be a number of seconds, got ${typeName(seconds)}`);
+  }
+  if (seconds >= 0 && seconds <= TTL_SECONDS_MAX) return seconds;
+  throw new RangeError(`holdAtLeast must be 0 to ${TTL_SECONDS_MAX} seconds, got ${seconds}`);
+}
+
+/** `body` if it can be called, else `TypeError`. */
+export function checkedFunction<T>(name: string, body: T): T {
+  if (typeof body === "function") return body;
+  throw new TypeError(`${name} must be a function, got ${typeName(body)}`);
+}
+
+/** `options` if they are an object, else `TypeError`. */
+export function optionsOf<T extends object>(options: T): T {
+  if (typeof options === "object" && options !== null) return options;
+  throw new TypeError(`options must be an object, got ${typeName(options)}`);
+}
+
 /** `value` in lower case if it is a UUID, else `TypeError` or `RangeError`, which do not show it (SDK-8). */
 export function checkedUuid(name: string, value: unknown): string {
   if (typeof value !== "string") throw new TypeError(`${name} must be a UUID as a string, got ${typeName(value)}`);

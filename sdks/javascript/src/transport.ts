@@ -30,6 +30,8 @@ export interface LockRequest {
   readonly timeoutSeconds: number;
   readonly token?: string;
   readonly ttlSeconds?: number;
+  /** How long the service may keep the request in the lock's line. */
+  readonly waitSeconds?: number;
 }
 
 /** What `fetch` fails with when the request certainly never left (Node and Bun; elsewhere nobody can tell). */
@@ -96,7 +98,7 @@ export class Sender {
       headers: this.#headers(request),
       redirect: "manual",
       signal,
-      ...(request.ttlSeconds === undefined ? {} : { body: JSON.stringify({ ttl_seconds: request.ttlSeconds }) }),
+      ...(request.ttlSeconds === undefined ? {} : { body: bodyOf(request) }),
     });
     const told = response.headers.get(REQUEST_ID);
     if (told !== null && told.toLowerCase() !== request.requestId.toLowerCase()) {
@@ -134,6 +136,10 @@ export class Sender {
     const told = text.replaceAll(this.#config.serviceKey, HIDDEN);
     return request.token === undefined ? told : told.replaceAll(request.token, HIDDEN);
   }
+}
+
+function bodyOf({ ttlSeconds, waitSeconds }: LockRequest): string {
+  return JSON.stringify({ ttl_seconds: ttlSeconds, wait_seconds: waitSeconds });
 }
 
 /** The body, up to a limit: no answer of the service comes near it. */

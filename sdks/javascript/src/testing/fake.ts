@@ -2,33 +2,28 @@
  * The lease rules in memory, behind the same wire, under the test's clock.
  *
  * The client is the real one: what is faked is the server, as a `fetch`. One `FakeLocks` may serve any number of
- * clients. Not promised: it has no quota and no credentials, and forgets no free lock.
+ * clients. It knows waiting, the list and the events too. Not promised: it has no quota, no credentials and no bounds,
+ * and forgets no free lock.
  */
 
 import { Client, type ClientOptions } from "../client.ts";
-import { LOCK_HELD, LOCK_OWNERSHIP_LOST } from "../errors.ts";
-import { ACQUISITION_SECONDS_MAX, MARGIN_SECONDS } from "../heartbeat.ts";
 import { ManualClock } from "./clock.ts";
+import { Happenings } from "./happenings.ts";
+import { type Asking, FakeLock, refused } from "./lock.ts";
 
 export const FAKE_URL = "http://fake.invalid";
 export const FAKE_SERVICE_KEY = "sk-fake";
-const GRACE_SECONDS = 1;
-
-interface Lock {
-  fencingToken: number;
-  owner: string | null;
-  expiresAt: number;
-  deadline: number;
-  readonly retired: Set<string>;
-}
+const PAGE_ROWS = 100;
 
 /** A lock server without a network. Pass its `fetch` to a `Client`, or ask it for one. */
 export class FakeLocks {
   readonly clock: ManualClock;
-  readonly #locks: Map<string, Lock> = new Map();
+  readonly #locks: Map<string, FakeLock> = new Map();
+  readonly #happenings: Happenings;
 
   constructor(clock: ManualClock = new ManualClock()) {
     this.clock = clock;
+    this.#happenings = new Happenings(clock);
   }
 
   /** A client of these locks under this clock. */
@@ -42,82 +37,83 @@ export class FakeLocks {
     });
   }
 
+  /**
+   * As if this node stopped and another went on with the same store: whoever waits is told to ask elsewhere, streams
+   * of events end, and what they told before cannot be resumed.
+   */
+  restart(): void {
+    this.#happenings.restart();
+    for (const lock of this.#locks.values()) lock.dismiss();
+  }
+
   /** Serve one request at the clock's instant. */
   readonly fetch = async (url: string, init: RequestInit): Promise<Response> => {
     init.signal?.throwIfAborted();
-    const [, , key = "", lease] = new URL(url).pathname.split("/");
-    const token = new Headers(init.headers).get("X-Volcano-Lock-Token") ?? "";
-    const ttl = typeof init.body === "string" ? (JSON.parse(init.body) as { ttl_seconds: number }).ttl_seconds : 0;
+    const { pathname, searchParams } = new URL(url);
+    const [, , key = "", part] = pathname.split("/");
+    if (init.method !== "GET") return this.#change(`${init.method} ${part ?? ""}`, key, init);
+    if (key === "") return this.#page(searchParams);
+    const prefix = searchParams.get("prefix");
+    if (part === "events") return this.#stream((one) => one === key, init);
+    if (part !== undefined) return refused(404, "not_found");
+    if (key === "events" && prefix !== null) return this.#stream((one) => one.startsWith(prefix), init);
     const lock = this.#lock(key);
-    switch (`${init.method} ${lease ?? ""}`) {
+    return searchParams.get("view") === "full" ? Response.json(lock.row()) : lock.read();
+  };
+
+  #change(route: string, key: string, init: RequestInit): Response | Promise<Response> {
+    const lock = this.#lock(key);
+    const { asking, waitSeconds } = askingOf(init);
+    switch (route) {
       case "POST lease":
-        return this.#acquire(lock, token, ttl);
+        return waitSeconds > 0 ? lock.wait(asking, waitSeconds, init.signal ?? null) : lock.acquire(asking);
       case "PATCH lease":
-        return this.#renew(lock, token, ttl, 200);
+        return lock.renew(asking);
       case "DELETE lease":
-        if (this.#held(lock) && lock.owner !== token) return refused(409, LOCK_OWNERSHIP_LOST);
-        return this.#free(lock, token);
-      case "GET ":
-        return Response.json(this.#held(lock) ? { held: true, ...this.#term(lock) } : { held: false });
+        return lock.release(asking.token);
       case "DELETE ":
-        return this.#free(lock, lock.owner);
+        return lock.forceRelease();
       default:
         return refused(404, "not_found");
     }
-  };
+  }
 
-  #lock(key: string): Lock {
-    const lock = this.#locks.get(key) ?? {
-      fencingToken: 0,
-      owner: null,
-      expiresAt: 0,
-      deadline: 0,
-      retired: new Set<string>(),
-    };
+  #page(asked: URLSearchParams): Response {
+    const state = asked.get("state") ?? "all";
+    const limit = Number(asked.get("limit") ?? PAGE_ROWS);
+    const after = asked.get("cursor") ?? "";
+    const rows = [...this.#locks.values()]
+      .filter((lock) => lock.known && lock.key > after && lock.key.startsWith(asked.get("prefix") ?? ""))
+      .filter((lock) => state === "all" || lock.held === (state === "held"))
+      .sort((one, other) => (one.key < other.key ? -1 : 1))
+      .map((lock) => lock.row());
+    const items = rows.slice(0, limit);
+    return Response.json({ items, next_cursor: rows.length > limit ? items.at(-1)?.key : null });
+  }
+
+  #stream(matches: (key: string) => boolean, init: RequestInit): Response {
+    const lastEventId = new Headers(init.headers).get("Last-Event-ID");
+    const response = this.#happenings.stream(matches, lastEventId, init.signal ?? null);
+    for (const lock of this.#locks.values()) lock.attend();
+    return response;
+  }
+
+  #lock(key: string): FakeLock {
+    const lock = this.#locks.get(key) ?? new FakeLock(key, this.clock, this.#happenings);
     this.#locks.set(key, lock);
     return lock;
   }
+}
 
-  /** Whether nobody may take it over yet. */
-  #held(lock: Lock): boolean {
-    return lock.owner !== null && this.clock.now() < lock.expiresAt + GRACE_SECONDS;
-  }
-
-  #acquire(lock: Lock, token: string, ttl: number): Response {
-    if (this.#held(lock)) {
-      return lock.owner === token ? this.#renew(lock, token, ttl, 201) : refused(409, LOCK_HELD);
-    }
-    if (lock.retired.has(token)) return refused(409, LOCK_OWNERSHIP_LOST);
-    lock.owner = token;
-    lock.retired.clear();
-    lock.deadline = this.clock.now() + ACQUISITION_SECONDS_MAX;
-    lock.fencingToken = Math.max(lock.fencingToken + 1, this.clock.utcNow().getTime());
-    return this.#granted(lock, ttl, 201);
-  }
-
-  #renew(lock: Lock, token: string, ttl: number, status: number): Response {
-    if (lock.owner !== token || this.clock.now() >= lock.expiresAt - MARGIN_SECONDS) {
-      return refused(409, LOCK_OWNERSHIP_LOST);
-    }
-    return this.#granted(lock, ttl, status);
-  }
-
-  #granted(lock: Lock, ttl: number, status: number): Response {
-    lock.expiresAt = Math.min(this.clock.now() + ttl, lock.deadline);
-    return Response.json(this.#term(lock), { status });
-  }
-
-  #free(lock: Lock, retired: string | null): Response {
-    lock.owner = null;
-    if (retired !== null) lock.retired.add(retired);
-    return new Response(null, { status: 204 });
-  }
-
-  #term(lock: Lock): { expires_at: string; fencing_token: number } {
-    const left = Math.round((lock.expiresAt - this.clock.now()) * 1_000);
-    const expiresAt = new Date(this.clock.utcNow().getTime() + left);
-    return { expires_at: expiresAt.toISOString(), fencing_token: lock.fencingToken };
-  }
+function askingOf(init: RequestInit): { asking: Asking; waitSeconds: number } {
+  const headers = new Headers(init.headers);
+  const body = typeof init.body === "string" ? (JSON.parse(init.body) as Record<string, number>) : {};
+  const asking = {
+    token: headers.get("X-Volcano-Lock-Token") ?? "",
+    holder: headers.get("X-Volcano-Lock-Holder"),
+    ttlSeconds: body.ttl_seconds ?? 0,
+  };
+  return { asking, waitSeconds: body.wait_seconds ?? 0 };
 }
 
 /** A `Client` with a lock server of its own in memory, or the one given. */
@@ -130,8 +126,4 @@ export class FakeClient extends Client {
     this.clock = server.clock;
     this.server = server;
   }
-}
-
-function refused(status: number, code: string): Response {
-  return Response.json({ error: code.replaceAll("_", " "), code }, { status });
 }

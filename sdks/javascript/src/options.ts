@@ -1,0 +1,55 @@
+/** What the verbs take and what they resolve with. */
+
+import type { VolcanoError } from "./errors.ts";
+import type { Lease, LockState } from "./lease.ts";
+
+/** What every verb takes. */
+export interface RequestOptions {
+  /** A UUID that the service's logs carry; made when left out. */
+  requestId?: string | undefined;
+  /** Stops waiting. An acquire that may have been served by then is given back. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface AcquireOptions extends RequestOptions {
+  /** Whole seconds from now that the lease lasts, 5 to 7,776,000. */
+  ttl: number;
+  /** The owner token, a UUID; made when left out. The same one again gives the same lease. */
+  token?: string | undefined;
+  /**
+   * Seconds to wait in the lock's line while somebody else holds it, `Infinity` for ever; 0 if left out. A lost
+   * connection or a restarted server does not end the wait; `signal` does, and gives the place back.
+   */
+  wait?: number | undefined;
+}
+
+export interface WithLockOptions extends AcquireOptions {
+  /**
+   * Seconds from its grant for which nobody else gets the lock, however soon the body ends: the lease is then not
+   * released but left to expire. 0 if left out.
+   */
+  holdAtLeast?: number | undefined;
+}
+
+export interface RenewOptions extends RequestOptions {
+  /** Whole seconds from now; the lease's own when left out. */
+  ttl?: number | undefined;
+}
+
+/** Contention (somebody else holds the lock) is neither a lease nor an error. */
+export type AcquireResult =
+  | { readonly acquired: true; readonly lease: Lease; readonly error: null }
+  | { readonly acquired: false; readonly lease: null; readonly error: null }
+  | { readonly acquired: false; readonly lease: null; readonly error: VolcanoError };
+
+export type LeaseResult =
+  | { readonly lease: Lease; readonly error: null }
+  | { readonly lease: null; readonly error: VolcanoError };
+
+export type StateResult =
+  | { readonly state: LockState; readonly error: null }
+  | { readonly state: null; readonly error: VolcanoError };
+
+export interface ReleaseResult {
+  readonly error: VolcanoError | null;
+}
