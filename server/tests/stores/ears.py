@@ -35,7 +35,8 @@ class Ear:
 
     async def hears(self, *messages: bytes) -> None:
         """Return when these were heard, in their order among themselves; others do not matter."""
-        await self.until(lambda: [one for one in self.heard if one in messages] == list(messages))
+        wanted = set(messages)
+        await self.until(lambda: [one for one in self.heard if one in wanted] == list(messages))
 
     def _on_heard(self, message: bytes) -> None:
         self.heard.append(message)

@@ -15,6 +15,7 @@ from volcano_locks_server.stores.upkeep import examine
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import found, key, put, serves_soon
+from .ears import Ear
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,22 @@ async def test_a_user_serves_under_its_prefix_also_after_its_token_has_ended(gua
     await serves_soon(store)
     assert await found(store.locks, key("a")) == [Free(1, 1)]
     await store.close()
+
+
+async def test_a_user_hears_other_nodes_also_after_its_token_has_ended(guarded: etcd.Cluster) -> None:
+    stores = [await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock()) for _ in range(2)]
+    one, other = [Ear(store.signals) for store in stores if store.signals is not None]
+    for number in range(2):
+        if number:
+            guarded.members[0].kill()
+            await one.until(lambda: not (one.signals.working or other.signals.working))
+            guarded.start()
+        await one.listens()
+        await other.listens()
+        other.signals.tell(b"%d" % number)
+        await one.hears(b"%d" % number)
+    for store in stores:
+        await store.close()
 
 
 async def test_a_stranger_is_told_what_to_do(guarded: etcd.Cluster) -> None:

@@ -16,7 +16,7 @@ from .ears import Ear
 Opener = Callable[[], Awaitable[Signals]]
 
 
-@pytest.fixture(params=["memory", "postgres"])
+@pytest.fixture(params=["memory", "postgres", "etcd"])
 async def opened(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[Opener]:
     """Opens the signals of one more node of a service."""
     bus, url, stores = SignalBus(), url_of(request.param, request), []

@@ -134,6 +134,7 @@ async def _open_etcd(url: str, clock: Clock) -> OpenStore:
         counts=cluster.members.counts,
         snapshot=cluster.snapshot,
         batch_max=ETCD_BATCH_MAX,
+        signals=cluster.signals,
     )
 
 

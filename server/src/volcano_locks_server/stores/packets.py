@@ -53,8 +53,9 @@ class Outbox:
         self._lines: Final[deque[str]] = deque()
         self._has_lost = False
 
-    def __len__(self) -> int:
-        return len(self._lines)
+    def __bool__(self) -> bool:
+        """Whether there is something to tell, be it only that something was lost."""
+        return bool(self._lines) or self._has_lost
 
     def put(self, message: bytes) -> None:
         """Queue it, at the cost of the oldest where there is no room. ValueError as `Signals.tell` says."""

@@ -289,7 +289,7 @@ class Clocks:
 
     async def _forget(self, node_key: bytes, revision: int | None = None) -> None:
         guards = () if revision is None else (Guard(node_key, revision),)
-        await self._members.write(guards, [Delete(node_key)])
+        await self._members.write(guards, [Delete(node_key), Delete(self._layout.signal(node_key))])
 
 
 class _SkewError(StoreUnavailableError):

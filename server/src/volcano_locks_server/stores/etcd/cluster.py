@@ -12,11 +12,12 @@ from .members import Members
 from .messages import Guard, Put, Read
 from .quotas import EtcdQuotas
 from .registry import EtcdRegistry
+from .signals import EtcdSignals
 from .snapshot import EtcdSnapshot, half_loaded
 
 
 class EtcdCluster:
-    """`locks`, `registry` and `quotas` under one prefix, which any number of nodes share. Made by `open`."""
+    """`locks`, `registry`, `quotas` and `signals` under one prefix, which any number of nodes share. Made by `open`."""
 
     def __init__(self, address: Address, clock: Clock) -> None:
         layout = Layout(address.prefix)
@@ -26,6 +27,7 @@ class EtcdCluster:
         self.locks: Final = EtcdStore(clock, self.clocks, self.members, layout, self.registry)
         self.quotas: Final = EtcdQuotas(self.members, layout)
         self.snapshot: Final = EtcdSnapshot(self.members, layout, self.clocks, self.locks, self.registry)
+        self.signals: Final = EtcdSignals(self.members, layout, layout.signal(self.clocks.node_key))
         self._layout: Final = layout
 
     @classmethod
@@ -48,6 +50,7 @@ class EtcdCluster:
 
     async def close(self) -> None:
         """Tell the other nodes, and let go of the connections."""
+        await self.signals.close()
         await self.clocks.close()
         await self.members.close()
 

@@ -10,6 +10,7 @@
     <prefix>/1/deleting/<project id>                 a project that is gone, whose keys and locks are still going
     <prefix>/1/quota/<project id>                    what was drawn of the project's minute
     <prefix>/1/node/<node id>                        a node's latest instant
+    <prefix>/1/signal/<node id>                      what a node told the others last
     <prefix>/1/purger                                the key of the node that purges
     <prefix>/1/probe                                 written to see how long that takes, and deleted again
 
@@ -37,6 +38,7 @@ class Layout:
         self.projects: Final = self.root + b"project/"
         self.deletions: Final = self.root + b"deleting/"
         self.nodes: Final = self.root + b"node/"
+        self.signals: Final = self.root + b"signal/"
         self.purger: Final = self.root + b"purger"
         self.probe: Final = self.root + b"probe"
 
@@ -77,6 +79,10 @@ class Layout:
 
     def node(self, node_id: str) -> bytes:
         return self.nodes + node_id.encode()
+
+    def signal(self, node_key: bytes) -> bytes:
+        """Where the node tells others something, whose own key is `node_key`."""
+        return self.signals + node_key[len(self.nodes) :]
 
 
 def end_of(prefix: bytes) -> bytes:

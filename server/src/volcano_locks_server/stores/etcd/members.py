@@ -10,7 +10,8 @@ No call lasts longer than CALL_SECONDS_MAX, and no transaction with all its atte
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from typing import Final
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # it would write to stderr by itself, and reads this when imported
@@ -71,6 +72,30 @@ class Members:
         wire = messages.txn(guards, ops, otherwise)
         return messages.txn_answer(await self._send(messages.TXN, wire, repeatable=repeatable))
 
+    @asynccontextmanager
+    async def stream(self, method: str) -> AsyncIterator[grpc.aio.StreamStreamCall]:
+        """A stream to the member in use, which ends with the body.
+
+        Raises StoreUnavailableError where it fails; so it does for a TimeoutError of the body, who waited in vain.
+        In both cases another member is used next.
+        """
+        self._refuse()
+        channel = self._channels[self._current]
+        try:
+            await _connected(channel)
+            if self._address.user is not None:
+                await self._authenticate(channel, CALL_SECONDS_MAX)
+            call = channel.stream_stream(method)(metadata=self._metadata())
+            try:
+                yield call
+            finally:
+                call.cancel()
+        except (_NotSentError, TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
+            self._turn(channel)
+            if isinstance(error, grpc.aio.AioRpcError):
+                raise StoreUnavailableError(*_fault(error)) from error
+            raise StoreUnavailableError(*(error.args if isinstance(error, _NotSentError) else _LATE)) from error
+
     async def versions(self) -> dict[str, str]:
         """The version of each member that answers, by its endpoint; empty text for one that does not."""
         told = {}
@@ -90,8 +115,7 @@ class Members:
 
     async def _send(self, method: str, wire: bytes, *, repeatable: bool) -> bytes:
         """One answer, from whichever member gives it. Raises StoreUnavailableError."""
-        if self.refusal is not None:
-            raise StoreUnavailableError(self.refusal.cause_code, self.refusal.message)
+        self._refuse()
         loop = asyncio.get_running_loop()
         gives_up_at = loop.time() + TXN_SECONDS_MAX
         failures = 0
@@ -138,12 +162,18 @@ class Members:
             raise StoreUnavailableError(*code_and_message) from error
 
     async def _call(self, channel: grpc.aio.Channel, method: str, wire: bytes, seconds: float) -> bytes:
-        metadata = [_HAS_LEADER] if self._token is None else [_HAS_LEADER, ("token", self._token)]
         self.counts.round_trips += 1
         answer: bytes = await channel.unary_unary(method)(
-            wire, timeout=max(PAUSE_SECONDS, min(seconds, CALL_SECONDS_MAX)), metadata=metadata
+            wire, timeout=max(PAUSE_SECONDS, min(seconds, CALL_SECONDS_MAX)), metadata=self._metadata()
         )
         return answer
+
+    def _metadata(self) -> list[tuple[str, str]]:
+        return [_HAS_LEADER] if self._token is None else [_HAS_LEADER, ("token", self._token)]
+
+    def _refuse(self) -> None:
+        if self.refusal is not None:
+            raise StoreUnavailableError(self.refusal.cause_code, self.refusal.message)
 
     async def _authenticate(self, channel: grpc.aio.Channel, seconds: float) -> None:
         assert self._address.user is not None

@@ -2,7 +2,8 @@
 
 The tables below are our own short version of etcd's protocol: the fields we use, under etcd's numbers. The message
 classes are made from them when this module is loaded, so there is no generated code; nobody but this module sees
-one. What others see: `Guard`, what must be so; `Op`, what to do; `Found`, a key as it was read; `Answer`.
+one (`watch` makes its own). What others see: `Guard`, what must be so; `Op`, what to do; `Found`, a key as it was read;
+`Answer`.
 """
 
 from collections.abc import Iterable, Sequence
@@ -151,10 +152,10 @@ def _fill(side: Any, ops: Iterable[Op]) -> None:
                 delete.key, delete.range_end = op.key, op.end
 
 
-def _messages() -> dict[str, Any]:
-    """The message classes of the table, by name. `*` is repeated; `?` is sent also when it is 0."""
+def message_classes(fields_of_each: str) -> dict[str, Any]:
+    """The message classes of such a table, by name. `*` is repeated; `?` is sent also when it is 0."""
     file = descriptor_pb2.FileDescriptorProto(name="volcano_locks_etcd.proto", package="etcd", syntax="proto3")
-    lines = [line.strip().partition(":") for line in _FIELDS.strip().splitlines()]
+    lines = [line.strip().partition(":") for line in fields_of_each.strip().splitlines()]
     for name, _, fields in lines:
         message = file.message_type.add(name=name)
         for field in filter(None, (text.strip() for text in fields.split(","))):
@@ -174,7 +175,7 @@ def _messages() -> dict[str, Any]:
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"etcd.{name}")) for name, _, _ in lines}
 
 
-_CLASSES: Final = _messages()
+_CLASSES: Final = message_classes(_FIELDS)
 _Txn: Final = _CLASSES["Txn"]
 _TxnAnswer: Final = _CLASSES["TxnAnswer"]
 _Authenticate: Final = _CLASSES["Authenticate"]
