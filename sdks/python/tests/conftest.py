@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import threading
+import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,6 +17,8 @@ import pytest
 from volcano_locks import AsyncClient, Client
 from volcano_locks.guard import LockGuard
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
+
+from .stage import Stage
 
 
 class SyncFace:
@@ -34,8 +37,8 @@ class SyncFace:
 
         return call
 
-    def hold(self, key: str, ttl: int = 30) -> "SyncHold":
-        return SyncHold(self.client, key, ttl)
+    def hold(self, key: str, ttl: int = 30, **options: Any) -> "SyncHold":
+        return SyncHold(self.client, key, ttl, **options)
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         lost: bool = await asyncio.to_thread(guard.wait_lost, timeout)
@@ -48,8 +51,8 @@ class SyncFace:
 class SyncHold:
     """`with client.locks.with_lock(…)`, entered and left in worker threads."""
 
-    def __init__(self, client: Client, key: str, ttl: int) -> None:
-        self.block = client.locks.with_lock(key, ttl=ttl)
+    def __init__(self, client: Client, key: str, ttl: int, **options: Any) -> None:
+        self.block = client.locks.with_lock(key, ttl=ttl, **options)
 
     async def __aenter__(self) -> LockGuard:
         return await asyncio.to_thread(self.block.__enter__)
@@ -71,8 +74,8 @@ class AsyncFace:
     def __getattr__(self, verb: str) -> Any:
         return getattr(self.client.locks, verb)
 
-    def hold(self, key: str, ttl: int = 30) -> Any:
-        return self.client.locks.with_lock(key, ttl=ttl)
+    def hold(self, key: str, ttl: int = 30, **options: Any) -> Any:
+        return self.client.locks.with_lock(key, ttl=ttl, **options)
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         lost: bool = await guard.wait_lost(timeout)
@@ -83,6 +86,11 @@ class AsyncFace:
 
 
 Face = SyncFace | AsyncFace
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
 
 
 @pytest.fixture
@@ -128,6 +136,14 @@ async def rival(server: FakeLocks) -> AsyncIterator[AsyncClient]:
     """Another holder, on a network without faults."""
     async with server.async_client() as client:
         yield client
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Let the others run until that is so. (Their clock stands still.)"""
+    give_up = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < give_up, "it never came to be"
+        await asyncio.sleep(0.001)
 
 
 @contextlib.contextmanager

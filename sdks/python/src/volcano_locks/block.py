@@ -14,13 +14,14 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from math import ceil
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
 from volcano_locks.flows import Flow
 from volcano_locks.guard import Hold, keep
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease
+from volcano_locks.messages import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Lease, checked_seconds
 from volcano_locks.transport import Sender, perform, to_the_end
 
 KEEPER_END_SECONDS_MAX = 1.0
@@ -33,7 +34,13 @@ log = logging.getLogger("volcano_locks")
 class Block:
     """The life of one block. Its coroutines run in one event loop; `hold` may be asked from anywhere."""
 
-    def __init__(self, flows: LockFlows, sender: Sender, clock: Clock, acquire: Flow[Lease]) -> None:
+    def __init__(
+        self, flows: LockFlows, sender: Sender, clock: Clock, acquire: Flow[Lease], hold_at_least: float | None = None
+    ) -> None:
+        self._hold_seconds = checked_seconds("hold_at_least", hold_at_least)
+        if self._hold_seconds > TTL_SECONDS_MAX:
+            raise ValueError(f"hold_at_least must be at most {TTL_SECONDS_MAX} seconds, got {hold_at_least}")
+        self._entered_at = 0.0
         self._flows = flows
         self._sender = sender
         self._clock = clock
@@ -51,6 +58,7 @@ class Block:
         self._entered = True
         lease = await perform(self._acquire, self._sender, self._clock)
         # From here to the end nothing awaits: there is no moment in which a lease has no keeper.
+        self._entered_at = self._clock.now()
         self.hold = Hold(lease, self._clock, self._flows.timeout_seconds, random.random())  # noqa: S311 - spread
         self._keeper = asyncio.get_running_loop().create_task(
             keep(self.hold, self._renew, self._clock, on_lost), name=f"renewal of {lease.key}"
@@ -77,16 +85,12 @@ class Block:
         if self.hold is None:
             return None
         self.stop()
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.wait((self._keeper,), timeout=KEEPER_END_SECONDS_MAX)
+        await self._end_keeper()
         loss = self.hold.loss()
         if self.hold.forked or (loss is not None and loss.status is not None):
             return loss
         try:
-            await perform(
-                self._flows.release_at_end(self.hold.lease, self._release_until(loss)), self._sender, self._clock
-            )
+            await self._let_go(self.hold.lease, loss)
         except LockOwnershipLostError as error:
             return loss or error
         except VolcanoError as error:
@@ -94,6 +98,26 @@ class Block:
             if loss is None:
                 log.warning("lock %s was not released and frees itself at its expiry: %s", self.hold.lease.key, error)
         return loss
+
+    async def _end_keeper(self) -> None:
+        if self._keeper is None:
+            return
+        if self._rest_to_hold() > 0:  # a renewal under way could land after the one to the rest, and cut it short
+            await asyncio.wait((self._keeper,), timeout=KEEPER_END_SECONDS_MAX)
+        self._keeper.cancel()
+        await asyncio.wait((self._keeper,), timeout=KEEPER_END_SECONDS_MAX)
+
+    async def _let_go(self, lease: Lease, loss: LockOwnershipLostError | None) -> None:
+        """Release, or leave the lease to expire at the end of `hold_at_least` (SDK-12)."""
+        until, rest = self._release_until(loss), self._rest_to_hold()
+        if rest <= 0 or loss is not None:
+            await perform(self._flows.release_at_end(lease, until), self._sender, self._clock)
+            return
+        ttl_seconds = max(ceil(rest), TTL_SECONDS_MIN)
+        await perform(self._flows.renew_at_end(lease, ttl_seconds, until), self._sender, self._clock)
+
+    def _rest_to_hold(self) -> float:
+        return self._entered_at + self._hold_seconds - self._clock.now()
 
     def _release_until(self, loss: LockOwnershipLostError | None) -> float:
         now = self._clock.now()

@@ -12,7 +12,6 @@ import asyncio
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -61,6 +60,7 @@ class Caller:
         self._after_fork()
         with self._under_way:
             self._closed = True
+            self._closing.set()
             self._sockets.interrupt()
             self._under_way.wait_for(lambda: not self._threads - {threading.get_ident()}, CLEAN_UP_SECONDS_MAX)
         self._sockets.close()
@@ -68,6 +68,7 @@ class Caller:
     def _begin(self) -> None:
         self._pid = os.getpid()
         self._under_way = threading.Condition()
+        self._closing = threading.Event()
         self._threads: set[int] = set()
         self._usual = self._envelope.usual()
         self._sockets = Sockets(self._address, self._open, self._clock.now)
@@ -112,7 +113,8 @@ class Caller:
         if isinstance(step, Sleep):
             until = self._clock.now() + step.seconds
             while (left := until - self._clock.now()) > 0:
-                time.sleep(min(left, NAP_SECONDS_MAX))
+                if self._closing.wait(min(left, NAP_SECONDS_MAX)):
+                    raise asyncio.CancelledError
             return None
         return self._sent(step)
 
@@ -122,9 +124,15 @@ class Caller:
         fields, body = self._envelope.outgoing(request, self._usual)
         until = self._clock.now() + request.timeout_seconds
         try:
-            return self._envelope.answer(
-                request, self._sockets.exchange(request.method, request.path, fields, body, until)
+            received = self._sockets.exchange(
+                request.method,
+                request.path,
+                fields,
+                body,
+                until,
+                ended=lambda: self._closed and not request.to_the_end,
             )
+            return self._envelope.answer(request, received)
         except VolcanoError:
             raise
         except Exception as error:

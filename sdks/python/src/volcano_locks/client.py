@@ -76,9 +76,20 @@ class Locks:
         plain = sender.direct and isinstance(clock, SystemClock)
         self._caller = Caller(config, clock, self._background) if plain else None
 
-    def acquire(self, key: str, *, ttl: int, token: str | None = None, request_id: str | None = None) -> Lease:
-        """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease."""
-        return self._run(self._flows.acquire(key, ttl, token, request_id), undo=self._flows.give_back)
+    def acquire(
+        self,
+        key: str,
+        *,
+        ttl: int,
+        wait: float | None = None,
+        token: str | None = None,
+        request_id: str | None = None,
+    ) -> Lease:
+        """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease.
+
+        `wait`: for how many seconds to wait for it, in the lock's line; `math.inf` for ever (SDK-11).
+        """
+        return self._run(self._flows.acquire(key, ttl, token, request_id, wait), undo=self._flows.give_back)
 
     def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
         """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
@@ -108,15 +119,26 @@ class Locks:
         """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
         return self._run(self._flows.force_release(key, request_id))
 
-    def with_lock(self, key: str, *, ttl: int, token: str | None = None) -> "LockBlock":
+    def with_lock(
+        self,
+        key: str,
+        *,
+        ttl: int,
+        wait: float | None = None,
+        hold_at_least: float | None = None,
+        token: str | None = None,
+    ) -> "LockBlock":
         """A context manager: hold the lock, renewed in the background, while its body runs.
 
         Entering raises `LockHeldError` and the like, and the body does not run (case 18). The body is not
         interrupted by a loss: ask `guard.lost`, or `guard.raise_if_lost()`, before what must not be done twice.
         Once the block is being left the guard counts as lost, for a thread that outlives it.
+
+        `wait` is `acquire`'s. `hold_at_least`: a body that ends sooner leaves the lock taken until so many seconds
+        after entering, for others that come a little late (SDK-12).
         """
-        acquire = self._flows.acquire(key, ttl, token, None)
-        return LockBlock(Block(self._flows, self._sender, self._clock, acquire), self._background)
+        acquire = self._flows.acquire(key, ttl, token, None, wait)
+        return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background)
 
     def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
         if self._caller is not None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import ssl
 
 CONNECTIONS_MAX = 100
+LONG_CONNECTIONS_MAX = 1000
 KEEP_ALIVE_SECONDS = 30.0
 HAPPY_EYEBALLS_SECONDS = 0.25
 LOOK_AFTER_SECONDS = 0.02
@@ -71,6 +72,19 @@ class Address:
         return create_ssl_context()
 
 
+class Rooms:
+    """How many exchanges may be under way. Long ones have a room of their own: a hundred that wait for a lock must not
+    keep the renewals of the locks one has waiting."""
+
+    def __init__(self) -> None:
+        self._short = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._long = asyncio.Semaphore(LONG_CONNECTIONS_MAX)
+
+    def room(self, *, long: bool) -> asyncio.Semaphore:
+        """To be held while one is under way."""
+        return self._long if long else self._short
+
+
 class Connections:
     """The connections to one API URL."""
 
@@ -79,15 +93,15 @@ class Connections:
         self._tls = self._address.tls_context()
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
-        self._room = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._rooms = Rooms()
 
-    async def exchange(self, method: str, path: str, headers: Fields, body: bytes) -> Received:
+    async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
         """Send one request and read its answer; cancelling it ends its connection.
 
         Raises NotConnectedError, BrokenAnswerError.
         """
         whole = self._address.request(method, path, headers, body)
-        async with self._room:
+        async with self._rooms.room(long=long):
             connection = await self._kept() or await self._connected()
             try:
                 received = await connection.exchange(whole)

@@ -47,13 +47,15 @@ class Request:
     token: str | None = field(default=None, repr=False)
     ttl_seconds: int | None = None
     to_the_end: bool = False
+    wait_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Rest before the next attempt."""
+    """Rest before the next attempt. `long`: part of a wait, during which time is moved by others."""
 
     seconds: float
+    long: bool = False
 
 
 Flow = Generator[Request | Sleep, Answer | None, T]
@@ -83,9 +85,9 @@ def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace)
             attempt += 1
             deadline = pace.now() + ttl_seconds
             try:
-                return _granted(request, _expect(request, (yield request), 201), key, deadline, pace)
+                return _in_time(granted(request, (yield request), 201, key, deadline), request, pace)
             except VolcanoError as error:
-                uncertain = uncertain or _may_have_been_served(error)
+                uncertain = uncertain or may_have_been_served(error)
                 if attempt == ATTEMPTS_MAX or not _worth_another_try(error):
                     raise
                 pause = _pause_after(error)
@@ -98,7 +100,7 @@ def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace)
         raise
     except BaseException as error:
         if uncertain:
-            yield from _give_up(key, token, error)
+            yield from give_up(key, token, error)
         raise
 
 
@@ -108,7 +110,7 @@ def renew(lease: Lease, ttl_seconds: int, request_id: str, pace: Pace, attempts:
     def once() -> Flow[Lease]:
         deadline = pace.now() + ttl_seconds
         request = Request("PATCH", lease_path(lease.key), request_id, pace.left(), lease.token, ttl_seconds)
-        return _granted(request, _expect(request, (yield request), 200), lease.key, deadline, pace)
+        return _in_time(granted(request, (yield request), 200, lease.key, deadline), request, pace)
 
     return (yield from _retried(once, pace, attempts))
 
@@ -125,12 +127,12 @@ def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) ->
         nonlocal uncertain
         request = Request("DELETE", lease_path(key), request_id, pace.left(), token)
         try:
-            _expect(request, (yield request), 204)
+            expect(request, (yield request), 204)
         except LockOwnershipLostError:
             if not uncertain:
                 raise
         except VolcanoError as error:
-            uncertain = uncertain or _may_have_been_served(error)
+            uncertain = uncertain or may_have_been_served(error)
             raise
 
     yield from _retried(once, pace, attempts)
@@ -141,7 +143,7 @@ def get(key: str, request_id: str, pace: Pace) -> Flow[LockState]:
 
     def once() -> Flow[LockState]:
         request = Request("GET", lock_path(key), request_id, pace.left())
-        answer = _expect(request, (yield request), 200)
+        answer = expect(request, (yield request), 200)
         return state_from(answer, request_id=request_id)
 
     return (yield from _retried(once, pace, ATTEMPTS_MAX))
@@ -152,7 +154,7 @@ def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
 
     def once() -> Flow[None]:
         request = Request("DELETE", lock_path(key), request_id, pace.left())
-        _expect(request, (yield request), 204)
+        expect(request, (yield request), 204)
 
     yield from _retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
 
@@ -175,31 +177,37 @@ def _retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_
             return (yield from once())
         except VolcanoError as error:
             pause = _pause_after(error)
-            again = _worth_another_try(error) and not (only_if_unsent and _may_have_been_served(error))
+            again = _worth_another_try(error) and not (only_if_unsent and may_have_been_served(error))
             if attempt == attempts or not again or pace.now() + pause >= pace.until:
                 raise
         if pause:
             yield Sleep(pause)
 
 
-def _granted(request: Request, answer: Answer, key: str, deadline: float, pace: Pace) -> Lease:
+def granted(request: Request, answer: Answer | None, status: int, key: str, deadline: float) -> Lease:
+    """The lease that the answer to `request` grants; the refusal is raised if it has another `status`."""
     assert request.token is not None
     assert request.ttl_seconds is not None
-    lease = lease_from(
-        answer,
+    return lease_from(
+        expect(request, answer, status),
         key=key,
         token=request.token,
         ttl_seconds=request.ttl_seconds,
         deadline=deadline,
         request_id=request.request_id,
     )
-    if pace.now() >= deadline:
-        late = f"the lease of {key!r} had run out before the answer that granted it came"
+
+
+def _in_time(lease: Lease, request: Request, pace: Pace) -> Lease:
+    assert lease.deadline is not None
+    if pace.now() >= lease.deadline:
+        late = f"the lease of {lease.key!r} had run out before the answer that granted it came"
         raise LateAnswerError(late, request_id=request.request_id)
     return lease
 
 
-def _expect(request: Request, answer: Answer | None, status: int) -> Answer:
+def expect(request: Request, answer: Answer | None, status: int) -> Answer:
+    """The answer to `request` if it has this `status`; else the refusal it is gets raised."""
     assert answer is not None
     if answer.status == status:
         return answer
@@ -212,10 +220,13 @@ class LateAnswerError(TransportError):
     """A grant that came after the time it granted."""
 
 
-def _give_up(key: str, token: str, error: BaseException) -> Flow[None]:
+def give_up(key: str, token: str, error: BaseException) -> Flow[None]:
+    """Release what may have been acquired, or a place in the line; `error` is told how that went."""
     request = Request("DELETE", lease_path(key), new_uuid(), GIVE_UP_SECONDS_MAX, token, to_the_end=True)
     try:
-        _expect(request, (yield request), 204)
+        expect(request, (yield request), 204)
+    except LockOwnershipLostError:
+        error.add_note(f"It was unknown whether {key!r} was acquired; it was not, or is no more")
     except VolcanoError as failed:
         error.add_note(f"It is unknown whether {key!r} was acquired; giving it back failed too: {failed}")
     else:
@@ -226,7 +237,8 @@ def _worth_another_try(error: VolcanoError) -> bool:
     return isinstance(error, (TransportError, UnavailableError)) and not isinstance(error, LateAnswerError)
 
 
-def _may_have_been_served(error: VolcanoError) -> bool:
+def may_have_been_served(error: VolcanoError) -> bool:
+    """Whether the request that failed with this may have had its effect all the same."""
     if isinstance(error, TransportError):
         return error.request_sent
     return isinstance(error, ServerError) or error.status == 408

@@ -8,7 +8,15 @@ from math import inf
 
 from volcano_locks import flows
 from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace
-from volcano_locks.messages import Lease, LockState, checked_key, checked_ttl, checked_uuid, new_uuid
+from volcano_locks.messages import (
+    Lease,
+    LockState,
+    checked_key,
+    checked_seconds,
+    checked_ttl,
+    checked_uuid,
+    new_uuid,
+)
 
 
 class LockFlows:
@@ -18,10 +26,18 @@ class LockFlows:
         self._now = now
         self.timeout_seconds = timeout_seconds
 
-    def acquire(self, key: str, ttl: int, token: str | None, request_id: str | None) -> Flow[Lease]:
-        """SDK-1, SDK-2."""
+    def acquire(
+        self, key: str, ttl: int, token: str | None, request_id: str | None, wait: float | None = None
+    ) -> Flow[Lease]:
+        """SDK-1, SDK-2; with `wait` SDK-11, counted from when the flow begins."""
         owner = new_uuid() if token is None else checked_uuid("token", token)
-        return flows.acquire(checked_key(key), owner, checked_ttl(ttl), _request_id(request_id), self._pace())
+        key, ttl, request_id = checked_key(key), checked_ttl(ttl), _request_id(request_id)
+        wait_seconds = checked_seconds("wait", wait)
+        if wait_seconds == 0:
+            return flows.acquire(key, owner, ttl, request_id, self._pace())
+        from volcano_locks import waiting  # noqa: PLC0415 - seldom needed
+
+        return waiting.acquire(waiting.Wait(key, owner, ttl, request_id, wait_seconds), self._pace())
 
     def renew(self, lease: Lease, ttl: int | None, request_id: str | None) -> Flow[Lease]:
         """`ttl` None keeps the lease's own."""
@@ -41,6 +57,10 @@ class LockFlows:
     def release_at_end(self, lease: Lease, until: float) -> Flow[None]:
         """The release on leaving a block."""
         return flows.release(lease.key, lease.token, new_uuid(), self._pace(until=until), ATTEMPTS_MAX)
+
+    def renew_at_end(self, lease: Lease, ttl_seconds: int, until: float) -> Flow[Lease]:
+        """The renewal on leaving a block whose lease is to be held on."""
+        return flows.renew(lease, ttl_seconds, new_uuid(), self._pace(until=until), ATTEMPTS_MAX)
 
     def give_back(self, lease: Lease) -> Flow[None]:
         """The release of a lease whose caller was interrupted before taking it."""

@@ -109,6 +109,17 @@ def checked_ttl(ttl: object) -> int:
     return ttl
 
 
+def checked_seconds(name: str, seconds: object) -> float:
+    """`seconds` if it is a number from 0 to infinity, None being 0, else `TypeError` or `ValueError`."""
+    if seconds is None:
+        return 0.0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, got {type(seconds).__name__}")
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be at least 0 seconds (math.inf: for ever), got {seconds}")
+    return float(seconds)
+
+
 def checked_uuid(name: str, value: object) -> str:
     """`value` in lower case if it is a UUID, else `TypeError` or `ValueError`, which do not show it (SDK-8)."""
     if isinstance(value, uuid.UUID):

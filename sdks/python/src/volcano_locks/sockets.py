@@ -41,8 +41,10 @@ class Sockets:
         self._mutex = threading.Lock()
         self._finalize = weakref.finalize(self, _close_all, self._all)
 
-    def exchange(self, method: str, path: str, headers: Fields, body: bytes, until: float) -> Received:
-        """Send one request and read its answer. An interrupt ends its connection.
+    def exchange(
+        self, method: str, path: str, headers: Fields, body: bytes, until: float, *, ended: Callable[[], bool]
+    ) -> Received:
+        """Send one request and read its answer. An interrupt ends its connection, and so does `ended` within seconds.
 
         Raises NotConnectedError, BrokenAnswerError, OSError, and TimeoutError once `now() >= until`.
         """
@@ -50,7 +52,7 @@ class Sockets:
         sock = self._kept() or self._connected(until)
         reader = Reader(to=request)
         try:
-            received = self._exchanged(sock, request, reader, until)
+            received = self._exchanged(sock, request, reader, until, ended)
         except BaseException:
             self._end(sock)
             raise
@@ -119,10 +121,12 @@ class Sockets:
                     raise
         raise NotConnectedError("cannot connect: the TLS handshake has not ended")
 
-    def _exchanged(self, sock: socket.socket, request: bytes, reader: Reader, until: float) -> Received:
+    def _exchanged(
+        self, sock: socket.socket, request: bytes, reader: Reader, until: float, ended: Callable[[], bool]
+    ) -> Received:
         sock.settimeout(self._nap(until))
         sock.sendall(request)
-        while True:
+        while not ended():
             sock.settimeout(self._nap(until))
             try:
                 data = sock.recv(READ_BYTES_MAX)
@@ -133,6 +137,7 @@ class Sockets:
             received = reader.take(data)
             if received is not None:
                 return received
+        raise BrokenAnswerError("the client was closed")
 
     def _nap(self, until: float) -> float:
         """How long to wait before looking at the clock again: timers stand still while a machine sleeps."""

@@ -3,7 +3,13 @@
 import httpx2
 
 from volcano_locks.answers import ANSWER_BYTES_MAX, BrokenAnswerError, Fields, Received, check_whose
-from volcano_locks.connections import CONNECTIONS_MAX, KEEP_ALIVE_SECONDS, NotConnectedError
+from volcano_locks.connections import (
+    CONNECTIONS_MAX,
+    KEEP_ALIVE_SECONDS,
+    LONG_CONNECTIONS_MAX,
+    NotConnectedError,
+    Rooms,
+)
 
 
 class ThroughHttpx2:
@@ -11,23 +17,27 @@ class ThroughHttpx2:
 
     def __init__(self, api_url: str, transport: httpx2.AsyncBaseTransport | None) -> None:
         self._api_url = api_url
+        self._rooms = Rooms()
         self._client = httpx2.AsyncClient(
             transport=transport,
             follow_redirects=False,
             timeout=None,
             limits=httpx2.Limits(
-                max_connections=CONNECTIONS_MAX,
+                max_connections=CONNECTIONS_MAX + LONG_CONNECTIONS_MAX,
                 max_keepalive_connections=CONNECTIONS_MAX,
                 keepalive_expiry=KEEP_ALIVE_SECONDS,
             ),
         )
 
-    async def exchange(self, method: str, path: str, headers: Fields, body: bytes) -> Received:
+    async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
         """See `Connections.exchange`."""
         try:
-            async with self._client.stream(
-                method, self._api_url + path, headers=list(headers), content=body or None
-            ) as response:
+            async with (
+                self._rooms.room(long=long),
+                self._client.stream(
+                    method, self._api_url + path, headers=list(headers), content=body or None
+                ) as response,
+            ):
                 answered = _lowered(response.headers)
                 check_whose(answered, b" ".join([value for _, value in headers]))
                 return Received(response.status_code, answered, await _body(response))

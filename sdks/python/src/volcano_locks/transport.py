@@ -76,7 +76,7 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 async def _step(step: Request | Sleep, sender: Sender, clock: Clock) -> Answer | None:
     if isinstance(step, Sleep):
-        await clock.pause(step.seconds)
+        await (clock.wait(clock.now() + step.seconds) if step.long else clock.pause(step.seconds))
         return None
     answer = _in_time(step, sender, clock)
     return await (to_the_end(answer) if step.to_the_end else answer)
@@ -94,8 +94,8 @@ async def _in_time(request: Request, sender: Sender, clock: Clock) -> Answer:
 class Wire(Protocol):
     """Performs exchanges with the API URL. Raises NotConnectedError, BrokenAnswerError, OSError."""
 
-    async def exchange(self, method: str, path: str, headers: Fields, body: bytes) -> Received:
-        """One request, and its whole answer."""
+    async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
+        """One request, and its whole answer. `long`: it may take long, and must not keep others waiting."""
 
     async def aclose(self) -> None:
         """End all connections."""
@@ -133,7 +133,9 @@ class Envelope:
         if request.ttl_seconds is None:
             return fields, b""
         fields.append((b"Content-Type", b"application/json"))
-        return fields, b'{"ttl_seconds":%d}' % request.ttl_seconds
+        if request.wait_seconds is None:
+            return fields, b'{"ttl_seconds":%d}' % request.ttl_seconds
+        return fields, b'{"ttl_seconds":%d,"wait_seconds":%.3f}' % (request.ttl_seconds, request.wait_seconds)
 
     def answer(self, request: Request, received: Received) -> Answer:
         """What came."""
@@ -185,7 +187,8 @@ class HttpSender:
         wire, usual = self._wire_and_headers()
         fields, body = self._envelope.outgoing(request, usual)
         try:
-            return self._envelope.answer(request, await wire.exchange(request.method, request.path, fields, body))
+            received = await wire.exchange(request.method, request.path, fields, body, long=bool(request.wait_seconds))
+            return self._envelope.answer(request, received)
         except Exception as error:
             raise self._envelope.failure(request, error) from error
 

@@ -142,7 +142,7 @@ class ManualClock:
         self._rests = [rest for rest in self._rests if rest.until > self._seconds]
         for rest in due:
             with contextlib.suppress(RuntimeError):  # its loop is closed: nobody rests there any more
-                rest.loop.call_soon_threadsafe(_done, rest.woken)
+                rest.loop.call_soon_threadsafe(done, rest.woken)
 
     def _settled(self) -> bool:
         with self._mutex:
@@ -168,6 +168,7 @@ def _forget(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-def _done(future: "asyncio.Future[None]") -> None:
+def done(future: "asyncio.Future[None]") -> None:
+    """Mark it, if it is not yet."""
     if not future.done():
         future.set_result(None)

@@ -134,5 +134,6 @@ class FlakyTransport(httpx2.AsyncBaseTransport):
 
     async def _serve(self, request: httpx2.Request) -> httpx2.Response:
         response = await self.inner.handle_async_request(request)
-        await response.aread()
+        if response.headers.get("Content-Type") != "text/event-stream":
+            await response.aread()
         return response

@@ -1,0 +1,69 @@
+"""What an asyncio client sends with, until it is closed.
+
+A connection opened later would be closed by nobody, so nothing is sent then. Closing first ends what is not to be cut
+off half done, an acquire or a wait: each gives back what it may have acquired, bounded in time, and its caller is told
+that the client is closed (SDK-6, SDK-11).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from volcano_locks.errors import CLOSED, VolcanoError
+from volcano_locks.flows import GIVE_UP_SECONDS_MAX, Request
+from volcano_locks.interrupt import Interrupt
+from volcano_locks.messages import Answer
+from volcano_locks.transport import HttpSender
+
+CLEAN_UP_SECONDS_MAX = GIVE_UP_SECONDS_MAX + 1.0
+
+T = TypeVar("T")
+
+
+class UntilClosed:
+    """Sends over `sender` until the client is closed."""
+
+    def __init__(self, sender: HttpSender) -> None:
+        self._sender = sender
+        self._closing = False
+        self._closed = False
+        self._under_way: set[Interrupt] = set()
+        self._ended = asyncio.Event()
+
+    async def send(self, request: Request) -> Answer:
+        """See `Sender`."""
+        if self._closed or (self._closing and not request.to_the_end):
+            raise VolcanoError(CLOSED, request_id=request.request_id)
+        return await self._sender.send(request)
+
+    async def ending(self, work: Coroutine[Any, Any, T]) -> T:
+        """`work`'s result. Closing the client cancels it and waits for its cleaning up; then `VolcanoError`."""
+        interrupt = Interrupt()
+        self._under_way.add(interrupt)
+        error: asyncio.CancelledError | None = None
+        try:
+            return await work
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
+        finally:
+            self._under_way.discard(interrupt)
+            self._ended.set()
+            if interrupt.take_back(error):
+                raise VolcanoError(CLOSED) from None
+
+    async def close(self) -> None:
+        """End what is under way, then the connections. Idempotent."""
+        self._closing = True
+        try:
+            for interrupt in list(self._under_way):
+                interrupt.send()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLEAN_UP_SECONDS_MAX):
+                    while self._under_way:
+                        self._ended.clear()
+                        await self._ended.wait()
+        finally:
+            self._closed = True
+            await self._sender.aclose()
