@@ -71,6 +71,10 @@ class Oracle:
     def count_held(self) -> int:
         return sum(self._blocks(lock) for lock in self.locks.values())
 
+    def listed(self, held: bool | None) -> list[tuple[str, int]]:
+        """Names and tokens, of locks that are held or free where that is asked for."""
+        return [(name, lock.token) for name, lock in sorted(self.locks.items()) if held in (None, self._blocks(lock))]
+
     def purge(self) -> int:
         gone = [name for name, lock in self.locks.items() if self.now >= self._free_from(lock) + DAY]  # LEASE-13
         for name in gone:

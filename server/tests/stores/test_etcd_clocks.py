@@ -9,10 +9,11 @@ from tests.engines import etcd
 
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted, Refused, Renew
+from volcano_locks_server.store import LockQuery
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import START_MS, ManualClock
 
-from .deeds import act, digest, found, held, key, put, serves_soon
+from .deeds import PROJECT, act, digest, found, held, key, put, serves_soon
 
 Node = tuple[OpenStore, ManualClock]
 Nodes = Callable[[int], Awaitable[Node]]
@@ -115,8 +116,14 @@ async def test_a_record_from_the_future_stops_the_node_until_its_clock_has_passe
     store, clock = await nodes(0)
     await put(store.locks, (key("a"), held("one", START_MS + 30_000)), (key("b"), Free(1, START_MS + 1_000)))
     assert await found(store.locks, key("b")) == [Free(1, START_MS + 1_000)]
-    assert await cause(found(store.locks, key("a"))) == "clock_skew"
-    for asked in (found(store.locks, key("b")), store.locks.ready(), store.locks.count_held()):
+    assert (await store.locks.list_locks(LockQuery(PROJECT, 9, prefix="b"))).next_after is None
+    assert await cause(store.locks.list_locks(LockQuery(PROJECT, 9))) == "clock_skew"
+    for asked in (
+        found(store.locks, key("a")),
+        found(store.locks, key("b")),
+        store.locks.ready(),
+        store.locks.count_held(),
+    ):
         assert await cause(asked) == "clock_skew"
     clock.advance(28_999)
     assert await cause(found(store.locks, key("b"))) == "clock_skew"

@@ -26,10 +26,11 @@ from volcano_locks_server.lease import (
     Renew,
     State,
 )
+from volcano_locks_server.store import LockQuery
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import act, digest, key
+from .deeds import PROJECT, act, digest, key
 from .oracle import Answer, Oracle
 
 T = TypeVar("T")
@@ -112,6 +113,17 @@ class Stores(RuleBasedStateMachine):
     @rule()
     def count(self) -> None:
         assert self.each(lambda store: store.locks.count_held()) == [self.oracle.count_held()] * len(self.stores)
+
+    @rule(held=st.sampled_from([None, True, False]), limit=st.integers(1, 4))
+    def list_locks(self, held: bool | None, limit: int) -> None:
+        """LIST-1 to LIST-4: the same page everywhere; what was forgotten, or never written, is in none."""
+        query = LockQuery(PROJECT, limit, held=held)
+        pages = self.each(lambda store: store.locks.list_locks(query))
+        expected = self.oracle.listed(held)
+        for page in pages:
+            assert [(one, record.fencing_token) for one, record in page.records] == expected[:limit]
+            assert page.now_ms == self.clock.now_ms()
+            assert (page.next_after is None) is (len(expected) <= limit)
 
     @rule()
     def purge(self) -> None:

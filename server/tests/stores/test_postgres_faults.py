@@ -15,12 +15,12 @@ from tests.engines.postgres import Postgres
 
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted
-from volcano_locks_server.store import Project, Records, Stepped
+from volcano_locks_server.store import LockQuery, Project, Records, Stepped
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.hosts import HUNG_MAX
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 
-from .deeds import act, counted, digest, found, key, put
+from .deeds import PROJECT, act, counted, digest, found, key, put
 
 BLOCKED_SECONDS_MAX = 5.0
 RECOVERY_SECONDS_MAX = 10.0
@@ -268,14 +268,17 @@ async def test_a_promoted_standby_is_found_with_all_that_was_acknowledged(capsys
 
 @pytest.mark.real_time
 async def test_a_demoted_primary_is_left_even_though_it_answers(server: Postgres) -> None:
-    """case 26: 25006. The old primary lives and answers every SELECT; connections to it are dropped all the same."""
+    """case 26, LIST-3: 25006. The old primary lives and answers every SELECT; connections to it are dropped all the
+    same, and nobody is told what it still says.
+    """
     database = server.new_database()
     with postgres.primary(fsync=False) as promoted:
         await (await PostgresDatabase.open(promoted.url())).close()
         promoted.execute(f"CREATE DATABASE {database} TEMPLATE postgres")
         url = f"postgresql://postgres@127.0.0.1:{server.port},127.0.0.1:{promoted.port}/{database}"
-        node = await PostgresDatabase.open(url)
+        node, onlooker = await PostgresDatabase.open(url), await PostgresDatabase.open(url)
         await node.registry.add_project(Project("p-old", "old", 0, 1))
+        assert (await onlooker.locks.list_locks(LockQuery(PROJECT, 1))).records == []
         await asyncio.gather(*(counted(node.locks, key(f"{number}")) for number in range(4)))
         server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         server.execute("SELECT pg_reload_conf()")
@@ -283,11 +286,15 @@ async def test_a_demoted_primary_is_left_even_though_it_answers(server: Postgres
             await asyncio.sleep(0.2)
             first = await asyncio.gather(node.registry.projects(limit=5, cursor=None), return_exceptions=True)
             assert isinstance(first[0], StoreUnavailableError)
+            with pytest.raises(StoreUnavailableError):
+                await onlooker.locks.list_locks(LockQuery(PROJECT, 1))
+            assert (await onlooker.locks.list_locks(LockQuery(PROJECT, 1))).records == []
             assert await until_well(node.locks) < RECOVERY_SECONDS_MAX
             assert (await node.registry.projects(limit=5, cursor=None)).items == []
             assert len(promoted.execute("SELECT 1 FROM volcano_locks.lock", database)) == 1
         finally:
             await node.close()
+            await onlooker.close()
             server.execute("ALTER SYSTEM RESET default_transaction_read_only")
             server.execute("SELECT pg_reload_conf()")
 

@@ -27,6 +27,7 @@ from ..refusals import clock_behind, instant
 from .connections import Connections, Transaction
 from .faults import is_conflict
 from .listing import read_locks
+from .reading import reading
 from .rows import FREE_FROM, NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
@@ -77,7 +78,7 @@ class PostgresStore:
         raise StoreUnavailableError("store_busy", "other nodes make the same locks at the same time: try again")
 
     async def list_locks(self, query: LockQuery) -> LockPage:
-        async with self._connections.transaction() as transaction:
+        async with reading(self._connections) as transaction:
             return await read_locks(transaction, query, self._now_ms)
 
     async def count_held(self) -> int:

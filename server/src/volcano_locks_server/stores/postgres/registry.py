@@ -21,7 +21,7 @@ from ..refusals import (
 )
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
 from .connections import Connections, Transaction
-from .hosts import NOT_WRITABLE
+from .reading import reading
 
 DELETE_ROWS_MAX: Final = 250
 
@@ -36,7 +36,6 @@ _TWICE: Final = {
     "service_key_id_taken": "service key with this id",
     "secret_taken": "service key with this secret",
 }
-_CANNOT_WRITE: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
 
 
 class PostgresRegistry:
@@ -52,13 +51,13 @@ class PostgresRegistry:
             await transaction.fetch(sql, *cells)
 
     async def project(self, project_id: str) -> Project:
-        async with self._reading() as transaction:
+        async with reading(self._connections) as transaction:
             return await _project_of(transaction, project_id)
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
         after = place_of("projects", cursor)
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
-        async with self._reading() as transaction:
+        async with reading(self._connections) as transaction:
             rows = await transaction.fetch(sql, after, limit + 1)
         return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
 
@@ -99,7 +98,7 @@ class PostgresRegistry:
             await _insert_secret(transaction, service_key.id, secret_digest)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
-        async with self._reading() as transaction:
+        async with reading(self._connections) as transaction:
             return await _service_key_of(transaction, project_id, key_id)
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
@@ -108,7 +107,7 @@ class PostgresRegistry:
             f"SELECT number, {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND number > $2 "
             "ORDER BY number LIMIT $3"
         )
-        async with self._reading() as transaction:
+        async with reading(self._connections) as transaction:
             await _project_of(transaction, project_id)
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
         return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
@@ -153,7 +152,7 @@ class PostgresRegistry:
             "JOIN volcano_locks.service_key ON service_key.id = secret.key_id "
             "JOIN volcano_locks.project ON project.id = service_key.project_id WHERE secret.digest = $1"
         )
-        async with self._reading() as transaction:
+        async with reading(self._connections) as transaction:
             rows = await transaction.fetch(sql, secret_digest)
         if not rows:
             return None
@@ -176,16 +175,6 @@ class PostgresRegistry:
             FROM touched WHERE service_key.id = touched.id"""
         async with self._writing("") as transaction:
             await transaction.fetch(sql, list(last_used_at_ms), list(last_used_at_ms.values()))
-
-    @asynccontextmanager
-    async def _reading(self) -> AsyncIterator[Transaction]:
-        """A standby would answer too, with keys that were revoked since: case 26."""
-        async with self._connections.transaction() as transaction:
-            if (await transaction.fetch(_CANNOT_WRITE))[0][0]:
-                self._connections.look_elsewhere()
-                raise StoreUnavailableError(*NOT_WRITABLE)
-            yield transaction
-            transaction.keep = False  # nothing was written, so nothing needs to be waited for
 
     @asynccontextmanager
     async def _writing(self, name: str) -> AsyncIterator[Transaction]:
