@@ -9,16 +9,18 @@ import warnings
 from collections.abc import AsyncIterator, Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import pytest
 
-from volcano_locks import AsyncClient, Client
+from volcano_locks import AsyncClient, Client, LockView
 from volcano_locks.guard import LockGuard
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
 
 from .stage import Stage
+
+T = TypeVar("T")
 
 
 class SyncFace:
@@ -39,6 +41,16 @@ class SyncFace:
 
     def hold(self, key: str, ttl: int = 30, **options: Any) -> "SyncHold":
         return SyncHold(self.client, key, ttl, **options)
+
+    async def iterated(self, items: Iterator[T]) -> AsyncIterator[T]:
+        while True:
+            one = await asyncio.to_thread(next, items, None)
+            if one is None:
+                return
+            yield one
+
+    def listed(self, *args: Any, **options: Any) -> AsyncIterator[LockView]:
+        return self.iterated(self.client.locks.list(*args, **options))
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         lost: bool = await asyncio.to_thread(guard.wait_lost, timeout)
@@ -76,6 +88,9 @@ class AsyncFace:
 
     def hold(self, key: str, ttl: int = 30, **options: Any) -> Any:
         return self.client.locks.with_lock(key, ttl=ttl, **options)
+
+    def listed(self, *args: Any, **options: Any) -> AsyncIterator[LockView]:
+        return self.client.locks.list(*args, **options)
 
     async def wait_lost(self, guard: Any, timeout: float | None = None) -> bool:
         lost: bool = await guard.wait_lost(timeout)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     )
     from volcano_locks.guard import AsyncLockGuard, LockGuard
     from volcano_locks.messages import Lease, LockState
+    from volcano_locks.views import LockView
 
 __version__ = "0.1.0"
 
@@ -44,6 +45,7 @@ __all__ = [
     "LockHeldError",
     "LockOwnershipLostError",
     "LockState",
+    "LockView",
     "NotFoundError",
     "PermissionDeniedError",
     "RateLimitedError",
@@ -61,6 +63,7 @@ _ROOM_OF = {
     "Lease": "messages",
     "LockGuard": "guard",
     "LockState": "messages",
+    "LockView": "views",
 }
 
 

@@ -4,12 +4,14 @@ A client belongs to one event loop at a time. Not promised: a body which swallow
 running; when it ends, the loss is raised all the same.
 """
 
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, Self
 
 from volcano_locks.async_block import AsyncLockBlock
 from volcano_locks.block import Block
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.flows import Flow
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import Lease, LockState
 from volcano_locks.transport import HttpSender, perform
@@ -17,6 +19,8 @@ from volcano_locks.until_closed import UntilClosed
 
 if TYPE_CHECKING:
     import httpx2
+
+    from volcano_locks.views import LockView, Page, State
 
 
 class AsyncClient:
@@ -91,6 +95,20 @@ class AsyncLocks:
         """Whether the lock is held, until when, and its fencing token."""
         return await perform(self._flows.get(key, request_id), self._sender, self._clock)
 
+    async def view(self, key: str, *, request_id: str | None = None) -> "LockView":
+        """Who holds the lock, since when and until when, and how many wait for it."""
+        return await perform(self._flows.view(key, request_id), self._sender, self._clock)
+
+    def list(self, prefix: str = "", *, state: "State" = "all") -> "AsyncIterator[LockView]":
+        """The locks whose keys begin with `prefix`, in the keys' order; `state` is `held`, `free` or `all`.
+
+        They come in pages, each asked for when it is needed:
+
+            async for view in client.locks.list("reports:", state="held"):
+                print(view.key, view.holder, view.expires_at)
+        """
+        return self._listed(self._flows.pages(prefix, state))
+
     async def force_release(self, key: str, *, request_id: str | None = None) -> None:
         """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
         return await perform(self._flows.force_release(key, request_id), self._sender, self._clock)
@@ -112,3 +130,13 @@ class AsyncLocks:
         acquire = self._flows.acquire(key, ttl, token, None, wait)
         block = Block(self._flows, self._sender, self._clock, acquire, hold_at_least)
         return AsyncLockBlock(block, self._sender)
+
+    async def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "AsyncIterator[LockView]":
+        cursor: str | None = None
+        while True:
+            page = await perform(pages(cursor), self._sender, self._clock)
+            for view in page.views:
+                yield view
+            cursor = page.next_cursor
+            if cursor is None:
+                return

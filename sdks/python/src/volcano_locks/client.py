@@ -6,7 +6,7 @@ in the child. Close it, or use it as a context manager, to end its thread and co
 
 import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -24,6 +24,8 @@ from volcano_locks.transport import HttpSender, perform
 
 if TYPE_CHECKING:
     import httpx2
+
+    from volcano_locks.views import LockView, Page, State
 
 T = TypeVar("T")
 
@@ -115,6 +117,20 @@ class Locks:
         """Whether the lock is held, until when, and its fencing token."""
         return self._run(self._flows.get(key, request_id))
 
+    def view(self, key: str, *, request_id: str | None = None) -> "LockView":
+        """Who holds the lock, since when and until when, and how many wait for it."""
+        return self._run(self._flows.view(key, request_id))
+
+    def list(self, prefix: str = "", *, state: "State" = "all") -> "Iterator[LockView]":
+        """The locks whose keys begin with `prefix`, in the keys' order; `state` is `held`, `free` or `all`.
+
+        They come in pages, each asked for when it is needed:
+
+            for view in client.locks.list("reports:", state="held"):
+                print(view.key, view.holder, view.expires_at)
+        """
+        return self._listed(self._flows.pages(prefix, state))
+
     def force_release(self, key: str, *, request_id: str | None = None) -> None:
         """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
         return self._run(self._flows.force_release(key, request_id))
@@ -139,6 +155,15 @@ class Locks:
         """
         acquire = self._flows.acquire(key, ttl, token, None, wait)
         return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background)
+
+    def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "Iterator[LockView]":
+        cursor: str | None = None
+        while True:
+            page = self._run(pages(cursor))
+            yield from page.views
+            cursor = page.next_cursor
+            if cursor is None:
+                return
 
     def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
         if self._caller is not None:

@@ -112,7 +112,7 @@ def renew(lease: Lease, ttl_seconds: int, request_id: str, pace: Pace, attempts:
         request = Request("PATCH", lease_path(lease.key), request_id, pace.left(), lease.token, ttl_seconds)
         return _in_time(granted(request, (yield request), 200, lease.key, deadline), request, pace)
 
-    return (yield from _retried(once, pace, attempts))
+    return (yield from retried(once, pace, attempts))
 
 
 def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) -> Flow[None]:
@@ -135,7 +135,7 @@ def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) ->
             uncertain = uncertain or may_have_been_served(error)
             raise
 
-    yield from _retried(once, pace, attempts)
+    yield from retried(once, pace, attempts)
 
 
 def get(key: str, request_id: str, pace: Pace) -> Flow[LockState]:
@@ -146,7 +146,7 @@ def get(key: str, request_id: str, pace: Pace) -> Flow[LockState]:
         answer = expect(request, (yield request), 200)
         return state_from(answer, request_id=request_id)
 
-    return (yield from _retried(once, pace, ATTEMPTS_MAX))
+    return (yield from retried(once, pace, ATTEMPTS_MAX))
 
 
 def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
@@ -156,7 +156,7 @@ def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
         request = Request("DELETE", lock_path(key), request_id, pace.left())
         expect(request, (yield request), 204)
 
-    yield from _retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
+    yield from retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
 
 
 def lease_path(key: str) -> str:
@@ -169,7 +169,8 @@ def lock_path(key: str) -> str:
     return f"/locks/{key}"
 
 
-def _retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_unsent: bool = False) -> Flow[T]:
+def retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_unsent: bool = False) -> Flow[T]:
+    """What `once` gives, tried again while that may help and there are attempts and time left."""
     attempt = 0
     while True:
         attempt += 1

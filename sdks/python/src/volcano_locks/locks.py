@@ -5,6 +5,7 @@ Bad arguments are refused here, in the caller's own frame, before anything is se
 
 from collections.abc import Callable
 from math import inf
+from typing import TYPE_CHECKING
 
 from volcano_locks import flows
 from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace
@@ -17,6 +18,9 @@ from volcano_locks.messages import (
     checked_uuid,
     new_uuid,
 )
+
+if TYPE_CHECKING:
+    from volcano_locks.views import LockView, Page, State
 
 
 class LockFlows:
@@ -70,6 +74,19 @@ class LockFlows:
     def get(self, key: str, request_id: str | None) -> Flow[LockState]:
         """The read."""
         return flows.get(checked_key(key), _request_id(request_id), self._pace())
+
+    def view(self, key: str, request_id: str | None) -> "Flow[LockView]":
+        """The read that tells everything (SDK-15)."""
+        from volcano_locks import views  # noqa: PLC0415 - seldom needed
+
+        return views.view(checked_key(key), _request_id(request_id), self._pace())
+
+    def pages(self, prefix: str, state: "State") -> "Callable[[str | None], Flow[Page]]":
+        """The page that begins at a cursor (SDK-15)."""
+        from volcano_locks import views  # noqa: PLC0415 - seldom needed
+
+        checked = views.checked_prefix(prefix), views.checked_state(state)
+        return lambda cursor: views.page(*checked, cursor, self._pace())
 
     def force_release(self, key: str, request_id: str | None) -> Flow[None]:
         """Whoever holds it."""

@@ -152,14 +152,14 @@ def parse_date(text: str) -> datetime:
 
 def lease_from(answer: Answer, *, key: str, token: str, ttl_seconds: int, deadline: float, request_id: str) -> Lease:
     """The lease an acquire's or renew's success granted; `ServerError` when the body does not say one."""
-    body = _body_of(answer, request_id)
+    body = body_of(answer, request_id)
     expires_at, fencing_token = _term_of(body, answer, request_id)
     return Lease(key, token, ttl_seconds, expires_at, fencing_token, deadline)
 
 
 def state_from(answer: Answer, *, request_id: str) -> LockState:
     """What a read answered; `ServerError` when the body does not say."""
-    body = _body_of(answer, request_id)
+    body = body_of(answer, request_id)
     held = body.get("held")
     if held is False:
         return LockState(held=False)
@@ -192,7 +192,8 @@ def malformed(answer: Answer, why: str, request_id: str) -> ServerError:
     return ServerError(message, status=answer.status, request_id=request_id)
 
 
-def _body_of(answer: Answer, request_id: str) -> dict[str, Any]:
+def body_of(answer: Answer, request_id: str) -> dict[str, Any]:
+    """The object that an answer's body says, else `ServerError`."""
     try:
         body = json.loads(answer.body)
     except (ValueError, RecursionError):
@@ -210,6 +211,14 @@ def _term_of(body: dict[str, Any], answer: Answer, request_id: str) -> tuple[dat
         return parse_date(body["expires_at"]), body["fencing_token"]
     except (KeyError, TypeError, ValueError):
         raise malformed(answer, "expires_at is not a date", request_id) from None
+
+
+def fencing_token_of(value: object) -> int:
+    """`value` if it is an integer that a fencing token may be, else `ValueError`."""
+    if not _is_safe_integer(value):
+        raise ValueError(f"not an integer from 1 to {FENCING_TOKEN_MAX}")
+    assert isinstance(value, int)
+    return value
 
 
 def _is_safe_integer(value: object) -> bool:
