@@ -103,6 +103,21 @@ async def test_the_server_restarts(tmp_path_factory: pytest.TempPathFactory) -> 
             await other.hears(b"later")
 
 
+async def test_the_host_that_batches_left_is_left(database: str) -> None:
+    """Two nodes on two hosts, each of them alive, would not hear each other."""
+    port = postgres.shared().port
+    node = await PostgresDatabase.open(database.replace(f":{port}/", f":{port},localhost:{port}/"))
+    one = Ear(node.signals)
+    await one.listens()
+    before = one.missed
+    hosts = node._connections.hosts
+    hosts._last = 1  # as where the first one did not answer a batch
+    await one.until(lambda: one.missed > before + 1 and one.signals.working)
+    assert node.signals._link is not None
+    assert "@localhost:" in node.signals._link.host
+    await node.close()
+
+
 async def test_behind_a_pooler_a_node_is_heard_and_knows_that_it_does_not_hear(database: str) -> None:
     """LISTEN would stay behind on sessions of others, so it is not tried."""
     server = postgres.shared()

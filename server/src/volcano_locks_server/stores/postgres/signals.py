@@ -81,7 +81,6 @@ class PostgresSignals:
                 link = await self._hosts.connected(generation=0)
                 if await self._serve(link):
                     pause_seconds = PAUSE_SECONDS_MIN
-            self.working = False
             if self._is_closed:
                 return
             self._missed()
@@ -112,6 +111,7 @@ class PostgresSignals:
             self._outbox.lose()
         finally:
             self._link = None
+            self.working = False
             link.cut()
         return has_worked
 
