@@ -5,6 +5,7 @@ checks' are moved by the checks' own pauses, so that no lease is waited for. The
 the background need real time and are tried at the end.
 """
 
+import asyncio
 import json
 import re
 import uuid
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from volcano_locks.cli.verify.check import Check
+from volcano_locks.cli.verify.check import Check, Room
 from volcano_locks.cli.verify.running import KEY_PREFIX, Result, Site, new_run_name, run_all
 from volcano_locks.cli.verify.table import CHECKS
 from volcano_locks.cli.verify.wire import Wire
@@ -279,6 +280,33 @@ async def test_locks_are_freed_also_by_checks_that_fail(monkeypatch: pytest.Monk
                     site = Site(wire, TTL_SECONDS, _options(running, clocks.checks), f"{KEY_PREFIX}:{number}")
                     await run_all(site, [check], lambda _result: None)
                     assert (await wire.read(f"{KEY_PREFIX}:{number}:0")).json == {"held": False}, check.name
+
+
+async def test_locks_are_freed_also_by_checks_that_are_interrupted(caplog: pytest.LogCaptureFixture) -> None:
+    """CLI-19: none goes on when the run has ended, with nothing left to reach the server by."""
+    holding: list[str] = []
+
+    async def hang(room: Room) -> str:
+        await room.hold()
+        holding.append(room.key)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(5_000 * holding.index(room.key)):  # some need longer than others to end
+                await asyncio.sleep(0)
+        return ""
+
+    with running_server() as running:
+        run = asyncio.create_task(_run(running, SystemClock(), [CHECKS[0]._replace(run=hang)] * 4))
+        while len(holding) < 4:
+            await asyncio.sleep(0.001)
+        run.cancel()
+        await asyncio.wait([run])
+        assert run.cancelled()
+        assert len(asyncio.all_tasks()) == 1
+        async with Wire(running.url, running.service_key, SystemClock()) as wire:
+            assert [(await wire.read(key)).json for key in holding] == [{"held": False}] * 4
+    assert caplog.text == ""
 
 
 @pytest.mark.real_time

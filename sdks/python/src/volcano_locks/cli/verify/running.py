@@ -61,7 +61,15 @@ async def run_all(site: Site, checks: Sequence[Check], tell: Callable[[Result], 
         tell(result)
         return result
 
-    return await asyncio.gather(*(one(number, check) for number, check in enumerate(checks)))
+    tasks = [asyncio.create_task(one(number, check)) for number, check in enumerate(checks)]
+    try:
+        return await asyncio.gather(*tasks)
+    except BaseException as failure:
+        if not isinstance(failure, asyncio.CancelledError):  # of that they have heard
+            for task in tasks:
+                task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)  # they free their locks while they can be reached
+        raise
 
 
 async def _run(site: Site, number: int, check: Check, end: float) -> Result:
