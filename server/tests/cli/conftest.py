@@ -15,7 +15,7 @@ import pytest
 from volcano_locks.cli.app import app
 
 PROGRAM = Path(sys.executable).with_name("volcano-locks")
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 
 
 class Ended(NamedTuple):

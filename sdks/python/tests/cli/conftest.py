@@ -17,7 +17,7 @@ from volcano_locks import Client
 from volcano_locks.cli.app import app
 from volcano_locks_server.testing import RunningServer, running_server
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
 
 
