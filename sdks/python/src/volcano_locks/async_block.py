@@ -11,15 +11,17 @@ import weakref
 from types import TracebackType
 
 from volcano_locks.block import Block, outcome_of
+from volcano_locks.errors import LockOwnershipLostError
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.interrupt import Interrupt
 from volcano_locks.until_closed import UntilClosed
 
 
 class AsyncLockBlock:
-    """What `with_lock` returns. Good for one `async with`, in one task."""
+    """What `with_lock` returns. Good for one `async with`, in one task. `loss` is known once it was left."""
 
     def __init__(self, block: Block, sender: UntilClosed) -> None:
+        self.loss: LockOwnershipLostError | None = None
         self._block = block
         self._sender = sender
         self._guard: AsyncLockGuard | None = None
@@ -44,10 +46,10 @@ class AsyncLockBlock:
         self._block.stop()
         self._forgotten.detach()  # an interrupt that hits a finalizer is swallowed
         ours = self._interrupt.take_back(error)
-        loss = self._guard._hold.loss()
+        self.loss = self._guard._hold.loss()
         if not self._guard._hold.forked:
-            loss = await self._block.leave()
+            self.loss = await self._block.leave()
         self._guard._release_error = self._block.release_error
-        outcome = outcome_of(None if ours else error, loss, self._block.release_error)
+        outcome = outcome_of(None if ours else error, self.loss, self._block.release_error)
         if outcome is not None:
             raise outcome

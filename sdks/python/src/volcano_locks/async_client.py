@@ -4,14 +4,16 @@ A client belongs to one event loop at a time. Not promised: a body which swallow
 running; when it ends, the loss is raised all the same.
 """
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Self
+from collections.abc import AsyncIterator, Awaitable, Callable
+from math import inf
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from volcano_locks.async_block import AsyncLockBlock
 from volcano_locks.block import Block
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.flows import Flow
+from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import Lease, LockState
 from volcano_locks.transport import HttpSender, perform
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     import httpx2
 
     from volcano_locks.views import LockView, Page, State
+
+T = TypeVar("T")
 
 
 class AsyncClient:
@@ -130,6 +134,22 @@ class AsyncLocks:
         acquire = self._flows.acquire(key, ttl, token, None, wait)
         block = Block(self._flows, self._sender, self._clock, acquire, hold_at_least)
         return AsyncLockBlock(block, self._sender)
+
+    async def lead(self, key: str, run: Callable[[AsyncLockGuard], Awaitable[T]], *, ttl: int) -> T:
+        """Wait for the lock, for ever, and run `run(guard)` while holding it; after a loss, again.
+
+            async def work(guard):
+                while True:
+                    await plan_jobs(fencing_token=guard.fencing_token)
+
+            await client.locks.lead("scheduler", work, ttl=15)
+
+        Gives back what `run` returned while it led, and raises what it raised. A loss cancels `run`, and the next
+        campaign begins when it has ended. Cancelling `lead`, or closing the client, ends it (SDK-13).
+        """
+        from volcano_locks import leading  # noqa: PLC0415 - seldom needed
+
+        return await leading.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf), run)
 
     async def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "AsyncIterator[LockView]":
         cursor: str | None = None

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from volcano_locks.errors import CLOSED, VolcanoError
 
 IDLE_SECONDS_MAX = 30.0
+LOOK_SECONDS = 0.2
 CLEAN_UP_SECONDS_MAX = 8.0
 LEAVING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX / 2
 CANCELLING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX - LEAVING_SECONDS_MAX
@@ -49,15 +50,16 @@ class Background:
         undo: Callable[[T], Coroutine[Any, Any, object]] | None = None,
         *,
         to_the_end: bool = False,
+        stop: threading.Event | None = None,
     ) -> T:
         """`work()`'s result. If this thread is interrupted, the work is cancelled and may clean up, bounded;
         a result that was there already is handed to `undo`. Work that goes `to_the_end` is not cancelled, only
-        waited for. Then the interrupt goes on."""
+        waited for. Then the interrupt goes on. Setting `stop` interrupts with `StoppedError`."""
         outcome: Future[T] = Future()
         call = _Call(to_the_end=to_the_end)
         try:
             self._submit(call, work, outcome)
-            return outcome.result()
+            return outcome.result() if stop is None else _unless(stop, outcome)
         except BaseException as error:
             if call.submitted and not (outcome.done() and outcome.exception() is error):
                 if not to_the_end:
@@ -167,6 +169,21 @@ class Background:
             loop.run_until_complete(self._on_end())
             loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()
+
+
+class StoppedError(Exception):
+    """The work was given up since somebody set the event given."""
+
+
+def _unless(stop: threading.Event, outcome: "Future[T]") -> T:
+    """The outcome, once it is there; an event wakes nobody who waits for something else, so it is looked at."""
+    while not stop.is_set():
+        try:
+            return outcome.result(LOOK_SECONDS)
+        except TimeoutError:
+            if outcome.done():
+                return outcome.result()
+    raise StoppedError
 
 
 def _stop(made: "Future[asyncio.AbstractEventLoop]") -> None:

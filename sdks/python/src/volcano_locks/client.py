@@ -5,8 +5,10 @@ in the child. Close it, or use it as a context manager, to end its thread and co
 """
 
 import contextlib
+import threading
 import weakref
 from collections.abc import Callable, Iterator
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -153,8 +155,7 @@ class Locks:
         `wait` is `acquire`'s. `hold_at_least`: a body that ends sooner leaves the lock taken until so many seconds
         after entering, for others that come a little late (SDK-12).
         """
-        acquire = self._flows.acquire(key, ttl, token, None, wait)
-        return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background)
+        return self._block(self._flows.acquire(key, ttl, token, None, wait), hold_at_least)
 
     def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "Iterator[LockView]":
         cursor: str | None = None
@@ -164,6 +165,33 @@ class Locks:
             cursor = page.next_cursor
             if cursor is None:
                 return
+
+    def lead(
+        self, key: str, run: Callable[[LockGuard], T], *, ttl: int, stop: threading.Event | None = None
+    ) -> T | None:
+        """Wait for the lock, for ever, and run `run(guard)` in this thread while holding it; after a loss, again.
+
+            def work(guard):
+                while not guard.lost and not stop.wait(1):
+                    plan_jobs(fencing_token=guard.fencing_token)
+
+            client.locks.lead("scheduler", work, ttl=15, stop=stop)
+
+        Gives back what `run` returned while it led, and raises what it raised, except the guard's own loss. `run` is
+        not interrupted by a loss: it has to look, and the next campaign waits for it. Setting `stop` ends a campaign
+        with None; while leading it is for `run` to look at (SDK-13).
+        """
+        from volcano_locks import leading  # noqa: PLC0415 - seldom needed
+
+        def term() -> LockBlock:
+            return self._block(self._flows.acquire(key, ttl, None, None, inf), None, stop)
+
+        return leading.lead(term, run, stop)
+
+    def _block(
+        self, acquire: Flow[Lease], hold_at_least: float | None, stop: threading.Event | None = None
+    ) -> "LockBlock":
+        return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background, stop)
 
     def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
         if self._caller is not None:
@@ -180,16 +208,20 @@ class Locks:
 
 
 class LockBlock:
-    """What `with_lock` returns. Good for one `with`."""
+    """What `with_lock` returns. Good for one `with`. `loss` is known once it was left."""
 
-    def __init__(self, block: Block, background: Background) -> None:
+    def __init__(self, block: Block, background: Background, stop: threading.Event | None = None) -> None:
+        self.loss: LockOwnershipLostError | None = None
+        self._stop = stop
         self._block = block
         self._background = background
         self._guard: LockGuard | None = None
         self._forgotten: weakref.finalize[..., LockBlock] | None = None
 
     def __enter__(self) -> LockGuard:
-        hold = self._background.run(lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave())
+        hold = self._background.run(
+            lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave(), stop=self._stop
+        )
         try:
             # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
             self._forgotten = weakref.finalize(self, hold.leave)
@@ -206,12 +238,12 @@ class LockBlock:
         assert self._guard is not None
         hold = self._guard._hold
         try:
-            loss = self._leave(hold)
+            self.loss = self._leave(hold)
         except BaseException:  # an interrupt, which must not keep the lock from being released (case 17)
             self._leave(hold)
             raise
         self._guard._release_error = self._block.release_error
-        outcome = outcome_of(error, loss, self._block.release_error)
+        outcome = outcome_of(error, self.loss, self._block.release_error)
         if outcome is not None:
             raise outcome
 
