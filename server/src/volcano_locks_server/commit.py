@@ -7,14 +7,16 @@ one `now_ms` that the store reads, so each sees what those before it did.
 A store over a network is served best by more than one batch in flight. Then a key is in one of them only: commands on
 a key that is being committed are parked, in their order, until that batch is answered. So commands on one key are
 served in the order of their arrival however many batches there are, and no batch of ours waits for another's rows.
+A further batch begins once as many commands wait as the largest on its way holds, or WORTH_A_BATCH: a batch costs
+nearly the same whatever is in it, so few large ones serve a load better; a lone command beside a lone one waits not.
 
 Promises: a batch that fails answers `StoreUnavailableError` to its own callers only, and is never repeated in
 silence. A caller that gave up before its batch began is left out of it. A commit that hangs longer than
 COMMIT_SECONDS_MAX is answered `StoreUnavailableError` (what became of it is unknown; the store stays the truth).
 At most PENDING_MAX commands wait; one more is refused at once.
 
-A batch may serve more than its commands: those who wait in line for its keys. Who they are is not known here. When a batch is built it is given a `Turn`, which judges in place of the plain rule, and is told what
-became of the batch.
+A batch may serve more than its commands: those who wait in line for its keys. Who they are is not known here. When a
+batch is built it is given a `Turn`, which judges in place of the plain rule, and is told what became of the batch.
 """
 
 import asyncio
@@ -28,6 +30,7 @@ from .lease import LockRecord
 from .store import LockStore, RecordKey, Records, Stepped
 
 BATCH_MAX: Final = 512
+WORTH_A_BATCH: Final = 64  # so many commands wait for no other batch to end, if one more may be on its way
 PENDING_MAX: Final = 20_000
 COMMIT_SECONDS_MAX: Final = 10.0
 STOPPING: Final = "the service is stopping: try again in a moment"
@@ -141,7 +144,7 @@ class GroupCommit(Generic[A, B]):
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[B] = loop.create_future()
         self._pending.append(_Waiting(key, asked, answer, loop.time()))
-        if len(self._committing) < self._batches_in_flight and key not in self._busy:
+        if len(self._committing) < self._batches_in_flight and key not in self._busy and self._is_worth_a_batch():
             self._committing[loop.create_task(self._work(), name="group-commit")] = None
         return answer
 
@@ -164,7 +167,7 @@ class GroupCommit(Generic[A, B]):
         if self._watch is None:
             self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
         try:
-            while commands := self._take():
+            while self._is_worth_a_batch(worker) and (commands := self._take()):
                 keys = list({waiting.key: None for waiting in commands})
                 self._busy.update(keys)
                 self._committing[worker] = batch = _Batch(commands, self._turns(keys), loop.time())
@@ -175,6 +178,11 @@ class GroupCommit(Generic[A, B]):
                     self._unparked.extend(key for key in keys if key in self._parked)
         finally:
             del self._committing[worker]
+
+    def _is_worth_a_batch(self, worker: asyncio.Task[None] | None = None) -> bool:
+        """Whether enough waits for one more batch beside those of other workers, the last of which takes what is left."""
+        others = (len(batch.commands) for one, batch in self._committing.items() if batch and one is not worker)
+        return len(self._pending) + len(self._unparked) >= min(WORTH_A_BATCH, max(others, default=0))
 
     def _take(self) -> list[_Waiting[A, B]]:
         """The next batch: first what was parked and may go, then what came since; parks what is to wait."""
@@ -276,9 +284,7 @@ def _fail(batch: _Batch[A, B], cause_code: str, message: str, cause: Exception |
     _refuse(batch.commands, cause_code, message, cause)
 
 
-def _refuse(
-    commands: Iterable[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None
-) -> None:
+def _refuse(commands: Iterable[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:
     for waiting in commands:
         if not waiting.answer.done():
             error = StoreUnavailableError(cause_code, message)

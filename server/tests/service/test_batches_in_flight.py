@@ -16,7 +16,7 @@ from volcano_locks_server.store import RecordKey, Step
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
-A, B, C = (RecordKey("p", LockKey(name)) for name in "abc")
+A, B, C, D, E = (RecordKey("p", LockKey(name)) for name in "abcde")
 
 
 class Store(MemoryStore):
@@ -95,6 +95,40 @@ async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
     await store.let_go(1)
     await store.let_go()
     assert await asyncio.gather(*answers) == [1, 1, 1, 11]
+    await group.close()
+
+
+async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight() -> None:
+    """Crumbs cost a store as much as loaves."""
+    store = Store()
+    group = group_on(store)
+    answers = await submitted(group, (A, 1), (B, 1))
+    answers += await submitted(group, (C, 1))
+    assert store.in_flight == [["a", "b"]]
+    answers += await submitted(group, (D, 1))
+    assert store.in_flight == [["a", "b"], ["c", "d"]]
+    answers += await submitted(group, (E, 1))
+    await store.let_go()
+    assert store.in_flight == [["c", "d"]]
+    await store.let_go()
+    assert store.in_flight == [["e"]]
+    await store.let_go()
+    assert await asyncio.gather(*answers) == [1] * 5
+    await group.close()
+
+
+async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commit, "WORTH_A_BATCH", 2)
+    store = Store()
+    group = group_on(store)
+    answers = await submitted(group, (A, 1), (B, 1), (C, 1))
+    answers += await submitted(group, (D, 1))
+    assert store.in_flight == [["a", "b", "c"]]
+    answers += await submitted(group, (E, 1))
+    assert store.in_flight == [["a", "b", "c"], ["d", "e"]]
+    await store.let_go()
+    await store.let_go()
+    assert await asyncio.gather(*answers) == [1] * 5
     await group.close()
 
 
