@@ -180,7 +180,7 @@ class GroupCommit(Generic[A, B]):
             del self._committing[worker]
 
     def _is_worth_a_batch(self, worker: asyncio.Task[None] | None = None) -> bool:
-        """Whether enough waits for one more batch beside those of other workers, the last of which takes what is left."""
+        """Whether enough waits for one more batch beside those of other workers. The last of them takes any rest."""
         others = (len(batch.commands) for one, batch in self._committing.items() if batch and one is not worker)
         return len(self._pending) + len(self._unparked) >= min(WORTH_A_BATCH, max(others, default=0))
 
