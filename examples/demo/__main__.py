@@ -4,19 +4,23 @@ One job, `daily-rollup`, must run in one place at a time. Anna wins it and is ki
 takes over; Ben wakes and tries to write. Each step is checked; the exit code is 1 if one did not go as told.
 """
 
-import os
-import signal
 import sys
-import tempfile
-import time
-from datetime import UTC, datetime
-from pathlib import Path
 
-import report
-import stage
-import voice
-from stage import Performer, Stage, StepFailedError
-from volcano_locks import Client
+try:
+    import os
+    import signal
+    import tempfile
+    import time
+    from datetime import UTC, datetime
+    from pathlib import Path
+
+    import report
+    import stage
+    import voice
+    from stage import Performer, Stage, StepFailedError
+    from volcano_locks import Client
+except KeyboardInterrupt:  # impatient, but nothing has been started yet
+    sys.exit(130)
 
 LOCK = "daily-rollup"
 GRACE_SECONDS = 1

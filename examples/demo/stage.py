@@ -15,7 +15,7 @@ from typing import IO, Final
 
 HERE: Final = Path(__file__).parent
 COMMAND: Final = Path(sys.executable).with_name("volcano-locks")
-ANSWER_SECONDS: Final = 10.0
+ANSWER_SECONDS: Final = 30.0
 
 
 class StepFailedError(Exception):

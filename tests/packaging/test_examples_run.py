@@ -34,7 +34,7 @@ def run(environment: dict[str, str], name: str, *arguments: str | Path) -> tuple
         env=environment,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     return done.returncode, done.stdout, done.stderr

@@ -47,7 +47,7 @@ def dev_environment(both: Path, bare_environment: dict[str, str], tmp_path: Path
 def test_dev_run_and_an_acquire(both: Path, dev_environment: dict[str, str], tmp_path: Path) -> None:
     def run(*command: str | Path) -> str:
         done = subprocess.run(
-            command, env=dev_environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30
+            command, env=dev_environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -45,7 +45,7 @@ def run(script: str, environment: dict[str, str], directory: Path) -> str:
         cwd=directory,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -114,7 +114,7 @@ def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: P
         assert (tmp_path / "nightly.key").stat().st_mode & 0o077 == 0
     finally:
         server.terminate()
-        server.communicate(timeout=20)
+        server.communicate(timeout=60)
 
 
 def test_the_table_of_settings_is_the_servers() -> None:
