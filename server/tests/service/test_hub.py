@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from volcano_locks_server.clock import SystemClock
 from volcano_locks_server.errors import LockError
 from volcano_locks_server.lease import GRACE_MS, Acquire, ForceRelease, Release, Renew
 from volcano_locks_server.stores.memory import MemoryStore
@@ -255,3 +256,19 @@ async def test_renewals_and_ends_leave_the_queue_bounded(node: Node, clock: Manu
         await node.do(f"b{number}", Acquire(MINE, 3_600))
         await node.do(f"b{number}", Release(MINE))
     assert len(node.hub._expiries._queue) <= 1_010
+
+
+@pytest.mark.real_time
+async def test_an_end_is_told_in_time_by_the_systems_clock() -> None:
+    """EVENT-3: not before the grace is over, and soon after; the limit here is a busy machine's."""
+    clock = SystemClock()
+    one = Node(MemoryStore(clock), clock)
+    watcher = await one.watch()
+    now_ms = clock.now_ms()
+    one.hub.tell([Happening("acquired", lock("a"), 1, None, now_ms, "free", now_ms + 100 - GRACE_MS)])
+    assert words(watcher) == ["acquired a"]
+    watcher._awake.clear()
+    (told,) = await asyncio.wait_for(watcher.take(), 5)
+    assert (told.why, told.at_ms) == ("not_renewed", now_ms + 100)
+    assert 0 <= clock.now_ms() - told.at_ms < 1_000
+    await one.hub.close()

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from volcano_locks_server.clock import Clock
 from volcano_locks_server.lease import Command, LockRecord, Outcome, decide
 from volcano_locks_server.limits import LockKey
 from volcano_locks_server.store import RecordKey, Records, Signals, Stepped
@@ -40,7 +41,7 @@ def lock(key: str, project_id: str = PROJECT) -> RecordKey:
 class Node:
     """A hub over a store, and commands that are told to it as a service would."""
 
-    def __init__(self, store: MemoryStore, clock: ManualClock, signals: Signals | None = None) -> None:
+    def __init__(self, store: MemoryStore, clock: Clock, signals: Signals | None = None) -> None:
         self.clock = clock
         self.store = store
         self.lines = SomeLines()

@@ -245,12 +245,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
 
 class _Cycle(RequestResponseCycle):
-    """One request and its answer, which this application always gives whole: head and body in one write.
+    """One request and its answer, mostly given whole: head and body in one write. A stream comes in chunks.
 
     Unlike uvicorn's, it does not look for line breaks in headers: none of ours holds anything a caller chose.
     """
 
     _head: "HTTPResponseStartEvent | None" = None
+    _is_stream = False
 
     async def send(self, message: "ASGISendEvent") -> None:
         if self.flow.write_paused and not self.disconnected:
@@ -262,7 +263,13 @@ class _Cycle(RequestResponseCycle):
             self.waiting_for_100_continue = False
             self._head = message
         elif message["type"] == "http.response.body" and not self.response_complete and self._head is not None:
-            self.transport.write(self._bytes(self._head, message.get("body", b"")))
+            more_body = message.get("more_body", False)
+            if more_body or self._is_stream:
+                self.transport.write(self._part(self._head, message.get("body", b""), more_body=more_body))
+                if more_body:
+                    return
+            else:
+                self.transport.write(self._bytes(self._head, message.get("body", b"")))
             self.response_complete = True
             self.message_event.set()
             if not self.keep_alive:
@@ -270,6 +277,22 @@ class _Cycle(RequestResponseCycle):
             self.on_response()
         else:
             raise RuntimeError(f"not expected now: {message['type']}")
+
+    def _part(self, head: "HTTPResponseStartEvent", body: bytes, *, more_body: bool) -> bytes:
+        """A chunk of a stream, the first one with the head. HTTP/1.0 knows no chunks: there the stream's end is that of
+        the connection.
+        """
+        parts = []
+        is_chunked = self.scope["http_version"] != "1.0"
+        if not self._is_stream:
+            self._is_stream = True
+            framing = [(b"transfer-encoding", b"chunked")] if is_chunked else []
+            parts.append(self._bytes({**head, "headers": [*head.get("headers", ()), *framing]}, b""))
+        if body:
+            parts += (b"%x\r\n" % len(body), body, b"\r\n") if is_chunked else (body,)
+        if is_chunked and not more_body:
+            parts.append(b"0\r\n\r\n")
+        return b"".join(parts)
 
     def _bytes(self, head: "HTTPResponseStartEvent", body: bytes) -> bytes:
         parts = [STATUS_LINE[head["status"]]]

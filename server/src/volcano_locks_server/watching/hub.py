@@ -13,7 +13,7 @@ Nothing here decides about a lease, and telling never waits: it puts into queues
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from ..clock import Clock, Timer
@@ -42,8 +42,10 @@ class Hub:
         self.live = False
         self.watchers = 0
         """How many watch now."""
+        self.on_live: Callable[[bool], None] = lambda _live: None
+        """Is told when `live` changes."""
         self._store: Final = store
-        self._clock: Final = clock
+        self.clock: Final = clock
         self._lines: Final = lines
         self._expiries: Final = Expiries(clock, self._give)
         self._neighbours: Final = (
@@ -80,7 +82,7 @@ class Hub:
         if self._listing is not None:
             self._listing.cancel()
             await asyncio.wait([self._listing])
-        self.live = False
+        self._go_live(False)
 
     def end_watching(self) -> None:
         """End every watcher and refuse new ones, because the server is stopping."""
@@ -102,10 +104,10 @@ class Hub:
             raise LockError("lock_unavailable", f"{why}: try again in a moment", retry_after_seconds=1)
         channel = self._channels.get(watcher.project_id)
         if channel is None:
-            channel = self._channels[watcher.project_id] = Channel(self._clock.now_ms())
+            channel = self._channels[watcher.project_id] = Channel(self.clock.now_ms())
             self._set_live()
             self._list(watcher.project_id)
-        channel.begin(watcher, after, self._clock.now_ms())
+        channel.begin(watcher, after, self.clock.now_ms())
         self.watchers += 1
         if self._neighbours is not None:
             await self._neighbours.heard_by_all()
@@ -119,7 +121,7 @@ class Hub:
         channel.watchers.remove(watcher)
         self.watchers -= 1
         if not channel.watchers:
-            channel.left_at_ms = self._clock.now_ms()
+            channel.left_at_ms = self.clock.now_ms()
             self._forget_later()
 
     # --- what happens ---
@@ -159,7 +161,12 @@ class Hub:
         if neighbours is not None:
             neighbours.watch(bool(self._channels))
         wanted = neighbours is not None and (neighbours.wants_events or neighbours.wants_freed)
-        self.live = bool(self._channels) or wanted
+        self._go_live(bool(self._channels) or wanted)
+
+    def _go_live(self, live: bool) -> None:
+        if live != self.live:
+            self.live = live
+            self.on_live(live)
 
     def _take_in(self, happening: Happening) -> None:
         """Give it to those who watch its project, if it is news."""
@@ -178,11 +185,11 @@ class Hub:
         """One timer, for the project that was left first."""
         left_at_ms = [channel.left_at_ms for channel in self._channels.values() if channel.left_at_ms is not None]
         if self._forgetting is None and left_at_ms:
-            self._forgetting = self._clock.call_in(min(left_at_ms) + LINGER_MS - self._clock.now_ms(), self._forget)
+            self._forgetting = self.clock.call_in(min(left_at_ms) + LINGER_MS - self.clock.now_ms(), self._forget)
 
     def _forget(self) -> None:
         self._forgetting = None
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         for project_id, channel in list(self._channels.items()):
             if channel.left_at_ms is not None and now_ms >= channel.left_at_ms + LINGER_MS:
                 del self._channels[project_id]
@@ -194,17 +201,17 @@ class Hub:
 
     def _missed(self) -> None:
         """Events of other nodes may be missing: say so now, but not again and again within RESETS_APART_MS."""
-        now_ms = self._clock.now_ms()
+        now_ms = self.clock.now_ms()
         if self._resetting is not None or not self._channels:
             return
         if self._reset_at_ms is not None and now_ms < self._reset_at_ms + RESETS_APART_MS:
-            self._resetting = self._clock.call_in(self._reset_at_ms + RESETS_APART_MS - now_ms, self._reset)
+            self._resetting = self.clock.call_in(self._reset_at_ms + RESETS_APART_MS - now_ms, self._reset)
         else:
             self._reset()
 
     def _reset(self) -> None:
         self._resetting = None
-        self._reset_at_ms = self._clock.now_ms()
+        self._reset_at_ms = self.clock.now_ms()
         for project_id, channel in self._channels.items():
             channel.reset(self._reset_at_ms, MISSED)
             self._list(project_id)
