@@ -10,7 +10,7 @@ from tests.engines import postgres
 from tests.nodes.wire import Wire
 
 from volcano_locks_server.stores.postgres import PostgresDatabase
-from volcano_locks_server.stores.postgres.signals import CHANNEL
+from volcano_locks_server.stores.postgres.signals import CHANNEL, PostgresSignals
 
 from .ears import Ear
 
@@ -42,21 +42,21 @@ async def listening(url: str, *, works: bool = True) -> AsyncIterator[Ear]:
         await database.close()
 
 
-def ended_listeners(database: str) -> int:
-    """End the sessions that listen; how many."""
+def end_sessions(database: str, *ears: Ear) -> None:
+    """End the sessions by which these listen."""
     with psycopg.connect(database, autocommit=True) as connection:
-        ended = connection.execute(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND application_name = 'volcano-locks' AND query ~ 'NOTIFY|LISTEN'"
-        )
-        return len(ended.fetchall())
+        for ear in ears:
+            assert isinstance(ear.signals, PostgresSignals)
+            assert ear.signals._link is not None
+            process = ear.signals._link.connection.get_server_pid()
+            connection.execute("SELECT pg_terminate_backend(%s)", (process,))
 
 
 async def test_a_session_that_was_ended_is_missed_and_replaced(database: str) -> None:
     """WAIT-10."""
     async with listening(database) as one, listening(database) as other:
         before = one.missed, other.missed
-        assert await asyncio.to_thread(ended_listeners, database) == 2
+        await asyncio.to_thread(end_sessions, database, one, other)
         await one.until(lambda: one.missed > before[0] + 1 and one.signals.working)
         await other.until(lambda: other.missed > before[1] + 1 and other.signals.working)
         one.signals.tell(b"again")

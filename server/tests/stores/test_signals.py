@@ -99,7 +99,8 @@ async def test_a_full_queue_loses_the_oldest_and_says_so_to_everybody(opened: Op
     for each in (one, other):
         await each.hears(*told[5:])
         assert each.heard == told[5:]
-    assert (one.missed, other.missed) == (before[0] + 1, before[1] + 1)
+    assert one.missed > before[0]
+    assert other.missed > before[1]
 
 
 async def test_the_begin_is_missed_because_others_may_have_told_something_before(opened: Opener) -> None:
