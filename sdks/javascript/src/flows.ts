@@ -18,13 +18,16 @@ import {
   UnavailableError,
   VolcanoError,
 } from "./errors.ts";
-import { type Answer, grantedTerm, newUuid, readTerm, refusalFrom, type Term } from "./messages.ts";
-import type { LockRequest, Sender } from "./transport.ts";
+import { type Answer, grantedTerm, malformed, newUuid, readTerm, refusalFrom, type Term } from "./messages.ts";
+import type { Chunks, LockRequest, Sender } from "./transport.ts";
+import { type LockView, type Page, pageOf, viewOf } from "./view.ts";
 
 export const ATTEMPTS_MAX = 2;
 export const GIVE_UP_SECONDS_MAX = 2;
 export const RETRY_PAUSE_SECONDS = 0.5;
 export const RETRY_PAUSE_SECONDS_MAX = 2;
+const PAGE_ROWS_MAX = 500;
+const PAGE_BYTES_MAX = 1_048_576;
 const REQUEST_TIMEOUT_STATUS = 408;
 
 /** A term, and the instant on the client's clock after which not to rely on it. */
@@ -135,6 +138,38 @@ export class Flows {
     return this.#retried(once, pace);
   }
 
+  /** What there is to see of a lock. */
+  view(key: string, pace: Pace): Promise<LockView> {
+    const once = async (): Promise<LockView> =>
+      viewOf(await this.#ask("GET", `${lockPath(key)}?view=full`, 200, pace), pace.requestId);
+    return this.#retried(once, pace);
+  }
+
+  /** One page of the list. */
+  page(prefix: string, state: string, cursor: string | null, pace: Pace): Promise<Page> {
+    const asked = new URLSearchParams({ prefix, state, limit: String(PAGE_ROWS_MAX) });
+    if (cursor !== null) asked.set("cursor", cursor);
+    const more = { answerBytesMax: PAGE_BYTES_MAX };
+    const once = async (): Promise<Page> => {
+      const answer = await this.#ask("GET", `/locks?${asked}`, 200, pace, more);
+      const page = pageOf(answer, pace.requestId);
+      if (page.nextCursor === null || page.nextCursor !== cursor) return page;
+      throw malformed(answer, "its next page is this one", pace.requestId);
+    };
+    return this.#retried(once, pace);
+  }
+
+  /** The lock's events from now on, or behind `lastEventId`. Asked for once. */
+  async events(key: string, lastEventId: string | null, pace: Pace): Promise<Chunks> {
+    const { requestId, timeoutSeconds } = pace;
+    const resumed = lastEventId === null ? {} : { lastEventId };
+    const request = { method: "GET", path: `${lockPath(key)}/events`, requestId, timeoutSeconds, ...resumed } as const;
+    const opened = await this.#sender.open(request, pace.signal);
+    if ("chunks" in opened) return opened.chunks;
+    if (opened.answer.status === 200) throw malformed(opened.answer, "it is no stream of events", requestId);
+    throw refusalFrom(opened.answer, requestId);
+  }
+
   /** Nothing, once the lock is free. Sent again only if it never left: a second one could evict the next holder. */
   async forceRelease(key: string, pace: Pace): Promise<void> {
     const once = (): Promise<Answer> => this.#ask("DELETE", lockPath(key), 204, pace);
@@ -160,7 +195,7 @@ export class Flows {
     path: string,
     status: number,
     pace: Pace,
-    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds"> = {},
+    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "answerBytesMax"> = {},
   ): Promise<Answer> {
     const timeoutSeconds = Math.min(pace.timeoutSeconds, (pace.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
     const request: LockRequest = { method, path, requestId: pace.requestId, timeoutSeconds, ...more };

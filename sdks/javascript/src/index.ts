@@ -24,18 +24,26 @@ export {
   ValidationError,
   VolcanoError,
 } from "./errors.ts";
+export type { Exclusive, ExclusiveOptions, ExclusiveResult } from "./exclusive.ts";
 export type { LockGuard } from "./guard.ts";
+export type { LeadResult } from "./lead.ts";
 export { Lease, type LeaseRecord, type LockState } from "./lease.ts";
 export type { Locks } from "./locks.ts";
 export type {
   AcquireOptions,
   AcquireResult,
+  LeadOptions,
   LeaseResult,
+  ListOptions,
   ReleaseResult,
   RenewOptions,
   RequestOptions,
   StateResult,
+  ViewResult,
+  WatchOptions,
   WithLockOptions,
 } from "./options.ts";
 export type { Fetch } from "./transport.ts";
 export { VERSION } from "./version.ts";
+export type { LockView } from "./view.ts";
+export type { Leadership } from "./watch.ts";

@@ -6,13 +6,17 @@
 import { type BlockEnd, runBlock, type WithLockResult } from "./block.ts";
 import type { Clock } from "./clock.ts";
 import { LockHeldError, type VolcanoError } from "./errors.ts";
+import { type Exclusive, exclusiveIn } from "./exclusive.ts";
 import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Pace } from "./flows.ts";
 import type { LockGuard } from "./guard.ts";
+import { type LeadResult, leading } from "./lead.ts";
 import { checkedLease, Lease, type LockState } from "./lease.ts";
 import {
+  checkedChoice,
   checkedFunction,
   checkedHoldAtLeast,
   checkedKey,
+  checkedPrefix,
   checkedSignal,
   checkedTtl,
   checkedUuid,
@@ -23,17 +27,31 @@ import {
 import type {
   AcquireOptions,
   AcquireResult,
+  LeadOptions,
   LeaseResult,
+  ListOptions,
   ReleaseResult,
   RenewOptions,
   RequestOptions,
   StateResult,
+  ViewResult,
+  WatchOptions,
   WithLockOptions,
 } from "./options.ts";
+import type { LockView, Page } from "./view.ts";
 import { Wait } from "./waiting.ts";
+import { type Leadership, Watch } from "./watch.ts";
+
+const STATES = ["all", "held", "free"] as const;
 
 /** The verbs of one client. */
 export class Locks {
+  /**
+   * Makes of a function one of which every call holds the lock (see `ExclusiveOptions`). The key is a text, or a function
+   * of the call's arguments. The call resolves with what the function returned; it rejects with what that threw, with the
+   * loss of the lock, or with why it could not be had.
+   */
+  readonly exclusive: Exclusive = exclusiveIn((key, options, body) => this.#block(key, options, body));
   readonly #flows: Flows;
   readonly #clock: Clock;
   readonly #timeoutSeconds: number;
@@ -124,7 +142,65 @@ export class Locks {
     return (await this.#block(key, options, checkedFunction("body", body))).result;
   }
 
-  #block<T>(
+  /**
+   * Waits for the lock for ever, runs `run` while it holds it, and does so again whenever it was lost: its `signal`
+   * aborts then, and the next campaign begins once it has ended. Resolves with what `run` returned while leading, with
+   * what it threw, or with why the lock cannot be asked for any more. `options.signal` ends the campaign, or aborts the
+   * signal of the run.
+   */
+  async lead<T>(
+    key: string,
+    options: LeadOptions,
+    run: (guard: LockGuard) => T | PromiseLike<T>,
+  ): Promise<LeadResult<T>> {
+    const { ttl, signal } = optionsOf(options);
+    checkedFunction("run", run);
+    const campaign = (): Promise<BlockEnd<T>> => this.#block(key, { ttl, signal, wait: Number.POSITIVE_INFINITY }, run);
+    return leading(campaign, this.#clock, signal);
+  }
+
+  /**
+   * The changes of who holds the lock: first how it is now, then each change. It goes on over lost connections and
+   * restarted servers; what cannot get better (a wrong key, no permission) is thrown as a `VolcanoError`, and the reason
+   * of `options.signal` once that aborts. Leaving the loop ends the request.
+   */
+  watch(key: string, options: WatchOptions = {}): AsyncIterableIterator<Leadership> {
+    const signal = checkedSignal(optionsOf(options).signal);
+    const means = { flows: this.#flows, clock: this.#clock, timeoutSeconds: this.#timeoutSeconds };
+    return new Watch(means, checkedKey(key), signal);
+  }
+
+  /** What there is to see of the lock: who holds it, since when, until when, and how many wait. */
+  async view(key: string, options: RequestOptions = {}): Promise<ViewResult> {
+    const name = checkedKey(key);
+    const pace = this.#pace(options);
+    try {
+      return { view: await this.#flows.view(name, pace), error: null };
+    } catch (error) {
+      return { view: null, error: error as VolcanoError };
+    }
+  }
+
+  /**
+   * The project's locks whose keys begin with `prefix`, in the order of their keys; each page is asked for when the
+   * loop comes to it. Failures are thrown as a `VolcanoError`.
+   */
+  list(prefix = "", options: ListOptions = {}): AsyncIterableIterator<LockView> {
+    const begin = checkedPrefix(prefix);
+    const { state = "all" } = optionsOf(options);
+    return this.#rows(begin, checkedChoice("state", state, STATES), this.#pace(options));
+  }
+
+  async *#rows(prefix: string, state: string, pace: Pace): AsyncGenerator<LockView, void> {
+    for (let cursor: string | null = null; ; ) {
+      const { views, nextCursor }: Page = await this.#flows.page(prefix, state, cursor, pace);
+      yield* views;
+      if (nextCursor === null) return;
+      cursor = nextCursor;
+    }
+  }
+
+  async #block<T>(
     key: string,
     options: WithLockOptions,
     body: (guard: LockGuard) => T | PromiseLike<T>,

@@ -41,6 +41,23 @@ export function checkedKey(key: unknown): string {
   throw new RangeError(`${rule}, got ${JSON.stringify(key.slice(0, SHOWN_CHARACTERS_MAX))}`);
 }
 
+/** `prefix` if keys may begin so (all do with the empty one), else `TypeError` or `RangeError`. */
+export function checkedPrefix(prefix: unknown): string {
+  if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, got ${typeName(prefix)}`);
+  if (prefix === "" || KEY.test(prefix)) return prefix;
+  const got = JSON.stringify(prefix.slice(0, SHOWN_CHARACTERS_MAX));
+  throw new RangeError(`prefix must be empty or what a key may begin with, got ${got}`);
+}
+
+/** `value` if it is one of `choices`, else `TypeError` or `RangeError`. */
+export function checkedChoice<T extends string>(name: string, value: unknown, choices: readonly T[]): T {
+  if (typeof value !== "string") throw new TypeError(`${name} must be a string, got ${typeName(value)}`);
+  const found = choices.find((choice) => choice === value);
+  if (found !== undefined) return found;
+  const got = JSON.stringify(value.slice(0, SHOWN_CHARACTERS_MAX));
+  throw new RangeError(`${name} must be one of ${choices.join(", ")}, got ${got}`);
+}
+
 /** `ttl` if it is a whole number of seconds a lease may last, else `TypeError` or `RangeError`. */
 export function checkedTtl(ttl: unknown): number {
   if (typeof ttl !== "number") throw new TypeError(`ttl must be a number of seconds, got ${typeName(ttl)}`);
@@ -146,7 +163,8 @@ export function refusalFrom(answer: Answer, requestId: string): VolcanoError {
   });
 }
 
-function bodyOf(answer: Answer, requestId: string): Record<string, unknown> {
+/** The JSON object that the answer's body is; `ServerError` if it is none. */
+export function bodyOf(answer: Answer, requestId: string): Record<string, unknown> {
   const body = objectIn(answer.text);
   if (body === null) throw malformed(answer, "its body is not a JSON object", requestId);
   return body;
@@ -189,7 +207,7 @@ function writtenValue(text: string, name: string): string {
 }
 
 /** A success status whose body does not say what it must: no lock service answered. */
-function malformed(answer: Answer, why: string, requestId: string): ServerError {
+export function malformed(answer: Answer, why: string, requestId: string): ServerError {
   const kind = shown(answer.header("content-type") ?? "no content type");
   const message = `HTTP ${answer.status} is not an answer of a lock service: ${why} (${kind})`;
   return new ServerError(message, { status: answer.status, requestId });

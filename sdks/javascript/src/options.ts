@@ -2,6 +2,7 @@
 
 import type { VolcanoError } from "./errors.ts";
 import type { Lease, LockState } from "./lease.ts";
+import type { LockView } from "./view.ts";
 
 /** What every verb takes. */
 export interface RequestOptions {
@@ -36,6 +37,23 @@ export interface RenewOptions extends RequestOptions {
   ttl?: number | undefined;
 }
 
+export interface LeadOptions {
+  /** Whole seconds from now that a lease lasts, 5 to 7,776,000; it is renewed while the function runs. */
+  ttl: number;
+  /** Ends the campaign; while the function runs, aborts its signal. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface WatchOptions {
+  /** Ends the loop, which throws its reason. */
+  signal?: AbortSignal | undefined;
+}
+
+export interface ListOptions extends RequestOptions {
+  /** Which locks; `all` if left out. */
+  state?: "held" | "free" | "all" | undefined;
+}
+
 /** Contention (somebody else holds the lock) is neither a lease nor an error. */
 export type AcquireResult =
   | { readonly acquired: true; readonly lease: Lease; readonly error: null }
@@ -49,6 +67,10 @@ export type LeaseResult =
 export type StateResult =
   | { readonly state: LockState; readonly error: null }
   | { readonly state: null; readonly error: VolcanoError };
+
+export type ViewResult =
+  | { readonly view: LockView; readonly error: null }
+  | { readonly view: null; readonly error: VolcanoError };
 
 export interface ReleaseResult {
   readonly error: VolcanoError | null;
