@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 READY_SECONDS = 60
+BUSY_SECONDS = 20  # how much longer than promised what is measured may take where others use the machine, too
 END_SECONDS = 60  # writing out what is not on the disk yet can take long
 PORTS = range(20_000, 32_000)  # below those that connections get: else one that retries may take a server's port
 Word = str | Path

@@ -7,12 +7,12 @@ from typing import NamedTuple
 
 import httpx2
 from conformance.history import Event, Operation
+from tests.engines.programs import BUSY_SECONDS
 from tests.faults.crowd import Crowd, now
 
 ANSWER_SECONDS_MAX = 3.0  # who asks a node that hangs turns to another one then
 PAUSE_SECONDS = 0.05
-PROMISED_SECONDS = 10.0
-BUSY_SECONDS = 20.0  # what a busy machine may take beyond that; what each recovery took is told at the end
+PROMISED_SECONDS = 10.0  # what each recovery took is told at the end
 
 
 class Grant(NamedTuple):

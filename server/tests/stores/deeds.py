@@ -66,7 +66,7 @@ async def counted(locks: LockStore, one: RecordKey) -> int:
     return (await locks.update([one], step))[0]  # type: ignore[return-value]
 
 
-async def serves_soon(store: OpenStore, within_seconds: float = 10) -> None:
+async def serves_soon(store: OpenStore, within_seconds: float = 30) -> None:
     """Return when the store can be used again."""
     async with asyncio.timeout(within_seconds):
         while True:

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from tests.engines import etcd
+from tests.engines.programs import BUSY_SECONDS
 
 from volcano_locks_server.clock import SystemClock
 from volcano_locks_server.errors import StoreUnavailableError
@@ -20,7 +21,7 @@ from volcano_locks_server.stores.etcd.locks import UPDATE_SECONDS_MAX
 
 from .deeds import act, counted, digest, found, key, serves_soon
 
-BACK_SECONDS = 10.0
+BACK_SECONDS = 10.0 + BUSY_SECONDS
 
 pytestmark = pytest.mark.real_time
 
@@ -79,7 +80,7 @@ async def counting(cluster: etcd.Cluster) -> AsyncIterator[list[Counter]]:
     assert len(set(numbers)) == len(numbers)
     for counter in counters:
         assert counter.numbers == sorted(counter.numbers)
-        assert counter.longest_call < UPDATE_SECONDS_MAX + 1
+        assert counter.longest_call < UPDATE_SECONDS_MAX + BUSY_SECONDS
 
 
 async def goes_on(counter: Counter) -> None:
@@ -138,7 +139,7 @@ async def test_all_members_are_gone_and_come_back(cluster: etcd.Cluster) -> None
         with pytest.raises(StoreUnavailableError) as caught:
             await store.locks.ready()
         assert caught.value.cause_code in ("etcd_unreachable", "etcd_lost")
-        assert time.monotonic() - began < UPDATE_SECONDS_MAX
+        assert time.monotonic() - began < UPDATE_SECONDS_MAX + BUSY_SECONDS
         cluster.start()
         began = time.monotonic()
         await serves_soon(store, BACK_SECONDS)
@@ -157,7 +158,7 @@ async def test_a_minority_answers_unavailable(cluster: etcd.Cluster) -> None:
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             await asked
-        assert time.monotonic() - began < UPDATE_SECONDS_MAX + 1
+        assert time.monotonic() - began < UPDATE_SECONDS_MAX + BUSY_SECONDS
     cluster.start(*killed)
     await serves_soon(store, BACK_SECONDS)
     assert isinstance((await found(store.locks, key("a")))[0], Held)
