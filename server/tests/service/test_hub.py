@@ -272,3 +272,21 @@ async def test_an_end_is_told_in_time_by_the_systems_clock() -> None:
     assert (told.why, told.at_ms) == ("not_renewed", now_ms + 100)
     assert 0 <= clock.now_ms() - told.at_ms < 1_000
     await one.hub.close()
+
+
+async def test_many_watchers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-1, EVENT-6: an event is given to those who watch its lock, and the others are not even asked."""
+    given: list[Watcher] = []
+    monkeypatch.setattr(Watcher, "give", lambda watcher, _told: given.append(watcher))
+    others = [await node.watch(key=f"b{number}") for number in range(20)]
+    others += [await node.watch(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
+    mine = [await node.watch(key="abcd"), await node.watch(prefix=""), await node.watch(prefix="abcd")]
+    gone = await node.watch(prefix="a")
+    node.hub.leave(gone)
+    await node.do("abcd", TAKE)
+    assert set(given) == {*mine, others[-2]}
+    assert len(given) == 4
+    for watcher in (*others, *mine):
+        node.hub.leave(watcher)
+    channel = node.hub._channels[PROJECT]
+    assert (channel._by_key, channel._by_prefix, channel._prefix_lengths) == ({}, {}, ())

@@ -25,6 +25,9 @@ class Channel:
         self.since_ms: Final = now_ms
         self.left_at_ms: int | None = None
         self.watchers: Final[set[Watcher]] = set()
+        self._by_key: Final[dict[str, set[Watcher]]] = {}
+        self._by_prefix: Final[dict[str, set[Watcher]]] = {}
+        self._prefix_lengths: tuple[int, ...] = ()
         self._epoch: Final = secrets.token_hex(6)
         self._number = 0
         self._ring: Final[deque[Told]] = deque()
@@ -35,13 +38,17 @@ class Channel:
         return f"{self._epoch}-{self._number}"
 
     def tell(self, happening: Happening) -> None:
-        """Keep it, and give it to those who want it."""
+        """Keep it, and give it to those who want it; who wants others costs nothing."""
         self._number += 1
         told = Told(self.last_id, happening, happening.at_ms, happening.why)
         self._ring.append(told)
-        for watcher in self.watchers:
-            if watcher.wants(happening):
-                watcher.give(told)
+        key = happening.lock.key
+        for watcher in self._by_key.get(key, ()):
+            watcher.give(told)
+        for length in self._prefix_lengths:
+            if length <= len(key):
+                for watcher in self._by_prefix.get(key[:length], ()):
+                    watcher.give(told)
 
     def reset(self, now_ms: int, why: str) -> None:
         """Some events may be missing: tell everybody, and keep none of those before."""
@@ -62,6 +69,8 @@ class Channel:
     def begin(self, watcher: Watcher, after: str | None, now_ms: int) -> None:
         """Let it watch from now on; with `after`, first what came since that id, or a reset where that is not known."""
         self.watchers.add(watcher)
+        self._named_alike(watcher).add(watcher)
+        self._prefix_lengths = tuple({len(prefix) for prefix in self._by_prefix})
         self.left_at_ms = None
         watcher.began_at = self.last_id
         if after is None:
@@ -78,3 +87,22 @@ class Channel:
         for told in list(self._ring)[len(self._ring) - missing :]:
             if told.happening is not None and watcher.wants(told.happening):
                 watcher.give(told)
+
+    def leave(self, watcher: Watcher, now_ms: int) -> None:
+        """It is gone."""
+        self.watchers.remove(watcher)
+        alike = self._named_alike(watcher)
+        alike.remove(watcher)
+        if not alike:
+            if watcher.key is not None:
+                del self._by_key[watcher.key]
+            else:
+                del self._by_prefix[watcher.prefix]
+                self._prefix_lengths = tuple({len(prefix) for prefix in self._by_prefix})
+        if not self.watchers:
+            self.left_at_ms = now_ms
+
+    def _named_alike(self, watcher: Watcher) -> set[Watcher]:
+        if watcher.key is not None:
+            return self._by_key.setdefault(watcher.key, set())
+        return self._by_prefix.setdefault(watcher.prefix, set())

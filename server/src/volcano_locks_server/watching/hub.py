@@ -118,11 +118,9 @@ class Hub:
         channel = self._channels.get(watcher.project_id)
         if channel is None or watcher not in channel.watchers:
             return
-        channel.watchers.remove(watcher)
+        channel.leave(watcher, self.clock.now_ms())
         self.watchers -= 1
-        if not channel.watchers:
-            channel.left_at_ms = self.clock.now_ms()
-            self._forget_later()
+        self._forget_later()
 
     # --- what happens ---
 

@@ -34,18 +34,17 @@ class Watcher:
 
     def __init__(self, project_id: str, *, key: str | None = None, prefix: str = "") -> None:
         self.project_id: Final = project_id
+        self.key: Final = key
+        self.prefix: Final = prefix
         self.began_at = ""
-        self._key: Final = key
-        self._prefix: Final = prefix
         self._queue: Final[deque[Told]] = deque()
         self._awake: Final = asyncio.Event()
         self.ended = False
 
     def wants(self, happening: Happening) -> bool:
-        lock = happening.lock
-        if lock.project_id != self.project_id:
-            return False
-        return lock.key == self._key if self._key is not None else lock.key.startswith(self._prefix)
+        """Whether it is of what this watches, in the watcher's project."""
+        key = happening.lock.key
+        return key == self.key if self.key is not None else key.startswith(self.prefix)
 
     def give(self, told: Told) -> None:
         """Put an event in the queue; one too many ends the watcher."""
