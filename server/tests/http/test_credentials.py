@@ -161,7 +161,7 @@ async def test_a_crowd_of_made_up_keys_neither_fills_the_store_s_queue_nor_shuts
     slow.gate.clear()
     house.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
     crowd = [asyncio.create_task(access.caller(f"Bearer sk-{n:043}".encode())) for n in range(40)]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while slow.asked <= access_module.LOOKUPS_AT_ONCE or len(access._lookups) < 40:
             await asyncio.sleep(0)
     for _ in range(10):
@@ -187,6 +187,7 @@ async def test_a_store_that_hangs_does_not_hang_who_presents_a_key(
         await access.caller(f"Bearer {UNKNOWN}".encode())
     assert caught.value.cause_code == "lookup_late"
     assert slow.gate is not None
+    monkeypatch.setattr(access_module, "LOOKUP_SECONDS_MAX", 30.0)
     slow.gate.set()
     assert (await access.caller(f"Bearer {UNKNOWN}".encode())).project_id == house.project_id
     assert slow.asked == 1

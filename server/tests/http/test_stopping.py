@@ -75,7 +75,7 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             await client.get("/healthz")
             in_flight = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
-            await asyncio.wait_for(store.entered.wait(), 5)
+            await asyncio.wait_for(store.entered.wait(), 30)
             stopping = asyncio.create_task(running.server.close())
             await asyncio.sleep(0)
             for path in ("/locks/b", "/readyz", "/projects"):
@@ -87,9 +87,9 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
             assert too_long.status_code == 413  # HTTP-13: what would be wrong at any time is told first
             assert not in_flight.done()
             store.gate.set()
-            answer = await asyncio.wait_for(in_flight, 5)
+            answer = await asyncio.wait_for(in_flight, 30)
             assert answer.status_code == 201
-            await asyncio.wait_for(stopping, 5)
+            await asyncio.wait_for(stopping, 30)
             with pytest.raises(httpx2.TransportError):
                 await client.get("/healthz")
 
@@ -102,7 +102,7 @@ async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             impatient = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
-            await asyncio.wait_for(store.entered.wait(), 5)
+            await asyncio.wait_for(store.entered.wait(), 30)
             impatient.cancel()
             await asyncio.wait([impatient])
             store.gate.set()
@@ -156,7 +156,7 @@ async def test_who_never_finishes_a_handshake_is_hung_up_on(tmp_path: Path, monk
     settings = Settings(store="memory://", port=0, tls_certificate=certificate, tls_key=key, log_level="error")
     async with Server(settings) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-        assert await asyncio.wait_for(reader.read(), 5) == b""
+        assert await asyncio.wait_for(reader.read(), 30) == b""
         writer.close()
         await writer.wait_closed()
 

@@ -124,7 +124,7 @@ async def test_where_the_store_cannot_count_nothing_is_served_beyond_what_is_dra
 
 @pytest.mark.real_time
 async def test_a_draw_that_hangs_is_given_up(clock: ManualClock, count: Count) -> None:
-    one = SharedCounting(count, clock, owner_reserve=True, draw_seconds_max=0.02)
+    one = SharedCounting(count, clock, owner_reserve=True, draw_seconds_max=0.5)
     count.gate.clear()
     with pytest.raises(StoreUnavailableError) as caught:
         await one.admit_drawing("p", 600, may_draw_on_reserve=False)
