@@ -152,6 +152,23 @@ async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
         assert not a.hub.others_wait(lock("x"))
 
 
+async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> None:
+    """WAIT-10, EVENT-6: the others need not wait for its silence, also where its line ended this moment."""
+    async with nodes(2, clock) as (_, (a, b)):
+        await b.watch()
+        for key in ("x", "y"):
+            b.lines.waiting[lock(key)] = 2
+            b.hub.line_changed(lock(key))
+        await until(lambda: a.hub.others_wait(lock("x")) and a.hub.others_wait(lock("y")))
+        b.lines.waiting.clear()
+        b.hub.line_changed(lock("x"))
+        await b.hub.close()
+        await turns()
+        assert not a.hub.others_wait(lock("x"))
+        assert not a.hub.others_wait(lock("y"))
+        assert not a.hub.live
+
+
 async def test_a_line_that_begins_looks_once_the_others_know_of_it(clock: ManualClock) -> None:
     """WAIT-10: what was freed before they knew was not told."""
     async with nodes(2, clock) as (_, (_, b)):

@@ -94,7 +94,7 @@ class Neighbours:
         """Say goodbye, so that the others need not wait for the silence."""
         if self._closed:
             return
-        for lock in self._mine:
+        for lock in self._mine | self._changed:
             self._say(Line(self.node, lock.project_id, str(lock.key), 0))
         if self._watches or self._waits:
             self._say(Hear(self.node, watches=False, waits=False, asks=False))
