@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import httpx2
 import pytest
 
-from volcano_locks import AsyncClient, Client, LockView
+from volcano_locks import AsyncClient, Client, Leadership, LockView
 from volcano_locks.guard import LockGuard
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
 
@@ -48,6 +48,9 @@ class SyncFace:
             if one is None:
                 return
             yield one
+
+    def watched(self, key: str) -> AsyncIterator[Leadership]:
+        return self.iterated(self.client.locks.watch(key))
 
     def listed(self, *args: Any, **options: Any) -> AsyncIterator[LockView]:
         return self.iterated(self.client.locks.list(*args, **options))
@@ -88,6 +91,9 @@ class AsyncFace:
 
     def hold(self, key: str, ttl: int = 30, **options: Any) -> Any:
         return self.client.locks.with_lock(key, ttl=ttl, **options)
+
+    def watched(self, key: str) -> AsyncIterator[Leadership]:
+        return self.client.locks.watch(key)
 
     def listed(self, *args: Any, **options: Any) -> AsyncIterator[LockView]:
         return self.client.locks.list(*args, **options)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from volcano_locks.guard import AsyncLockGuard, LockGuard
     from volcano_locks.messages import Lease, LockState
     from volcano_locks.views import LockView
+    from volcano_locks.watching import Leadership
 
 __version__ = "0.1.0"
 
@@ -40,6 +41,7 @@ __all__ = [
     "AuthenticationError",
     "Client",
     "ConflictError",
+    "Leadership",
     "Lease",
     "LockGuard",
     "LockHeldError",
@@ -60,6 +62,7 @@ _ROOM_OF = {
     "AsyncClient": "async_client",
     "AsyncLockGuard": "guard",
     "Client": "client",
+    "Leadership": "watching",
     "Lease": "messages",
     "LockGuard": "guard",
     "LockState": "messages",

@@ -4,7 +4,7 @@ A client belongs to one event loop at a time. Not promised: a body which swallow
 running; when it ends, the loss is raised all the same.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from math import inf
 from typing import TYPE_CHECKING, Self, TypeVar
 
@@ -15,7 +15,7 @@ from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.flows import Flow
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState
+from volcano_locks.messages import Lease, LockState, checked_key
 from volcano_locks.transport import HttpSender, perform
 from volcano_locks.until_closed import UntilClosed
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import httpx2
 
     from volcano_locks.views import LockView, Page, State
+    from volcano_locks.watching import Leadership
 
 T = TypeVar("T")
 
@@ -150,6 +151,19 @@ class AsyncLocks:
         from volcano_locks import leading  # noqa: PLC0415 - seldom needed
 
         return await leading.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf), run)
+
+    def watch(self, key: str) -> "AsyncGenerator[Leadership, None]":
+        """The changes of who holds the lock: first how it is now, then each, for as long as you ask.
+
+            async for change in client.locks.watch("scheduler"):
+                print(change.holder if change.held else "nobody", change.since)
+
+        Goes on over broken connections and restarts; a refusal is raised. Never the same twice in a row (SDK-14).
+        """
+        from volcano_locks import watching  # noqa: PLC0415 - seldom needed
+
+        watch = watching.Watch(checked_key(key), self._flows, self._sender, self._clock)
+        return self._sender.iterate(watch.changes())
 
     async def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "AsyncIterator[LockView]":
         cursor: str | None = None

@@ -14,7 +14,8 @@ import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+import weakref
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
@@ -42,6 +43,7 @@ class Background:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
+        self._kept: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
         self._begin()
 
     def run(
@@ -68,6 +70,24 @@ class Background:
             raise
         finally:
             del outcome  # its exception's traceback holds this frame
+
+    def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
+        """The items, each made in the loop when it is asked for. Whoever stops asking ends it by letting go of it."""
+        pid = os.getpid()
+        self._kept.add(items)
+
+        async def one() -> T:
+            return await anext(items)
+
+        while True:
+            if os.getpid() != pid:
+                _left_by_parents.append(items)
+                raise VolcanoError("it belongs to the process that began it, not to its fork: begin anew")
+            try:
+                item = self.run(one)
+            except StopAsyncIteration:
+                return
+            yield item
 
     def close(self) -> None:
         """Wait for what goes `to_the_end`, cancel the rest, close the connections and end the thread; bounded."""
@@ -148,7 +168,7 @@ class Background:
 
     def _end_if_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._mutex:
-            if asyncio.all_tasks(loop) or (self._used and self._loop is loop):
+            if asyncio.all_tasks(loop) or self._kept or (self._used and self._loop is loop):
                 self._used = False
                 loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
                 return

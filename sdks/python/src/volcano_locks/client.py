@@ -21,13 +21,14 @@ from volcano_locks.errors import LockOwnershipLostError, VolcanoError
 from volcano_locks.flows import Flow
 from volcano_locks.guard import Hold, LockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState
+from volcano_locks.messages import Lease, LockState, checked_key
 from volcano_locks.transport import HttpSender, perform
 
 if TYPE_CHECKING:
     import httpx2
 
     from volcano_locks.views import LockView, Page, State
+    from volcano_locks.watching import Leadership
 
 T = TypeVar("T")
 
@@ -187,6 +188,19 @@ class Locks:
             return self._block(self._flows.acquire(key, ttl, None, None, inf), None, stop)
 
         return leading.lead(term, run, stop)
+
+    def watch(self, key: str) -> "Iterator[Leadership]":
+        """The changes of who holds the lock: first how it is now, then each, for as long as you ask.
+
+            for change in client.locks.watch("scheduler"):
+                print(change.holder if change.held else "nobody", change.since)
+
+        Goes on over broken connections and restarts; a refusal is raised. Never the same twice in a row (SDK-14).
+        """
+        from volcano_locks import watching  # noqa: PLC0415 - seldom needed
+
+        watch = watching.Watch(checked_key(key), self._flows, self._sender, self._clock)
+        return self._background.iterate(watch.changes())
 
     def _block(
         self, acquire: Flow[Lease], hold_at_least: float | None, stop: threading.Event | None = None

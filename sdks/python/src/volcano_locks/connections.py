@@ -11,7 +11,8 @@ Connections belong to one event loop in one process. Proxies are not spoken to: 
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 from urllib.parse import urlsplit
@@ -20,6 +21,8 @@ from volcano_locks.answers import BrokenAnswerError, Fields, Reader, Received
 
 if TYPE_CHECKING:
     import ssl
+
+    from volcano_locks.streams import Listener
 
 CONNECTIONS_MAX = 100
 LONG_CONNECTIONS_MAX = 1000
@@ -93,6 +96,7 @@ class Connections:
         self._tls = self._address.tls_context()
         self._free: list[_Connection] = []
         self._all: set[_Connection] = set()
+        self._listeners: set[Listener] = set()
         self._rooms = Rooms()
 
     async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
@@ -115,10 +119,25 @@ class Connections:
                 connection.abort()
             return received
 
+    @asynccontextmanager
+    async def listen(self, path: str, headers: Fields) -> "AsyncIterator[Listener]":
+        """Send a GET whose answer is read as it comes. Leaving ends its connection. Raises as `exchange` does."""
+        from volcano_locks.streams import Listener  # noqa: PLC0415 - seldom needed
+
+        whole = self._address.request("GET", path, headers, b"")
+        async with self._rooms.room(long=True):
+            _, listener = await connect(self._address, lambda: Listener(self._listeners, whole), self._tls)
+            try:
+                yield listener
+            finally:
+                listener.abort()
+
     async def aclose(self) -> None:
         """End all connections, also those in use."""
         for connection in list(self._all):
             connection.abort()
+        for listener in list(self._listeners):
+            listener.abort()
         self._free.clear()
         await asyncio.sleep(0)  # the event loop closes the sockets in its next round
 

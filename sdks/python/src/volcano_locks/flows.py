@@ -38,7 +38,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request below the API URL. `to_the_end`: cancelling the caller must not cut it short."""
+    """One HTTP request below the API URL.
+
+    `to_the_end`: cancelling the caller must not cut it short. `listens`: its answer is an event stream, which begins
+    after the event `last_id`.
+    """
 
     method: str
     path: str
@@ -48,6 +52,8 @@ class Request:
     ttl_seconds: int | None = None
     to_the_end: bool = False
     wait_seconds: float | None = None
+    listens: bool = False
+    last_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

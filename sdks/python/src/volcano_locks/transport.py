@@ -11,7 +11,8 @@ process must never write on its parent's sockets.
 
 import asyncio
 import os
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -27,6 +28,8 @@ from volcano_locks.messages import Answer
 if TYPE_CHECKING:
     import httpx2
 
+    from volcano_locks.streams import Stream
+
 USER_AGENT = f"volcano-locks-python/{__version__}"
 HIDDEN = b"[hidden]"
 
@@ -38,6 +41,9 @@ class Sender(Protocol):
 
     async def send(self, request: Request) -> Answer:
         """The answer, whatever its status."""
+
+    def listen(self, request: Request) -> "AbstractAsyncContextManager[Stream]":
+        """The answer to a request that `listens`, as it comes."""
 
 
 async def perform(flow: Flow[T], sender: Sender, clock: Clock) -> T:
@@ -97,6 +103,9 @@ class Wire(Protocol):
     async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
         """One request, and its whole answer. `long`: it may take long, and must not keep others waiting."""
 
+    def listen(self, path: str, headers: Fields) -> "AbstractAsyncContextManager[Stream]":
+        """A GET whose answer goes on; leaving ends its connection."""
+
     async def aclose(self) -> None:
         """End all connections."""
 
@@ -128,6 +137,10 @@ class Envelope:
     def outgoing(self, request: Request, usual: Fields) -> tuple[Fields, bytes]:
         """Header fields and body."""
         fields = [*usual, (b"X-Volcano-Request-Id", request.request_id.encode())]
+        if request.listens:
+            fields = [field for field in fields if field[0] != b"Accept"] + [(b"Accept", b"text/event-stream")]
+        if request.last_id is not None:
+            fields.append((b"Last-Event-ID", request.last_id.encode()))
         if request.token is not None:
             fields.append((b"X-Volcano-Lock-Token", request.token.encode()))
         if request.ttl_seconds is None:
@@ -190,6 +203,17 @@ class HttpSender:
             received = await wire.exchange(request.method, request.path, fields, body, long=bool(request.wait_seconds))
             return self._envelope.answer(request, received)
         except Exception as error:
+            raise self._envelope.failure(request, error) from error
+
+    @asynccontextmanager
+    async def listen(self, request: Request) -> "AsyncIterator[Stream]":
+        """See `Sender`."""
+        wire, usual = self._wire_and_headers()
+        fields, _ = self._envelope.outgoing(request, usual)
+        try:
+            async with wire.listen(request.path, fields) as stream:
+                yield stream
+        except (NotConnectedError, BrokenAnswerError, OSError) as error:
             raise self._envelope.failure(request, error) from error
 
     async def aclose(self) -> None:

@@ -7,14 +7,18 @@ that the client is closed (SDK-6, SDK-11).
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine
-from typing import Any, TypeVar
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, TypeVar
 
 from volcano_locks.errors import CLOSED, VolcanoError
 from volcano_locks.flows import GIVE_UP_SECONDS_MAX, Request
 from volcano_locks.interrupt import Interrupt
 from volcano_locks.messages import Answer
 from volcano_locks.transport import HttpSender
+
+if TYPE_CHECKING:
+    from volcano_locks.streams import Stream
 
 CLEAN_UP_SECONDS_MAX = GIVE_UP_SECONDS_MAX + 1.0
 
@@ -37,7 +41,13 @@ class UntilClosed:
             raise VolcanoError(CLOSED, request_id=request.request_id)
         return await self._sender.send(request)
 
-    async def ending(self, work: Coroutine[Any, Any, T]) -> T:
+    def listen(self, request: Request) -> "AbstractAsyncContextManager[Stream]":
+        """See `Sender`."""
+        if self._closing:
+            raise VolcanoError(CLOSED, request_id=request.request_id)
+        return self._sender.listen(request)
+
+    async def ending(self, work: Awaitable[T]) -> T:
         """`work`'s result. Closing the client cancels it and waits for its cleaning up; then `VolcanoError`."""
         interrupt = Interrupt()
         self._under_way.add(interrupt)
@@ -52,6 +62,16 @@ class UntilClosed:
             self._ended.set()
             if interrupt.take_back(error):
                 raise VolcanoError(CLOSED) from None
+
+    async def iterate(self, items: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
+        """The items, until the client is closed."""
+        async with contextlib.aclosing(items):
+            while True:
+                try:
+                    item = await self.ending(anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
 
     async def close(self) -> None:
         """End what is under way, then the connections. Idempotent."""
