@@ -28,11 +28,12 @@ export interface ExclusiveOptions {
 }
 
 /** What a call resolves with: also nothing, if it may be skipped. */
-export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends { onHeld: "raise" | "wait" }
+export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends {
+  ttl: number;
+  onHeld?: "raise" | "wait" | undefined;
+}
   ? Awaited<R>
-  : O extends { onHeld: string }
-    ? Awaited<R> | undefined
-    : Awaited<R>;
+  : Awaited<R> | undefined;
 
 type Block = <T>(
   key: string,

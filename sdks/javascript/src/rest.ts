@@ -14,11 +14,11 @@ const FAILURES_COUNTED_MAX = 16;
 export class Rests {
   #failures = 0;
 
-  /** Seconds to rest after one more failure: `retryAfter` if that was told. */
+  /** Seconds to rest after one more failure: `retryAfter` if that was told and is any. */
   next(retryAfter: number | null): number {
     const longest = Math.min(REST_SECONDS_MIN * 2 ** this.#failures, REST_SECONDS_MAX);
     this.#failures = Math.min(this.#failures + 1, FAILURES_COUNTED_MAX);
-    return retryAfter ?? Math.max(REST_SECONDS_MIN, longest * (1 + Math.random()) * 0.5);
+    return retryAfter || Math.max(REST_SECONDS_MIN, longest * (1 + Math.random()) * 0.5);
   }
 
   /** It went well: the next failure is the first again. */

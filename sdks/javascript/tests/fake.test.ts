@@ -97,3 +97,117 @@ describe("SDK-10: the fake keeps the lease rules", () => {
     expect((await server.fetch("http://x.test/elsewhere", { method: "PUT" })).status).toBe(404);
   });
 });
+
+describe("SDK-10: the fake lets callers wait, and can be listed, viewed and watched", () => {
+  function asked(server: FakeLocks, method: string, path: string, token = OTHER, body?: object, signal?: AbortSignal) {
+    const headers = { "X-Volcano-Lock-Token": token, "X-Volcano-Lock-Holder": `holder-${token.slice(0, 2)}` };
+    const text = body === undefined ? {} : { body: JSON.stringify(body) };
+    return server.fetch(`http://x.test${path}`, { method, headers, signal: signal ?? null, ...text });
+  }
+
+  const wait = (seconds: number): object => ({ ttl_seconds: TTL, wait_seconds: seconds });
+  const token = (name: string): string => `${name}${OTHER.slice(2)}`;
+
+  async function held(server: FakeLocks): Promise<() => Promise<unknown>> {
+    const { locks } = server.client();
+    const lease = there((await locks.acquire(KEY, { ttl: 7_776_000 })).lease);
+    return () => locks.release(lease);
+  }
+
+  async function ended(asking: Promise<Response>): Promise<string> {
+    const response = await asking;
+    const text = response.status === 204 ? "" : ((await response.json()) as { code?: string }).code;
+    return `${response.status} ${text ?? ""}`.trim();
+  }
+
+  it("serves who waits in the order of their coming, those who hung up or are absent not at all", async () => {
+    const server = new FakeLocks();
+    const free = await held(server);
+    const gone = new AbortController();
+    const line = ["aa", "bb", "cc"].map((name) =>
+      asked(server, "POST", `/locks/${KEY}/lease`, token(name), wait(name === "bb" ? 1 : 20), gone.signal),
+    );
+    const last = asked(server, "POST", `/locks/${KEY}/lease`, token("dd"), wait(20));
+    for (const one of line) one.catch(() => {});
+    await server.clock.advance(1);
+    expect(await ended(there(line[1]))).toBe("409 lock_held");
+    gone.abort();
+    await free();
+    expect(await ended(last)).toBe("201");
+    await expect(line[0]).rejects.toThrow();
+    expect(server.clock.waiting).toBe(0);
+  });
+
+  it("the same token takes its own place over, and keeps it for a while after its request ended", async () => {
+    const server = new FakeLocks();
+    const free = await held(server);
+    const first = asked(server, "POST", `/locks/${KEY}/lease`, token("aa"), wait(20));
+    const behind = asked(server, "POST", `/locks/${KEY}/lease`, token("bb"), wait(60));
+    const again = asked(server, "POST", `/locks/${KEY}/lease`, token("aa"), wait(1));
+    expect(await ended(first)).toBe("409 lock_held");
+    await server.clock.advance(5);
+    expect(await ended(again)).toBe("409 lock_held");
+    const third = asked(server, "POST", `/locks/${KEY}/lease`, token("aa"), wait(60));
+    await free();
+    expect(await ended(third)).toBe("201");
+    await server.clock.advance(60);
+    expect(await ended(behind)).toBe("201");
+  });
+
+  it("a release takes its token out of the line", async () => {
+    const server = new FakeLocks();
+    await held(server);
+    const waiting = asked(server, "POST", `/locks/${KEY}/lease`, OTHER, wait(20));
+    expect(await ended(asked(server, "DELETE", `/locks/${KEY}/lease`))).toBe("204");
+    expect(await ended(waiting)).toBe("409 lock_ownership_lost");
+    expect(await ended(asked(server, "DELETE", `/locks/${KEY}/lease`))).toBe("409 lock_ownership_lost");
+  });
+
+  it("tells all that happens to the locks of a prefix, and from any event on", async () => {
+    const server = new FakeLocks();
+    const { signal } = new AbortController();
+    const stream = async (path: string, lastEventId?: string): Promise<() => Promise<string[]>> => {
+      const headers: Record<string, string> = lastEventId === undefined ? {} : { "Last-Event-ID": lastEventId };
+      const reader = there(
+        (await server.fetch(`http://x.test${path}`, { method: "GET", headers, signal })).body,
+      ).getReader();
+      const decoder = new TextDecoder();
+      let reading = reader.read();
+      return async () => {
+        let text = "";
+        for (;;) {
+          const next = await Promise.race([reading, new Promise<null>((none) => setImmediate(none, null))]);
+          if (next === null || next.done)
+            return [...text.matchAll(/^(?:id|event): (.*)$/gm)].map(([, told = ""]) => told);
+          text += decoder.decode(next.value);
+          reading = reader.read();
+        }
+      };
+    };
+    const told = await stream("/locks/events?prefix=daily");
+    expect(await told()).toEqual(["0"]);
+    const client = server.client();
+    await client.locks.acquire("other", { ttl: TTL });
+    const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
+    await client.locks.renew(lease);
+    const waiting = asked(server, "POST", `/locks/${KEY}/lease`, OTHER, wait(20));
+    await client.locks.release(lease);
+    await waiting;
+    await server.clock.advance(TTL + 1);
+    const kinds = ["2", "acquired", "3", "renewed", "4", "waiting", "5", "released", "6", "acquired", "7", "expired"];
+    expect(await told()).toEqual(kinds);
+    expect(await (await stream(`/locks/${KEY}/events`, "5"))()).toEqual(["5", ...kinds.slice(8)]);
+    server.restart();
+    expect(await (await stream("/locks/events?prefix=", "5"))()).toEqual(["8", "8", "reset"]);
+    expect((await client.locks.get("events")).state?.held).toBe(false);
+  });
+
+  it("a restart sends those who wait elsewhere", async () => {
+    const server = new FakeLocks();
+    await held(server);
+    const waiting = asked(server, "POST", `/locks/${KEY}/lease`, OTHER, wait(20));
+    server.restart();
+    expect(await ended(waiting)).toBe("503 lock_unavailable");
+    expect(server.clock.waiting).toBe(0);
+  });
+});

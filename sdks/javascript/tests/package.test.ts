@@ -22,7 +22,7 @@ const NAMES = "{ Client, LockHeldError, VERSION, VolcanoError }";
 const SAID = '[{"acquired":true,"data":[1767225600000,false],"error":null},"0.1.0",true,"function"]';
 
 const TYPED = `
-import { Client, type Lease, type VolcanoError } from "volcano-locks";
+import { Client, type ExclusiveOptions, type Leadership, type Lease, type LockGuard, type VolcanoError } from "volcano-locks";
 import { FakeClient } from "volcano-locks/testing";
 
 export async function use(client: Client = new FakeClient()): Promise<number> {
@@ -34,6 +34,26 @@ export async function use(client: Client = new FakeClient()): Promise<number> {
   const result = await client.locks.withLock("j", { ttl: 30 }, async ({ signal, lease }) => lease.fencingToken);
   if (result.error) throw result.error;
   return result.acquired ? result.data : kept.fencingToken;
+}
+
+export async function more({ locks }: Client, signal: AbortSignal, any: ExclusiveOptions): Promise<number | undefined> {
+  const { data, error } = await locks.lead("k", { ttl: 30, signal }, ({ lease }) => lease.fencingToken);
+  for await (const change of locks.watch("k", { signal })) {
+    const { held, since }: Leadership = change;
+    if (held && since !== null) break;
+  }
+  for await (const { key, expiresAt } of locks.list("k", { state: "held" })) if (expiresAt !== null) return key.length;
+  const sure = locks.exclusive("k", { ttl: 30 }, (text: string) => text.length);
+  const skipped = locks.exclusive((text: string) => text, { ttl: 30, onHeld: "skip" }, async (text) => text.length);
+  const guarded = locks.exclusive("k", { ttl: 30, passGuard: true }, (_: string, guard: LockGuard) => guard.lost);
+  const maybe = locks.exclusive("k", any as ExclusiveOptions & { passGuard?: false }, () => 1);
+  const certain: number = await sure("a");
+  const lost: boolean = await guarded("a");
+  // @ts-expect-error: it may have been skipped
+  const wrong: number = await skipped("a");
+  // @ts-expect-error: for all that is known
+  const unsure: number = await maybe();
+  return error === null && !lost ? data + certain : ((await maybe()) ?? (await skipped("a")));
 }
 `;
 
@@ -117,8 +137,10 @@ describe("the packed package", () => {
   });
 
   it("runs where there is nothing but the web's standards, as on the edge", async () => {
-    const { AbortController, AbortSignal, Headers, Response, URL, TextDecoder } = globalThis;
-    const web = { AbortController, AbortSignal, Headers, Response, URL, TextDecoder, crypto, performance };
+    const { AbortController, AbortSignal, Headers, Response, URL, URLSearchParams } = globalThis;
+    const { ReadableStream, TextDecoder, TextEncoder } = globalThis;
+    const requests = { AbortController, AbortSignal, Headers, Response, URL, URLSearchParams };
+    const web = { ...requests, ReadableStream, TextDecoder, TextEncoder, crypto, performance };
     const timers = {
       setTimeout: (wake: () => void, ms: number) => Number(setTimeout(wake, ms)),
       clearTimeout,
@@ -135,6 +157,11 @@ describe("the packed package", () => {
     const { FakeClient } = load("testing.cjs") as { FakeClient: new () => Client };
     const { locks } = new FakeClient();
     expect(await locks.withLock("k", { ttl: 30 }, ({ lease }) => lease.key)).toMatchObject({ data: "k", error: null });
+    for await (const { held } of locks.watch("k")) {
+      expect(held).toBe(false);
+      break;
+    }
+    expect((await locks.list().next()).value).toMatchObject({ key: "k" });
     const { Client: Real } = load("index.cjs") as { Client: new (options: ClientOptions) => Client };
     const fetch = async (): Promise<Response> => Response.json({ held: false });
     const real = new Real({ apiUrl: "https://locks.test", serviceKey: "sk", fetch });
@@ -181,6 +208,51 @@ describe("the packed package", () => {
     `;
     writeFileSync(join(folder, "quiet.mjs"), program);
     expect(run("node", "quiet.mjs")).toBe("over");
+  });
+
+  it("a wait that somebody awaits keeps the process alive, also between two requests (SDK-11)", () => {
+    const program = `
+      import { Client } from "volcano-locks";
+      let requests = 0;
+      const busy = () => Response.json({ error: "stopping", code: "lock_unavailable" }, { status: 503 });
+      const lease = { expires_at: "2026-07-20T14:00:10Z", fencing_token: 1 };
+      const fetch = async () => ((requests += 1) < 3 ? busy() : Response.json(lease, { status: 201 }));
+      const client = new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch });
+      client.locks.acquire("k", { ttl: 30, wait: Infinity }).then(({ acquired }) => console.log(acquired, requests));
+    `;
+    writeFileSync(join(folder, "waits.mjs"), program);
+    expect(run("node", "waits.mjs")).toBe("true 3");
+  });
+
+  it("a watch that was left, and a wait that was given up, keep no process alive", () => {
+    const program = `
+      import { createServer } from "node:http";
+      import { Client } from "volcano-locks";
+      const row = { key: "k", held: false, holder: null, acquired_at: null, renewed_at: null, expires_at: null };
+      const server = createServer((request, response) => {
+        if (request.url.endsWith("/events")) {
+          response.writeHead(200, { "Content-Type": "text/event-stream" });
+          response.write("id: 1\\n\\n");
+        } else if (request.method === "GET") {
+          response.end(JSON.stringify({ ...row, ttl_seconds: null, fencing_token: null, waiters: 0 }));
+        } else if (request.method === "DELETE") {
+          response.writeHead(204).end();
+        }
+      });
+      await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
+      const client = new Client({ apiUrl: "http://127.0.0.1:" + server.address().port, serviceKey: "sk" });
+      for await (const { held } of client.locks.watch("k")) {
+        console.log(held);
+        break;
+      }
+      const signal = AbortSignal.timeout(50);
+      const { error } = await client.locks.acquire("k", { ttl: 30, wait: Infinity, signal });
+      console.log(error.cause === signal.reason);
+      server.close();
+      setTimeout(() => server.closeIdleConnections(), 100);
+    `;
+    writeFileSync(join(folder, "left.mjs"), program);
+    expect(run("node", "left.mjs")).toBe("false\ntrue");
   });
 
   it("case 10: a loop that was really blocked past the lease finds its signal aborted", () => {

@@ -354,6 +354,7 @@ describe("SDK-11: rests", () => {
     expect(Math.max(...taken)).toBeLessThanOrEqual(REST_SECONDS_MAX);
     expect(taken.at(-1)).toBeGreaterThanOrEqual(REST_SECONDS_MAX / 2);
     expect(rests.next(17)).toBe(17);
+    expect(rests.next(0)).toBeGreaterThan(REST_SECONDS_MIN);
     rests.reset();
     expect(rests.next(null)).toBe(REST_SECONDS_MIN);
   });

@@ -138,7 +138,7 @@ export class FakeLock {
   attend(): void {
     this.#forgetExpiry();
     this.#forgetExpiry = () => {};
-    const lease = this.#holding;
+    const lease = this.held ? this.#holding : null;
     if (lease === null || !(this.#happenings.watched(this.key) || this.#line.some((one) => one.answer))) return;
     this.#forgetExpiry = this.#clock.at(lease.expiresAt + GRACE_SECONDS, () => {
       if (this.held) return this.attend();
