@@ -4,9 +4,9 @@ A client belongs to one event loop at a time. Not promised: a body which swallow
 running; when it ends, the loss is raised all the same.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from math import inf
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from volcano_locks.async_block import AsyncLockBlock
 from volcano_locks.block import Block
@@ -15,16 +15,19 @@ from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.flows import Flow
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState, checked_key
+from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
 from volcano_locks.transport import HttpSender, perform
 from volcano_locks.until_closed import UntilClosed
 
 if TYPE_CHECKING:
     import httpx2
 
+    from volcano_locks.exclusive import OnHeld
     from volcano_locks.views import LockView, Page, State
     from volcano_locks.watching import Leadership
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -151,6 +154,40 @@ class AsyncLocks:
         from volcano_locks import leading  # noqa: PLC0415 - seldom needed
 
         return await leading.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf), run)
+
+    @overload
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: 'Literal["raise", "wait"]' = ..., hold_at_least: float | None = ...
+    ) -> "Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]": ...
+
+    @overload
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: 'Literal["skip"]', hold_at_least: float | None = ...
+    ) -> "Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]": ...
+
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: "OnHeld" = "raise", hold_at_least: float | None = None
+    ) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
+        """A decorator: the function runs under the lock that `key` names, a template of the function's arguments.
+
+            @client.locks.exclusive("report-{day}", ttl=60, on_held="skip", hold_at_least=60)
+            async def report(day: str, guard: AsyncLockGuard | None = None) -> None: ...
+
+        If the lock is held, a call raises `LockHeldError`, or by `on_held` is skipped (and gives None), or waits. An
+        argument named `guard` that the caller leaves out is the block's guard. See `with_lock` for all else (SDK-16).
+        """
+        from volcano_locks import exclusive  # noqa: PLC0415 - seldom needed
+
+        checked_ttl(ttl)
+        checked_hold(hold_at_least)
+
+        def decorated(function: Callable[P, Any]) -> Callable[P, Any]:
+            call = exclusive.Call(key, on_held, function)
+            return exclusive.asynchronous(
+                function, call, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
+            )
+
+        return decorated
 
     def watch(self, key: str) -> "AsyncGenerator[Leadership, None]":
         """The changes of who holds the lock: first how it is now, then each, for as long as you ask.

@@ -21,7 +21,7 @@ from volcano_locks.errors import LockOwnershipLostError, VolcanoError
 from volcano_locks.flows import Flow
 from volcano_locks.guard import Hold, keep
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import TTL_SECONDS_MAX, TTL_SECONDS_MIN, Lease, checked_seconds
+from volcano_locks.messages import TTL_SECONDS_MIN, Lease, checked_hold
 from volcano_locks.transport import Sender, perform, to_the_end
 
 KEEPER_END_SECONDS_MAX = 1.0
@@ -37,9 +37,7 @@ class Block:
     def __init__(
         self, flows: LockFlows, sender: Sender, clock: Clock, acquire: Flow[Lease], hold_at_least: float | None = None
     ) -> None:
-        self._hold_seconds = checked_seconds("hold_at_least", hold_at_least)
-        if self._hold_seconds > TTL_SECONDS_MAX:
-            raise ValueError(f"hold_at_least must be at most {TTL_SECONDS_MAX} seconds, got {hold_at_least}")
+        self._hold_seconds = checked_hold(hold_at_least)
         self._entered_at = 0.0
         self._flows = flows
         self._sender = sender

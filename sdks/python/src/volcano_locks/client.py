@@ -6,30 +6,32 @@ in the child. Close it, or use it as a context manager, to end its thread and co
 
 import contextlib
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from math import inf
-from types import TracebackType
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from volcano_locks.background import Background
-from volcano_locks.block import Block, log, outcome_of
+from volcano_locks.block import Block
 from volcano_locks.caller import Caller
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
-from volcano_locks.errors import LockOwnershipLostError, VolcanoError
+from volcano_locks.errors import VolcanoError
 from volcano_locks.flows import Flow
-from volcano_locks.guard import Hold, LockGuard
+from volcano_locks.guard import LockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState, checked_key
+from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
+from volcano_locks.thread_block import LockBlock
 from volcano_locks.transport import HttpSender, perform
 
 if TYPE_CHECKING:
     import httpx2
 
+    from volcano_locks.exclusive import OnHeld
     from volcano_locks.views import LockView, Page, State
     from volcano_locks.watching import Leadership
 
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -146,7 +148,7 @@ class Locks:
         wait: float | None = None,
         hold_at_least: float | None = None,
         token: str | None = None,
-    ) -> "LockBlock":
+    ) -> LockBlock:
         """A context manager: hold the lock, renewed in the background, while its body runs.
 
         Entering raises `LockHeldError` and the like, and the body does not run (case 18). The body is not
@@ -189,6 +191,40 @@ class Locks:
 
         return leading.lead(term, run, stop)
 
+    @overload
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: 'Literal["raise", "wait"]' = ..., hold_at_least: float | None = ...
+    ) -> "Callable[[Callable[P, R]], Callable[P, R]]": ...
+
+    @overload
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: 'Literal["skip"]', hold_at_least: float | None = ...
+    ) -> "Callable[[Callable[P, R]], Callable[P, R | None]]": ...
+
+    def exclusive(
+        self, key: str, *, ttl: int, on_held: "OnHeld" = "raise", hold_at_least: float | None = None
+    ) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
+        """A decorator: the function runs under the lock that `key` names, a template of the function's arguments.
+
+            @client.locks.exclusive("report-{day}", ttl=60, on_held="skip", hold_at_least=60)
+            def report(day: str, guard: LockGuard | None = None) -> None: ...
+
+        If the lock is held, a call raises `LockHeldError`, or by `on_held` is skipped (and gives None), or waits. An
+        argument named `guard` that the caller leaves out is the block's guard. See `with_lock` for all else (SDK-16).
+        """
+        from volcano_locks import exclusive  # noqa: PLC0415 - seldom needed
+
+        checked_ttl(ttl)
+        checked_hold(hold_at_least)
+
+        def decorated(function: Callable[P, Any]) -> Callable[P, Any]:
+            call = exclusive.Call(key, on_held, function)
+            return exclusive.threaded(
+                function, call, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
+            )
+
+        return decorated
+
     def watch(self, key: str) -> "Iterator[Leadership]":
         """The changes of who holds the lock: first how it is now, then each, for as long as you ask.
 
@@ -204,7 +240,7 @@ class Locks:
 
     def _block(
         self, acquire: Flow[Lease], hold_at_least: float | None, stop: threading.Event | None = None
-    ) -> "LockBlock":
+    ) -> LockBlock:
         return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background, stop)
 
     def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
@@ -219,66 +255,3 @@ class Locks:
         if self._caller is not None:
             self._caller.close()
         self._background.close()
-
-
-class LockBlock:
-    """What `with_lock` returns. Good for one `with`. `loss` is known once it was left."""
-
-    def __init__(self, block: Block, background: Background, stop: threading.Event | None = None) -> None:
-        self.loss: LockOwnershipLostError | None = None
-        self._stop = stop
-        self._block = block
-        self._background = background
-        self._guard: LockGuard | None = None
-        self._forgotten: weakref.finalize[..., LockBlock] | None = None
-
-    def __enter__(self) -> LockGuard:
-        hold = self._background.run(
-            lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave(), stop=self._stop
-        )
-        try:
-            # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
-            self._forgotten = weakref.finalize(self, hold.leave)
-            self._forgotten.atexit = False
-            self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
-        except BaseException:
-            self._leave(hold)
-            raise
-        return self._guard
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        assert self._guard is not None
-        hold = self._guard._hold
-        try:
-            self.loss = self._leave(hold)
-        except BaseException:  # an interrupt, which must not keep the lock from being released (case 17)
-            self._leave(hold)
-            raise
-        self._guard._release_error = self._block.release_error
-        outcome = outcome_of(error, self.loss, self._block.release_error)
-        if outcome is not None:
-            raise outcome
-
-    def _leave(self, hold: Hold) -> LockOwnershipLostError | None:
-        self._block.stop()
-        if self._forgotten is not None:
-            self._forgotten.detach()  # an interrupt that hits a finalizer is swallowed
-        if not hold.forked:
-            try:
-                return self._background.run(self._block.leave, to_the_end=True)
-            except VolcanoError as closed:
-                self._block.release_error = closed
-                log.warning("lock %s was not released and frees itself at its expiry: %s", hold.lease.key, closed)
-        return hold.loss()
-
-    def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
-        try:
-            return self._background.run(lambda: hold.wait_lost(timeout))
-        except VolcanoError:  # the client was closed: nothing is renewed, and nobody waits any longer
-            return hold.held_no_more() is not None
-
-
-def _nothing() -> None:
-    """The threaded body is not interrupted."""

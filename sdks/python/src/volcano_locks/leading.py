@@ -18,7 +18,7 @@ from volcano_locks.guard import AsyncLockGuard, LockGuard
 
 if TYPE_CHECKING:
     from volcano_locks.async_block import AsyncLockBlock
-    from volcano_locks.client import LockBlock
+    from volcano_locks.thread_block import LockBlock
 
 T = TypeVar("T")
 

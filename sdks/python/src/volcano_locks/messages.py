@@ -120,6 +120,14 @@ def checked_seconds(name: str, seconds: object) -> float:
     return float(seconds)
 
 
+def checked_hold(hold_at_least: object) -> float:
+    """`hold_at_least` if a lease can last so long, None being 0, else `TypeError` or `ValueError`."""
+    seconds = checked_seconds("hold_at_least", hold_at_least)
+    if seconds > TTL_SECONDS_MAX:
+        raise ValueError(f"hold_at_least must be at most {TTL_SECONDS_MAX} seconds, got {hold_at_least}")
+    return seconds
+
+
 def checked_uuid(name: str, value: object) -> str:
     """`value` in lower case if it is a UUID, else `TypeError` or `ValueError`, which do not show it (SDK-8)."""
     if isinstance(value, uuid.UUID):
