@@ -332,7 +332,7 @@ def test_ctrl_c_before_the_body_begins_releases_all_the_same(
         raise KeyboardInterrupt
 
     with Client(wire_url, "sk-x", clock=clock) as client:
-        monkeypatch.setattr("volcano_locks.client.LockGuard", interrupted)
+        monkeypatch.setattr("volcano_locks.thread_block.LockGuard", interrupted)
         with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30):
             pytest.fail("entered")
         assert not client.locks.get("k").held
