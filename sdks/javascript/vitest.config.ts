@@ -4,7 +4,7 @@ const config: ViteUserConfig = defineConfig({
   test: {
     include: ["tests/**/*.test.ts"],
     dangerouslyIgnoreUnhandledErrors: false,
-    testTimeout: 20_000,
+    testTimeout: 60_000,
   },
 });
 

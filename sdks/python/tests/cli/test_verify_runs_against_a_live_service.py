@@ -19,10 +19,19 @@ REQUESTS_MAX = 230
 """Of a whole run and of one of `ours`."""
 
 
+ATTEMPTS = 3
+"""On a machine that stands still for most of a second, what happens around an expiry cannot be judged (CLI-19)."""
+
+
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server of its own, since this is much of a quota."""
+    """A server of its own, since this is much of a quota; with enough for all attempts."""
     with running_server() as running:
+        httpx2.patch(
+            f"{running.url}/projects/{running.project_id}",
+            headers={"Authorization": f"Bearer {running.admin_token}"},
+            json={"requests_per_minute": 2 * ATTEMPTS * REQUESTS_MAX},
+        ).raise_for_status()
         yield running
 
 
@@ -36,15 +45,18 @@ def test_every_promise_holds_side_by_side_as_text_and_as_json(
     start: Start, server: RunningServer, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     """CLI-17, CLI-18, CLI-19: two at once, which do not disturb each other."""
-    before, minute = _remaining(server)
     key_file = tmp_path / "service-key"
     key_file.write_text(server.service_key)
     without_key = {name: value for name, value in environment.items() if name != "VOLCANO_SERVICE_KEY"}
-    text = start("verify")
-    as_json = start("verify", "--only", "ours", "--json", "--service-key-file", str(key_file), env=without_key)
-    lines, messages = text.communicate()
-    told, json_messages = as_json.communicate()
-    after, minute_after = _remaining(server)
+    for _ in range(ATTEMPTS):
+        before, minute = _remaining(server)
+        text = start("verify")
+        as_json = start("verify", "--only", "ours", "--json", "--service-key-file", str(key_file), env=without_key)
+        lines, messages = text.communicate()
+        told, json_messages = as_json.communicate()
+        after, minute_after = _remaining(server)
+        if "answers came too late to tell" not in lines + told:
+            break
 
     assert text.returncode == 0, lines
     names = [check.name for check in CHECKS]
