@@ -188,12 +188,13 @@ export class Locks {
   list(prefix = "", options: ListOptions = {}): AsyncIterableIterator<LockView> {
     const begin = checkedPrefix(prefix);
     const { state = "all" } = optionsOf(options);
-    return this.#rows(begin, checkedChoice("state", state, STATES), this.#pace(options));
+    this.#pace(options);
+    return this.#rows(begin, checkedChoice("state", state, STATES), () => this.#pace(options));
   }
 
-  async *#rows(prefix: string, state: string, pace: Pace): AsyncGenerator<LockView, void> {
+  async *#rows(prefix: string, state: string, pace: () => Pace): AsyncGenerator<LockView, void> {
     for (let cursor: string | null = null; ; ) {
-      const { views, nextCursor }: Page = await this.#flows.page(prefix, state, cursor, pace);
+      const { views, nextCursor }: Page = await this.#flows.page(prefix, state, cursor, pace());
       yield* views;
       if (nextCursor === null) return;
       cursor = nextCursor;

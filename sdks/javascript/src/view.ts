@@ -4,7 +4,7 @@
  * An answer that lacks a field of a row is none (SDK-15). Events of a kind that is not known here are passed over.
  */
 
-import { ServerError } from "./errors.ts";
+import { type ServerError, TransportError, type VolcanoError } from "./errors.ts";
 import { type Answer, bodyOf, isFencingToken, malformed, parseDate } from "./messages.ts";
 
 /** One lock as everybody may see it, without any token. What belongs to a lease is null of a lock that is free. */
@@ -32,13 +32,13 @@ export interface Page {
 
 /** What an event tells of who holds a lock. */
 export interface Told {
-  readonly kind: "acquired" | "released" | "expired" | "force_released";
+  readonly kind: "acquired" | "renewed" | "released" | "expired" | "force_released";
   readonly fencingToken: number;
   readonly holder: string | null;
   readonly at: Date;
 }
 
-const ABOUT_LEADERSHIP: ReadonlySet<string> = new Set(["acquired", "released", "expired", "force_released"]);
+const ABOUT_LEADERSHIP: ReadonlySet<string> = new Set(["acquired", "renewed", "released", "expired", "force_released"]);
 
 type Fields = Record<string, unknown>;
 
@@ -58,10 +58,13 @@ export function pageOf(answer: Answer, requestId: string): Page {
   return { views: items.map((item) => row(Object(item), wrong)), nextCursor };
 }
 
-/** What the event of `kind` with `data` tells, null if that is nothing about who holds it; `ServerError` if it is none. */
+/**
+ * What the event of `kind` with `data` tells, null if that is nothing about who holds it. One that is none is as good as
+ * lost on its way: `TransportError`.
+ */
 export function toldBy(kind: string, data: string, requestId: string): Told | null {
   if (!ABOUT_LEADERSHIP.has(kind)) return null;
-  const wrong = (why: string): ServerError => new ServerError(`an event ${kind} is none: ${why}`, { requestId });
+  const wrong = (why: string): TransportError => new TransportError(`an event ${kind} is none: ${why}`, { requestId });
   let fields: Fields;
   try {
     fields = Object(JSON.parse(data));
@@ -102,7 +105,7 @@ type Reader = {
   <T, R>(name: string, fits: (value: unknown) => value is T, read: (value: T) => R): R;
 };
 
-function reader(fields: Fields, wrong: (why: string) => ServerError): Reader {
+function reader(fields: Fields, wrong: (why: string) => VolcanoError): Reader {
   return <T>(name: string, fits: (value: unknown) => value is T, read: (value: T) => unknown = (value) => value) => {
     const value = fields[name];
     if (!fits(value)) throw wrong(`its ${name} is not what it must be`);

@@ -10,7 +10,7 @@
  */
 
 import { type Clock, restUntil } from "./clock.ts";
-import { VolcanoError } from "./errors.ts";
+import { TransportError, VolcanoError } from "./errors.ts";
 import { EventReader, type StreamEvent } from "./events.ts";
 import type { Flows } from "./flows.ts";
 import { newUuid } from "./messages.ts";
@@ -30,36 +30,36 @@ export interface Leadership {
   readonly held: boolean;
   /** The label of who holds it; null of a free lock, or if they told none. */
   readonly holder: string | null;
-  /** Of this lease, or of the last one of a free lock; null where none is known. */
+  /** Of this lease; null of a free lock. */
   readonly fencingToken: number | null;
-  /** When it was acquired, or when it became free; null where that is not known. */
+  /** When it was acquired, or when the lock became free; null where that is not known. */
   readonly since: Date | null;
 }
 
-/** What is known of one lock, of which only what is newer is taken. */
+/** What is known of one lock, from readings and events, of which only what is newer is taken. */
 class Known {
-  #now: Leadership | null = null;
+  #held: boolean | null = null;
+  #fencingToken = 0;
 
-  /** What was read is told; what it tells anew, else null. */
+  /** A reading: what it tells anew, else null. */
   view({ held, holder, fencingToken, acquiredAt }: LockView): Leadership | null {
-    return this.#take({ held, holder, fencingToken, since: acquiredAt });
+    return this.#take(held, fencingToken ?? this.#fencingToken, holder, acquiredAt);
   }
 
-  /** An event is told; what it tells anew, else null. */
+  /** An event: what it tells anew, else null. */
   event({ kind, fencingToken, holder, at }: Told): Leadership | null {
-    const held = kind === "acquired";
-    return this.#take({ held, holder: held ? holder : null, fencingToken, since: at });
+    if (kind === "renewed") return this.#take(true, fencingToken, holder, null);
+    return this.#take(kind === "acquired", fencingToken, holder, at);
   }
 
-  #take(next: Leadership): Leadership | null {
-    const before = this.#now;
-    if (before !== null && next.fencingToken !== null && before.fencingToken !== null) {
-      if (next.fencingToken < before.fencingToken) return null;
-      if (next.fencingToken === before.fencingToken && next.held) return null;
-    }
-    this.#now = next;
-    if (before !== null && !before.held && !next.held) return null;
-    return next;
+  #take(held: boolean, fencingToken: number, holder: string | null, since: Date | null): Leadership | null {
+    const before = this.#held;
+    const older = fencingToken < this.#fencingToken || (held && fencingToken === this.#fencingToken);
+    if (before !== null && older) return null;
+    this.#held = held;
+    this.#fencingToken = fencingToken;
+    if (held) return { held, holder, fencingToken, since };
+    return before === false ? null : { held, holder: null, fencingToken: null, since };
   }
 }
 
@@ -149,14 +149,14 @@ async function* followed(
   const chunks = await flows.events(key, HEADER_VALUE.test(place.id) ? place.id : null, pace);
   ended.addEventListener("abort", chunks.end);
   try {
-    const stream = blocks(chunks);
+    const stream = blocks(chunks, requestId);
     let block = await stream.next();
     // The first block says that the stream has begun, and where: whatever happens later, it will tell.
     let change = known.view(await read());
     if (change !== null) yield change;
     for (; !block.done; block = await stream.next()) {
       const { kind, data, id } = block.value;
-      place.id = id;
+      place.id = id || place.id;
       if (kind === RESET) {
         change = known.view(await read());
       } else {
@@ -171,11 +171,19 @@ async function* followed(
   }
 }
 
-async function* blocks(chunks: Chunks): AsyncGenerator<StreamEvent, void> {
+async function* blocks(chunks: Chunks, requestId: string): AsyncGenerator<StreamEvent, void> {
   const reader = new EventReader();
   for (;;) {
     const bytes = await chunks.next(SILENCE_SECONDS_MAX);
     if (bytes === null) return;
-    yield* reader.read(bytes);
+    yield* whole(reader, bytes, requestId);
+  }
+}
+
+function whole(reader: EventReader, bytes: Uint8Array, requestId: string): StreamEvent[] {
+  try {
+    return reader.read(bytes);
+  } catch (error) {
+    throw new TransportError((error as Error).message, { requestId });
   }
 }

@@ -46,7 +46,7 @@ describe("SDK-14: watching who holds a lock", () => {
     await on.clock.settle();
     expect(changes.slice(1)).toEqual([
       { held: true, holder: "b/1", fencingToken, since },
-      { held: false, holder: null, fencingToken, since: free },
+      { held: false, holder: null, fencingToken: null, since: free },
     ]);
     expect(paths(on)).toEqual(["/events", "view"]);
     await watch.return?.();
@@ -207,6 +207,70 @@ describe("SDK-14: watching who holds a lock", () => {
     await watch.return?.();
   });
 
+  /** What is told after the first reading, of a lock that is free by then. */
+  async function toldBy(...blocks: string[]) {
+    const on = stage();
+    const { fetch } = on.network;
+    Object.assign(on.network, {
+      fetch: (...args: Parameters<Fetch>) => {
+        if (!args[0].endsWith("/events")) return fetch(...args);
+        const pieces = ["id: 1\n\n", ...blocks].map((block) => new TextEncoder().encode(block));
+        const begin = (controller: ReadableStreamDefaultController): void =>
+          pieces.forEach((piece) => void controller.enqueue(piece));
+        const headers = { "Content-Type": "text/event-stream; charset=utf-8" };
+        return Promise.resolve(new Response(new ReadableStream({ start: begin }), { headers }));
+      },
+    });
+    const { changes, watch } = watched(on);
+    await on.clock.advance(1);
+    await watch.return?.();
+    return { changes: changes.slice(1), readings: paths(on).filter((path) => path === "view").length };
+  }
+
+  const event = (kind: string, fencing_token: unknown, holder: string | null = null): string =>
+    `event: ${kind}\ndata: ${JSON.stringify({ key: KEY, fencing_token, holder, at: "2026-01-01T00:00:00Z", why: "" })}\n\n`;
+
+  it("an event about an older lease changes nothing, and a lease that has ended does not come back", async () => {
+    const { changes } = await toldBy(
+      event("acquired", 7, "a/1"),
+      event("expired", 6),
+      event("acquired", 5),
+      event("renewed", 7, "a/1"),
+      event("released", 7),
+      event("renewed", 7, "a/1"),
+      event("acquired", 7, "a/1"),
+      event("expired", 8),
+    );
+    const since = new Date("2026-01-01T00:00:00Z");
+    expect(changes).toEqual([
+      { held: true, holder: "a/1", fencingToken: 7, since },
+      { held: false, holder: null, fencingToken: null, since },
+    ]);
+  });
+
+  it("a renewal of a lease whose begin was not told tells of it", async () => {
+    const { changes } = await toldBy(event("renewed", 7, "a/1"));
+    expect(changes).toEqual([{ held: true, holder: "a/1", fencingToken: 7, since: null }]);
+  });
+
+  it("events of other kinds are passed over, also kinds that are not known yet", async () => {
+    const { changes, readings } = await toldBy(
+      event("waiting", null),
+      event("gave_up", null),
+      "event: new\ndata: ?\n\n",
+    );
+    expect([changes, readings]).toEqual([[], 1]);
+  });
+
+  it.each([
+    ["a reset", "event: reset\ndata: {}\n\n"],
+    ["an event that is none", "event: acquired\ndata: {\n\n"],
+    ["one without its token", event("acquired", null)],
+    ["one that is too long", `data: ${"x".repeat(70_000)}\n\n`],
+  ])("%s is followed by another reading", async (_, block) => {
+    expect((await toldBy(block)).readings).toBeGreaterThan(1);
+  });
+
   it("break ends the request", async () => {
     const on = stage();
     for await (const change of on.client.locks.watch(KEY)) {
@@ -286,7 +350,7 @@ describe("SDK-15: listing and viewing", () => {
     expect((await listing.next()).value).toMatchObject({ key: "k1500" });
     expect(await listing.next()).toEqual({ done: true, value: undefined });
     expect(on.network.seen).toHaveLength(2);
-    expect(new Set(on.network.seen.map((one) => one.requestId)).size).toBe(1);
+    expect(new Set(on.network.seen.map((one) => one.requestId)).size).toBe(2);
   });
 
   it("a row tells who, since when, until when, and who waits", async () => {

@@ -118,7 +118,10 @@ export class Happenings {
       const missed = this.#told.filter((one) => one.number > last && matches(one.key));
       return `retry: 1000\n: watching\nid: ${last}\n\n${missed.map((one) => one.text).join("")}`;
     }
-    const data = JSON.stringify({ at: this.#clock.utcNow().toISOString(), why: "too_old" });
+    const data = JSON.stringify({
+      at: this.#clock.utcNow().toISOString(),
+      why: Number.isInteger(last) ? "too_old" : "unknown_id",
+    });
     return `${here}id: ${this.#number}\nevent: reset\ndata: ${data}\n\n`;
   }
 }

@@ -63,10 +63,10 @@ export class FakeLock {
     return this.#fencingToken > 0 || this.#line.length > 0;
   }
 
-  acquire(asking: Asking, why = "free"): Response {
+  acquire(asking: Asking, waited = false): Response {
     const before = this.#holding;
     if (this.held) {
-      return before?.token === asking.token ? this.renew(asking, 201) : refused(409, LOCK_HELD);
+      return before?.token === asking.token ? this.#renewed(asking, "repeated", 201) : refused(409, LOCK_HELD);
     }
     if (this.#retired.has(asking.token)) return refused(409, LOCK_OWNERSHIP_LOST);
     if (before !== null) this.#expired();
@@ -75,16 +75,21 @@ export class FakeLock {
     this.#fencingToken = Math.max(this.#fencingToken + 1, now.getTime());
     const deadline = this.#clock.now() + ACQUISITION_SECONDS_MAX;
     this.#holding = { ...asking, acquiredAt: now, renewedAt: now, expiresAt: 0, deadline };
-    return this.#granted(this.#holding, asking.ttlSeconds, "acquired", why, 201);
+    const why = before === null ? "free" : "taken_over";
+    return this.#granted(this.#holding, asking.ttlSeconds, "acquired", waited ? "waited" : why, 201);
   }
 
-  renew({ token, ttlSeconds }: Asking, status = 200): Response {
+  renew(asking: Asking): Response {
+    return this.#renewed(asking, "renewed", 200);
+  }
+
+  #renewed({ token, ttlSeconds }: Asking, why: string, status: number): Response {
     const lease = this.#holding;
     if (lease === null || lease.token !== token || this.#clock.now() >= lease.expiresAt - MARGIN_SECONDS) {
       return refused(409, LOCK_OWNERSHIP_LOST);
     }
     lease.renewedAt = this.#clock.utcNow();
-    return this.#granted(lease, ttlSeconds, "renewed", "renewed", status);
+    return this.#granted(lease, ttlSeconds, "renewed", why, status);
   }
 
   release(token: string): Response {
@@ -197,7 +202,7 @@ export class FakeLock {
       const next = this.#line.find((one) => one.answer !== null);
       if (next === undefined) break;
       this.#line = this.#line.filter((one) => one !== next);
-      next.answer?.(this.acquire(next.asking, "waited"));
+      next.answer?.(this.acquire(next.asking, true));
     }
     this.attend();
   }
@@ -221,7 +226,7 @@ export class FakeLock {
 
   #leave(place: Place, response: Response | null): void {
     this.#line = this.#line.filter((one) => one !== place);
-    this.#tell("gave_up", place.asking.holder, null, "gone");
+    this.#tell("gave_up", place.asking.holder, null, response === null ? "left" : "refused");
     if (response !== null) place.answer?.(response);
     this.attend();
   }
