@@ -131,6 +131,11 @@ class GroupCommit(Generic[A, B]):
         self._watch: asyncio.TimerHandle | None = None
         self._closed = False
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether nothing is being committed, nor waits for it."""
+        return not self._committing
+
     async def submit(self, key: RecordKey, asked: A) -> B:
         """The command's answer, once it is durable. Raises StoreUnavailableError."""
         return await self.ask(key, asked)

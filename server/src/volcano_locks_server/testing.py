@@ -53,6 +53,13 @@ class ManualClock:
     def now_ms(self) -> int:
         return self._now_ms
 
+    def next_due_ms(self) -> int | None:
+        """The instant at which the next thing is to be done, None if nothing is: to stop there on the way."""
+        with self._guard:
+            while self._timers and self._timers[0].call is None:
+                heapq.heappop(self._timers)
+            return self._timers[0].due[0] if self._timers else None
+
     def advance(self, ms: int) -> int:
         """Move on by `ms` milliseconds; the new time."""
         if ms < 0:
