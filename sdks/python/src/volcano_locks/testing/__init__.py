@@ -8,7 +8,10 @@
         assert guard.lost
 
 `FakeLocks` is the server part alone, shared by as many clients as a test wants; `FlakyTransport` breaks the
-network between a client and it, or a real server. Not promised: the fake has no quota and no credentials.
+network between a client and it, or a real server. Whoever waits for a lock waits until somebody moves the clock or
+frees it, so a test lets it wait in a thread or task of its own, and asks `FakeLocks.waiters` whether it does.
+
+Not promised: the fake has no quota and no credentials.
 """
 
 from volcano_locks.testing.clock import ManualClock

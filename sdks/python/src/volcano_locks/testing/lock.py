@@ -81,7 +81,9 @@ class FakeLock:
         if self.owner is not None and now >= self.over_at:
             self._lapsed_owner, self.owner = self.owner, None
             self.tell(self.key, Happening("expired", self.fencing_token, self.holder, "not_renewed"))
-        self._line = [place for place in self._line if place.kept_until is None or place.kept_until > now]
+        for place in [place for place in self._line if place.kept_until is not None and place.kept_until <= now]:
+            self._line.remove(place)
+            self.tell(self.key, Happening("gave_up", None, place.asked.holder, "left"))
         for place in [place for place in self._line if place.kept_until is None]:
             answer = self._judged(place.asked, now, utc_ms, "waited")
             if answer == LOCK_HELD:
@@ -107,7 +109,7 @@ class FakeLock:
                 self._line[at] = place
                 return place
         self._line.append(place)
-        self.tell(self.key, Happening("waiting", None, asked.holder, "asked"))
+        self.tell(self.key, Happening("waiting", None, asked.holder, "held"))
         return place
 
     def end_wait(self, place: Place, now: float) -> None:
@@ -118,9 +120,10 @@ class FakeLock:
         """Its request was hung up: it loses the place, or gives back what it was granted (WAIT-5)."""
         if place in self._line:
             self._line.remove(place)
-            self.tell(self.key, Happening("gave_up", None, place.asked.holder, "hung_up"))
+            self.tell(self.key, Happening("gave_up", None, place.asked.holder, "left"))
         elif place.answer == "" and self.owner == place.asked.token:
-            self.free("hung_up", place.asked.token)
+            self.tell(self.key, Happening("released", self.fencing_token, self.holder, "given_back"))
+            self.owner = None  # and the token is not retired: its owner may come back with it
 
     def renew(self, asked: Asked, now: float) -> str:
         """By the owner, before the margin."""
@@ -135,7 +138,7 @@ class FakeLock:
         for place in [place for place in self._line if place.asked.token == token]:
             self._line.remove(place)
             place.settle(LOCK_OWNERSHIP_LOST)
-            self.tell(self.key, Happening("gave_up", None, place.asked.holder, "released"))
+            self.tell(self.key, Happening("gave_up", None, place.asked.holder, "left"))
         if self.owner not in (None, token):
             return LOCK_OWNERSHIP_LOST
         self.free("released", token)
@@ -164,6 +167,8 @@ class FakeLock:
             return LOCK_HELD
         if asked.token in self._retired:
             return LOCK_OWNERSHIP_LOST
+        if why == "free" and self._lapsed_owner is not None:
+            why = "taken_over"
         self.owner, self._lapsed_owner, self._retired = asked.token, None, set()
         self.acquired_at, self._deadline = now, now + TTL_SECONDS_MAX
         self.fencing_token = max(self.fencing_token + 1, utc_ms)
