@@ -11,6 +11,7 @@ import pytest
 FAMILIES = {
     "lease.md": ["LEASE"],
     "http.md": ["HTTP", "QUOTA", "ADMIN", "OPS"],
+    "waiting.md": ["WAIT"],
     "watching.md": ["LIST", "EVENT"],
     "sdk.md": ["SDK"],
     "cli.md": ["CLI"],

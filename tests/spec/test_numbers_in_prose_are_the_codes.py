@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks.cli import exits
-from volcano_locks_server import lease, limits, main, settings
+from volcano_locks_server import lease, limits, lines, main, settings
 from volcano_locks_server.http import access, listing, protocol, wire
 from volcano_locks_server.stores.listing import LOOKED_AT_MAX
 from volcano_locks_server.watching import hub
@@ -48,6 +48,14 @@ NUMBERS = [
     ("watching.md", "EVENT-5", hub.RESETS_APART_MS // 1_000, "seconds"),
     ("watching.md", "EVENT-7", hub.WATCHERS_MAX, "streams"),
     ("watching.md", "EVENT-7", QUEUE_MAX, "events wait"),
+    ("waiting.md", "WAIT-1", limits.WAIT_SECONDS_MAX, ", fractions"),
+    ("waiting.md", "WAIT-6", lines.PLACE_KEPT_SECONDS, "seconds"),
+    ("waiting.md", "WAIT-7", lines.WAITERS_PER_LOCK_MAX, "wait for one lock"),
+    ("waiting.md", "WAIT-7", lines.WAITERS_MAX, "wait on one node"),
+    ("waiting.md", "WAIT-9", lines.RETRY_MS_MAX // 1_000, "second"),
+    ("waiting.md", "WAIT-10", lines.LOOK_SECONDS_MAX, "seconds"),
+    ("waiting.md", "WAIT-10", lines.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
+    ("waiting.md", "WAIT-10", lines.YIELD_MS, "milliseconds"),
     ("cli.md", "CLI-4", exits.USAGE, "|"),
     ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),

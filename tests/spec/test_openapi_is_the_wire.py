@@ -44,7 +44,7 @@ def test_each_operation_names_every_answer_it_can_give(openapi: dict[str, Any]) 
 
 def test_bodies_with_unknown_fields_are_refused(schemas: dict[str, Any]) -> None:
     """HTTP-12: a misspelt field is an error."""
-    for name in ("LeaseRequest", "NewProject", "ProjectChange", "NewServiceKey", "Regeneration"):
+    for name in ("LeaseRequest", "AcquireRequest", "NewProject", "ProjectChange", "NewServiceKey", "Regeneration"):
         assert schemas[name]["additionalProperties"] is False, name
 
 
@@ -55,6 +55,7 @@ def test_the_limits_are_the_servers(openapi: dict[str, Any], schemas: dict[str, 
     permissions = schemas["NewServiceKey"]["properties"]["permissions"]["items"]["$ref"]
     assert schemas["TtlSeconds"]["minimum"] == limits.TTL_SECONDS_MIN
     assert schemas["TtlSeconds"]["maximum"] == limits.TTL_SECONDS_MAX
+    assert (schemas["WaitSeconds"]["minimum"], schemas["WaitSeconds"]["maximum"]) == (0, limits.WAIT_SECONDS_MAX)
     assert schemas["LockKey"]["maxLength"] == limits.KEY_LENGTH_MAX
     assert schemas["Holder"]["maxLength"] == limits.HOLDER_LENGTH_MAX
     assert schemas["Name"]["maxLength"] == limits.NAME_LENGTH_MAX

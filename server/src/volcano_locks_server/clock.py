@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-
 TIMER_BITE_MS: Final = 15_000
 
 

@@ -14,6 +14,7 @@ Code = Literal[
     "invalid_lock_token",
     "invalid_request_id",
     "invalid_ttl",
+    "invalid_wait",
     "invalid_holder",
     "invalid_request",
     "invalid_credentials",
@@ -28,6 +29,7 @@ Code = Literal[
     "lock_held",
     "lock_ownership_lost",
     "lock_rate_limited",
+    "too_many_waiters",
     "lock_unavailable",
     "internal",
 ]

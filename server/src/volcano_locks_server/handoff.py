@@ -11,7 +11,7 @@ What it found is its report; whoever owns the lines acts on the report of the ru
 known of the commit, `Serving.grants` of all runs are the grants that may have become true (WAIT-9).
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
@@ -27,15 +27,15 @@ from .lease import (
     LockRecord,
     Outcome,
     Refused,
+    Release,
     Released,
     Renew,
     acquire,
     blocks_others,
     free_in_ms,
+    owns,
 )
-from .lease import Release as _Release
 from .lease import decide as decide_command
-from .lease import owns
 from .store import RecordKey
 
 
@@ -52,7 +52,7 @@ class Asked(NamedTuple):
 def decide(record: LockRecord | None, asked: Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:
     """The lease's rule; None where only an owner may pass and this is none."""
     if asked.owner_only and not (
-        isinstance(asked.command, Renew | _Release) and owns(record, asked.command.owner_digest, now_ms)
+        isinstance(asked.command, Renew | Release) and owns(record, asked.command.owner_digest, now_ms)
     ):
         return record, None
     return decide_command(record, asked.command, now_ms)
@@ -84,7 +84,9 @@ class Served(NamedTuple):
 
 
 class Deed(NamedTuple):
-    """One command as it was judged: what was before, what is after. For whoever tells others of it."""
+    """One command as it was judged: what was before, what is after. For whoever tells others of it. `place` is that of
+    a waiter whose turn it was.
+    """
 
     key: RecordKey
     command: Command
@@ -92,24 +94,26 @@ class Deed(NamedTuple):
     after: LockRecord | None
     outcome: Outcome | None
     at_ms: int
+    place: object | None = None
 
 
 class LineReport(NamedTuple):
-    """How a lock that is waited for stands after the step: free to others in `free_in_ms` (0: now, and left for
-    others than this node's waiters), and the fencing token of its record.
+    """How a lock that is waited for stands after the step: free to others in `free_in_ms` (0: now), the fencing token
+    of its record, and whether somebody still waits of those whom the batch saw.
     """
 
     free_in_ms: int
     fencing_token: int
+    left: bool
 
 
 @dataclass(slots=True)
 class Report:
-    """What a run did besides answering its commands. `touched`: tokens that repeated or renewed their lease."""
+    """What a run did besides answering its commands. `granted`: how often each token was granted something."""
 
     served: list[Served] = field(default_factory=list)
     lines: dict[RecordKey, LineReport] = field(default_factory=dict)
-    touched: set[tuple[RecordKey, bytes]] = field(default_factory=set)
+    granted: Counter[tuple[RecordKey, bytes]] = field(default_factory=Counter)
     deeds: list[Deed] = field(default_factory=list)
 
 
@@ -138,29 +142,30 @@ class Serving:
         """Serve the line, judge the command, serve the line again."""
         waiting = self._waiting.get(key)
         before = record if not waiting else self._serve(key, waiting, record, now_ms)
-        after, outcome = self._judged(key, before, asked, now_ms)
-        if self._watched:
-            self._report.deeds.append(Deed(key, asked.command, before, after, outcome, now_ms))
+        if asked.place is not None and (served := self._outcomes.get(id(asked.place))) is not None:
+            after: LockRecord | None = before
+            outcome: Outcome | None = served
+        else:
+            after, outcome = self._judged(key, before, asked, now_ms)
+            if self._watched:
+                self._report.deeds.append(Deed(key, asked.command, before, after, outcome, now_ms, asked.place))
         if waiting is not None:
             after = self._serve(key, waiting, after, now_ms)
             fencing_token = 0 if after is None else after.fencing_token
-            self._report.lines[key] = LineReport(free_in_ms(after, now_ms), fencing_token)
+            self._report.lines[key] = LineReport(free_in_ms(after, now_ms), fencing_token, bool(waiting))
         return after, outcome
 
     def _judged(
         self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
     ) -> tuple[LockRecord | None, Outcome | None]:
         command, place = asked.command, asked.place
-        if place is not None and (served := self._outcomes.get(id(place))) is not None:
-            return record, served
         if isinstance(command, Acquire) and self._waiting.get(key) and not blocks_others(record, now_ms):
             return record, HELD  # free for other nodes' waiters: nobody passes those who wait (WAIT-4, WAIT-10)
-        if isinstance(command, GiveBack) and (key, command.owner_digest) in self._report.touched:
-            return record, Released(None)
+        if isinstance(command, GiveBack) and self._report.granted[key, command.owner_digest]:
+            return record, Released(None)  # its bearer came back in the meantime
         after, outcome = decide(record, asked, now_ms)
-        if isinstance(outcome, Granted) and outcome.how in ("repeated", "renewed"):
-            assert isinstance(command, Acquire | Renew)
-            self._report.touched.add((key, command.owner_digest))
+        if isinstance(outcome, Granted) and isinstance(command, Acquire | Renew):
+            self._report.granted[key, command.owner_digest] += 1
         if place is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
             self._tell_joined(key, place, command, outcome, now_ms)
         return after, outcome
@@ -178,16 +183,14 @@ class Serving:
                 break
         self._tell(key, place, command, outcome, now_ms)
 
-    def _serve(
-        self, key: RecordKey, waiting: deque[Head], record: LockRecord | None, now_ms: int
-    ) -> LockRecord | None:
+    def _serve(self, key: RecordKey, waiting: deque[Head], record: LockRecord | None, now_ms: int) -> LockRecord | None:
         """Grant the lock to the first in line, if it is free; tell one who has it without knowing."""
         if key in self._maybe and isinstance(record, Held) and blocks_others(record, now_ms):
             for head in waiting:
                 if head.maybe and compare_digest(head.acquire.owner_digest, record.owner_digest):
                     waiting.remove(head)
                     return self._judge_head(key, head, record, now_ms)
-        while waiting and self._grants_left[key] and not blocks_others(record, now_ms):
+        while waiting and self._grants_left[key] > 0 and not blocks_others(record, now_ms):
             record = self._judge_head(key, waiting.popleft(), record, now_ms)
         return record
 
@@ -196,13 +199,12 @@ class Serving:
         assert isinstance(outcome, Granted | Refused)
         if isinstance(outcome, Granted):
             self._grants_left[key] -= 1
+            self._report.granted[key, head.acquire.owner_digest] += 1
         if self._watched:
-            self._report.deeds.append(Deed(key, head.acquire, record, after, outcome, now_ms))
+            self._report.deeds.append(Deed(key, head.acquire, record, after, outcome, now_ms, head.place))
         self._tell(key, head.place, head.acquire, outcome, now_ms)
         return after
 
-    def _tell(
-        self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int
-    ) -> None:
+    def _tell(self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int) -> None:
         self._outcomes[id(place)] = outcome
         self._report.served.append(Served(key, place, command.owner_digest, outcome, now_ms))

@@ -7,6 +7,7 @@ already a digest: the token's text is forgotten where it is read (LEASE-15).
 
 import re
 from hashlib import sha256
+from math import ceil
 from typing import Final, Self
 
 from .errors import LockError
@@ -14,6 +15,7 @@ from .errors import LockError
 KEY_LENGTH_MAX: Final = 128
 TTL_SECONDS_MIN: Final = 5
 TTL_SECONDS_MAX: Final = 7_776_000
+WAIT_SECONDS_MAX: Final = 60
 HOLDER_LENGTH_MAX: Final = 128
 NAME_LENGTH_MAX: Final = 255
 REQUESTS_PER_MINUTE_DEFAULT: Final = 600
@@ -118,6 +120,18 @@ def parse_ttl_seconds(value: object) -> int:
             f"got {shown(value)}",
         )
     return value
+
+
+def parse_wait_ms(value: object) -> int:
+    """A wait in seconds, whole or not, as milliseconds (any wait is at least one), or LockError `invalid_wait`.
+
+    `True`, `"5"` and numbers that are none are refused; 0 is no wait.
+    """
+    if type(value) not in (int, float) or not 0 <= value <= WAIT_SECONDS_MAX:  # type: ignore[operator]
+        raise LockError(
+            "invalid_wait", f"wait_seconds must be a JSON number from 0 to {WAIT_SECONDS_MAX}; got {shown(value)}"
+        )
+    return ceil(value * 1_000)  # type: ignore[operator]
 
 
 def parse_holder(text: str) -> str:

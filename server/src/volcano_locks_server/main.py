@@ -113,8 +113,13 @@ class Server:
             owner_reserve=self.settings.owner_reserve,
             batches_in_flight=store.batches_in_flight,
             batch_max=store.batch_max,
+            several_nodes=store.quotas is not None,
+            signals=store.signals,
             on_batch=self.metrics.batch,
         )
+        service.hub.start()
+        self.metrics.waiters = lambda: service.lines.present
+        self.metrics.watchers = lambda: service.hub.watchers
         if (counts := store.counts) is not None:
             self.metrics.store_counts = lambda: dataclasses.asdict(counts)
         self._access = access = Access(store.registry, self.clock, self.admin_token)

@@ -4,9 +4,10 @@
 into the next batch, and gives back a `Reply`: what came of it, and what the quota's headers say. It raises nothing
 for a request that was counted, so that its answer carries the quota; only where a shared quota cannot be counted it
 raises StoreUnavailableError. Who may call is decided before (by the door); what a lease means is decided after (by
-`lease`).
+`lease`). An acquire that waits goes through `lines` instead, and hears of its grant from there.
 """
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -14,11 +15,15 @@ from typing import Final, NamedTuple
 from .clock import Clock
 from .commit import BATCH_MAX, GroupCommit
 from .counting import Counting, OwnCounting, SharedCounting
-from .errors import Code, StoreUnavailableError
-from .lease import Command, LockRecord, Outcome, Release, Renew, decide, owns
+from .errors import Code, LockError, StoreUnavailableError
+from .handoff import Asked, decide
+from .lease import Acquire, Command, Outcome, Release, Renew
 from .limits import LockKey
+from .lines import LOOK_SECONDS_MAX, Lines
 from .quota import Admission, Verdict
-from .store import LockStore, QuotaStore, RecordKey
+from .store import LockStore, QuotaStore, RecordKey, Signals
+from .telling import hub_of
+from .waiting import wait_in_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +47,13 @@ class Reply(NamedTuple):
     admission: Admission
 
 
-class _Asked(NamedTuple):
-    command: Command
-    owner_only: bool
-
-
 class LockService:
     """Leases over one store. One object a process; `close` ends what it started.
 
     `quotas` is the count that nodes share, None where this process is the only one. `batches_in_flight` is how many
-    updates at once the store likes best, `batch_max` how many commands it likes in one at the most.
+    updates at once the store likes best, `batch_max` how many commands it likes in one at the most. `lines` are those
+    who wait here; with `several_nodes` over the store, they are looked at again and again. `hub` tells who watches what
+    happens; once started, by `signals`, also what happens on other nodes.
     """
 
     def __init__(
@@ -63,6 +65,8 @@ class LockService:
         owner_reserve: bool = True,
         batches_in_flight: int = 1,
         batch_max: int = BATCH_MAX,
+        several_nodes: bool = False,
+        signals: Signals | None = None,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
     ) -> None:
         self._counting: Final[Counting] = (
@@ -72,12 +76,28 @@ class LockService:
         )
         self.admit: Final = self._counting.admit
         self.admit_drawing: Final = self._counting.admit_drawing
-        self._commit: Final = GroupCommit[_Asked, Outcome | None](
-            store, _decide, on_batch=on_batch, batches_in_flight=batches_in_flight, batch_max=batch_max
+        self.lines: Final = Lines(clock, look_ms=LOOK_SECONDS_MAX * 1_000 if several_nodes else None)
+        self._commit: Final = GroupCommit[Asked, Outcome | None](
+            store,
+            decide,
+            turns=self.lines.turn,
+            on_batch=on_batch,
+            batches_in_flight=batches_in_flight,
+            batch_max=batch_max,
         )
+        self.lines.begin(self._commit.ask)
+        self.hub: Final = hub_of(store, clock, self.lines, signals)
 
-    async def perform(self, project_id: str, requests_per_minute: int, key: LockKey, command: Command) -> Reply:
-        """Serve one command of a project whose quota is `requests_per_minute` (0: none).
+    @property
+    def at_rest(self) -> bool:
+        """Whether all that goes on is waiting, in lines or for the clock: for whoever moves the clock."""
+        return self._commit.at_rest
+
+    async def perform(
+        self, project_id: str, requests_per_minute: int, key: LockKey, command: Command, wait_ms: int = 0
+    ) -> Reply:
+        """Serve one command of a project whose quota is `requests_per_minute` (0: none). An acquire may wait, for
+        `wait_ms` at the most: cancelling it is hanging up.
 
         `admit` and `admit_drawing` are its first half: they count a request before anything but its bearer is looked
         at. Whoever takes that half alone hands the admission to `perform_admitted`, or to `abandon` where the request
@@ -89,6 +109,10 @@ class LockService:
             admission = await self.admit_drawing(
                 project_id, requests_per_minute, may_draw_on_reserve=may_draw_on_reserve
             )
+        if wait_ms and isinstance(command, Acquire):
+            waited = await self.wait_admitted(RecordKey(project_id, key), command, wait_ms, admission)
+            assert waited is not None, "only a hang-up gets no answer"
+            return Reply(waited, admission)
         return Reply(await self.perform_admitted(project_id, key, command, admission), admission)
 
     async def perform_admitted(
@@ -97,17 +121,44 @@ class LockService:
         """The second half of `perform`: serve a command that `admit` counted."""
         if admission.verdict is Verdict.SPENT:
             return _spent(admission)
-        asked = _Asked(command, owner_only=admission.verdict is Verdict.RESERVE)
+        record_key = RecordKey(project_id, key)
+        asked = Asked(command, owner_only=admission.verdict is Verdict.RESERVE)
+        if isinstance(command, Release) and not asked.owner_only:
+            self.lines.withdraw(record_key, command.owner_digest)
         try:
-            outcome = await self._commit.submit(RecordKey(project_id, key), asked)
+            outcome = await self._commit.submit(record_key, asked)
         except StoreUnavailableError as error:
             if asked.owner_only:
                 self._counting.give_back(project_id, admission)  # it proved no ownership
-            return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
+            return _unavailable(error)
         if outcome is None:
             self._counting.give_back(project_id, admission)
             return _spent(admission)
         return outcome
+
+    async def wait_admitted(
+        self,
+        key: RecordKey,
+        command: Acquire,
+        wait_ms: int,
+        admission: Admission,
+        gone: "asyncio.Future[None] | None" = None,
+    ) -> Outcome | Denied | None:
+        """`perform_admitted` for an acquire that waits (WAIT-1 to WAIT-9). Once `gone` is done, nobody waits for the
+        answer: then it is None, and nothing was granted. Cancelling does the same.
+        """
+        if admission.verdict is Verdict.SPENT:
+            return _spent(admission)
+        try:
+            return await wait_in_line(self.lines, key, command, wait_ms, gone)
+        except StoreUnavailableError as error:
+            return _unavailable(error)
+        except LockError as error:
+            return Denied(error.code, error.message, error.retry_after_seconds or 1)
+
+    def stop_waiting(self) -> None:
+        """Answer all who wait, so that they go on elsewhere, and let nobody wait any more (WAIT-8)."""
+        self.lines.stop()
 
     def abandon(self, project_id: str, admission: Admission) -> Denied | None:
         """End the admission of a request that holds no command: what the quota answers it, None if it was admitted.
@@ -122,17 +173,15 @@ class LockService:
 
     async def close(self) -> None:
         """Answer what waits, refuse what comes later."""
+        self.lines.stop()
         await self._commit.close()
+        self.lines.close()
+        await self.hub.close()
         await self._counting.close()
 
 
-def _decide(record: LockRecord | None, asked: _Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:
-    """The lease's rule; None where only an owner may pass and this is none."""
-    if asked.owner_only and not (
-        isinstance(asked.command, Renew | Release) and owns(record, asked.command.owner_digest, now_ms)
-    ):
-        return record, None
-    return decide(record, asked.command, now_ms)
+def _unavailable(error: StoreUnavailableError) -> Denied:
+    return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
 
 
 def _spent(admission: Admission) -> Denied:

@@ -22,9 +22,9 @@ from ..telemetry import Log, Metrics
 from .access import Access
 from .admin import Admin
 from .backups import BackupRoutes
-from .events import tell_failure
-from .listing import Listing, Waiters
+from .listing import Listing
 from .locks import ALL_LOCKS, PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
+from .logged import tell_failure
 from .ops import Operations
 from .problems import (
     DRAINING_MESSAGE,
@@ -54,11 +54,12 @@ class App:
         log: Log,
         metrics: Metrics,
         backups: Backups | None = None,
-        waiters: Waiters = lambda _record_key: 0,
     ) -> None:
         self._log: Final = log
         self._metrics: Final = metrics
-        self._locks: Final = LockRoutes(service, Listing(store, waiters), access, log, metrics)
+        self._service: Final = service
+        self._hub: Final = service.hub
+        self._locks: Final = LockRoutes(service, Listing(store, service.hub.waiters), access, log, metrics)
         self._operations: Final = Operations(store, metrics)
         self._backups: Final = BackupRoutes(backups, log)
         self._router: Final = _router(Admin(registry, access, clock, log), self._backups, self._operations, access)
@@ -74,20 +75,29 @@ class App:
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"], safe="/:").encode()
         if scope.get("root_path"):
             raw_path = raw_path.removeprefix(quote(scope["root_path"], safe="/:").encode())
+        stream = None
         self._in_flight += 1
         try:
             if raw_path.startswith(PREFIX) or raw_path == ALL_LOCKS:
-                await self._locks.serve(scope, raw_path, receive, send)
+                stream = await self._locks.serve(scope, raw_path, receive, send)
             else:
                 await self._serve_rest(scope, raw_path, receive, send)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
+        if stream is not None:
+            await stream.run(receive, send)  # not in flight: a stop ends it
+
+    def rests_with(self, waiting: int) -> bool:
+        """Whether all that goes on is `waiting` requests waiting in lines: for whoever moves the clock."""
+        return self._in_flight == waiting == self._service.lines.present and self._service.at_rest
 
     async def drain(self, seconds: float) -> bool:
         """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""
         self._locks.draining = self._operations.draining = True
+        self._service.stop_waiting()
+        self._hub.end_watching()
         self._backups.forget()
         self._idle.clear()
         if not self._in_flight:

@@ -116,6 +116,11 @@ def wants_row(parameters: bytes) -> bool:
     return view is not None
 
 
+def asked_prefix(parameters: bytes) -> str:
+    """What the keys to be watched begin with, or LockError `invalid_request` (EVENT-1)."""
+    return parse_key_prefix(_named(parameters, ("prefix",)).get("prefix", ""))
+
+
 def lock_query(project_id: str, parameters: bytes) -> LockQuery:
     """What the address asks for, or LockError `invalid_request` (LIST-1, LIST-6)."""
     named = _named(parameters, ("prefix", "state", "limit", "cursor"))

@@ -3,9 +3,10 @@
 The order of judgement is HTTP-13's: address and method, the announced size, whether the server is stopping, the
 caller. From there on the request counts and its answer tells the quota (QUOTA-2, QUOTA-3), also where the
 permission, a header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may
-still happen.
+still happen. One that waits for a lock is watched, and when it hangs up it was never granted (WAIT-5).
 """
 
+import asyncio
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -14,10 +15,11 @@ from ..lease import Acquire, Command, ForceRelease, Granted, Outcome, Read, Refu
 from ..limits import LockKey, OwnerToken, parse_holder, parse_request_id
 from ..quota import Admission, Verdict
 from ..service import Denied, LockService
+from ..store import RecordKey
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
-from .events import tell, tell_failure, worth_telling
-from .listing import Listed, Listing, wants_row
+from .logged import tell, tell_failure, worth_telling
+from .listing import Listed, Listing, asked_prefix, wants_row
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
@@ -29,24 +31,29 @@ from .problems import (
     problem_body,
     problem_headers,
 )
+from .streams import Stream, Streams, asks_for_stream
 from .wire import (
     FREE_BODY,
     ClientGoneError,
     Receive,
     Scope,
     Send,
+    hang_up,
     held_body,
     lease_body,
     lock_key,
     new_request_id,
     read_body,
     refuse_long_body,
+    ttl_and_wait,
     ttl_seconds,
 )
 
 ALL_LOCKS: Final = b"/locks"
 PREFIX: Final = b"/locks/"
 _LEASE: Final = b"/lease"
+_EVENTS: Final = b"/events"
+_ALL_EVENTS: Final = b"/locks/events"
 
 REQUEST_ID: Final = b"x-volcano-request-id"
 _AUTHORIZATION: Final = b"authorization"
@@ -72,11 +79,14 @@ _RELEASE: Final = Operation("release", on_lease=True)
 _READ: Final = Operation("read", changes_nothing=True)
 _VIEW: Final = Operation("view", changes_nothing=True)
 _LIST: Final = Operation("list", changes_nothing=True)
+_WATCH: Final = Operation("watch", changes_nothing=True)
+_WATCH_ALL: Final = Operation("watch", changes_nothing=True)
 _FORCE_RELEASE: Final = Operation("force_release")
 
 _ON_LEASE: Final = {"POST": _ACQUIRE, "PATCH": _RENEW, "DELETE": _RELEASE}
 _ON_LOCK: Final = {"GET": _READ, "DELETE": _FORCE_RELEASE}
 _ON_ALL_LOCKS: Final = {"GET": _LIST}
+_ON_EVENTS: Final = {"GET": _WATCH}
 
 
 class Answer(NamedTuple):
@@ -91,10 +101,14 @@ class Answer(NamedTuple):
 class _Request:
     """One request on its way: what came, and what was found out so far."""
 
-    __slots__ = ("admission", "caller", "fault", "found", "id", "key", "operation", "parameters", "raw_key", "receive")
+    __slots__ = (
+        "admission", "caller", "fault", "found", "id", "key", "operation", "parameters", "raw_key", "receive", "scope",
+        "wait_ms",
+    )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.found: Final = wanted_headers(scope)
+        self.scope: Final = scope
         self.receive: Final = receive
         self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
         self.operation: Operation | None = None
@@ -103,6 +117,7 @@ class _Request:
         self.key: str | None = None
         self.caller: Caller | None = None
         self.admission: Admission | None = None
+        self.wait_ms = 0
 
 
 class LockRoutes:
@@ -112,33 +127,44 @@ class LockRoutes:
         self.draining = False
         self._service: Final = service
         self._listing: Final = listing
+        self._streams: Final = Streams(service.hub, access)
         self._access: Final = access
         self._log: Final = log
         self._metrics: Final = metrics
 
-    async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
-        """Answer one request whose undecoded path is ALL_LOCKS or begins with PREFIX."""
+    async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> Stream | None:
+        """Answer one request whose undecoded path is ALL_LOCKS or begins with PREFIX.
+
+        A stream that it asked for is given back instead: whoever called this is to run it.
+        """
         began = perf_counter()
         request = _Request(scope, receive)
         try:
-            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
+            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"], request.parameters)
             outcome = await self._outcome(operation, request)
+            if isinstance(outcome, Stream):
+                outcome.headers = _headers_of(request)
+                self._metrics.request(operation.name, "streaming", perf_counter() - began)
+                return outcome
             if not isinstance(outcome, Listed) and (self._log.debug or worth_telling(operation.name, outcome)):
                 about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
                 tell(self._log, operation.name, outcome, about)
             answer = self._answer(operation, outcome)
         except ClientGoneError:
-            return
+            return None
         except LockError as error:
             answer = self._failed(error, request)
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
             self._log.bug("internal", error, request_id=request.id.decode())
             answer = _problem("internal", INTERNAL_MESSAGE, None)
         await _send(send, answer, request)
-        if request.operation is not None:
+        if request.wait_ms:
+            self._metrics.waited(answer.outcome, perf_counter() - began)
+        elif request.operation is not None:
             self._metrics.request(request.operation.name, answer.outcome, perf_counter() - began)
+        return None
 
-    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied | Listed:
+    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied | Listed | Stream:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
         refuse_long_body(request.found.get(_CONTENT_LENGTH))
         if self.draining:
@@ -156,8 +182,8 @@ class LockRoutes:
             return denied
         try:
             _refuse_unpermitted(operation, request, caller)
-            if operation.changes_nothing and (listed := await self._listed(request, caller.project_id)) is not None:
-                return listed
+            if operation.changes_nothing and (found := await self._looked_up(operation, request, caller)) is not None:
+                return found
             key, command = await _command(operation, request)
         except (LockError, ClientGoneError) as error:
             denied = self._service.abandon(caller.project_id, admission)
@@ -165,17 +191,47 @@ class LockRoutes:
                 raise
             return denied
         request.key = key
+        if request.wait_ms and isinstance(command, Acquire):
+            return await self._waited(request, RecordKey(caller.project_id, key), command, admission)
         return await self._service.perform_admitted(caller.project_id, key, command, admission)
 
-    async def _listed(self, request: _Request, project_id: str) -> Listed | None:
-        """The list or the row that is asked for; None where neither is. Raises LockError."""
-        if request.operation is _LIST:
-            return await self._listing.page(project_id, request.parameters)
+    async def _waited(
+        self, request: _Request, key: RecordKey, command: Acquire, admission: Admission
+    ) -> Outcome | Denied:
+        """What came of an acquire that waits. Raises ClientGoneError, and LockError where its bearer may no more."""
+        gone = asyncio.create_task(hang_up(request.receive), name="hang-up")
+        gone.add_done_callback(_heard)
+        try:
+            outcome = await self._service.wait_admitted(key, command, request.wait_ms, admission, gone)
+        finally:
+            gone.cancel()
+        if outcome is None:
+            self._metrics.waited("gave_up", 0.0)
+            raise ClientGoneError
+        if isinstance(outcome, Granted):
+            authorization = request.found.get(_AUTHORIZATION)
+            try:
+                if self._access.caller_now(authorization) is None:
+                    await self._access.caller(authorization)
+            except BaseException:
+                self._service.lines.give_back(key, command.owner_digest, outcome)
+                raise
+        return outcome
+
+    async def _looked_up(self, operation: Operation, request: _Request, caller: Caller) -> Listed | Stream | None:
+        """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""
+        if operation is _LIST:
+            return await self._listing.page(caller.project_id, request.parameters)
+        if operation is _WATCH or operation is _WATCH_ALL:
+            key = None if operation is _WATCH_ALL else lock_key(request.raw_key)
+            prefix = "" if key is not None else asked_prefix(request.parameters)
+            authorization = request.found.get(_AUTHORIZATION)
+            return await self._streams.begin(caller, request.scope, authorization, key=key, prefix=prefix)
         if not request.parameters or not wants_row(request.parameters):
             return None
         request.operation = _VIEW
         request.key = key = lock_key(request.raw_key)
-        return await self._listing.row(project_id, key)
+        return await self._listing.row(caller.project_id, key)
 
     def _answer(self, operation: Operation, outcome: Outcome | Denied | Listed) -> Answer:
         if isinstance(outcome, Granted):
@@ -194,10 +250,13 @@ class LockRoutes:
         return answer
 
     def _denied(self, denied: Denied) -> Answer:
+        if denied.cause_code == "stopping":
+            return _problem(denied.code, DRAINING_MESSAGE, denied.retry_after_seconds)
         if denied.code == "lock_unavailable":
             self._metrics.store_error(denied.cause_code)
             return _problem(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
-        self._metrics.quota_refusals += 1
+        if denied.code == "lock_rate_limited":
+            self._metrics.quota_refusals += 1
         return _problem(denied.code, denied.message, denied.retry_after_seconds)
 
     def _failed(self, error: LockError, request: _Request) -> Answer:
@@ -233,16 +292,20 @@ def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
         return new_request_id(), error
 
 
-def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
+def _routed(raw_path: bytes, method: str, parameters: bytes) -> tuple[Operation, bytes]:
     """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`."""
+    if raw_path == _ALL_EVENTS and method == "GET" and asks_for_stream(parameters):
+        return _WATCH_ALL, b""
     if raw_path == ALL_LOCKS:
         raw_key, operations = b"", _ON_ALL_LOCKS
     elif raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
         raw_key, operations = raw_path[len(PREFIX) : -len(_LEASE)], _ON_LEASE
+    elif raw_path.endswith(_EVENTS) and raw_path != _ALL_EVENTS:
+        raw_key, operations = raw_path[len(PREFIX) : -len(_EVENTS)], _ON_EVENTS
     else:
         raw_key, operations = raw_path[len(PREFIX) :], _ON_LOCK
     if b"/" in raw_key:
-        raise LockError("not_found", "there is no such address: a key holds no /, and a lease is at /locks/{key}/lease")
+        raise LockError("not_found", "there is no such address: a key holds no /, a lease is at /locks/{key}/lease")
     operation = operations.get(method)
     if operation is None:
         raise MethodNotAllowedError(", ".join(operations))
@@ -272,8 +335,17 @@ async def _command(operation: Operation, request: _Request) -> tuple[LockKey, Co
     label = None if holder is None else parse_holder(holder.decode("latin-1"))
     if not operation.takes_ttl:
         return key, Release(owner.digest)
-    ttl = ttl_seconds(await read_body(request.receive))
-    return key, Acquire(owner.digest, ttl, label) if operation is _ACQUIRE else Renew(owner.digest, ttl, label)
+    body = await read_body(request.receive)
+    if operation is _RENEW:
+        return key, Renew(owner.digest, ttl_seconds(body), label)
+    ttl, request.wait_ms = ttl_and_wait(body)
+    return key, Acquire(owner.digest, ttl, label)
+
+
+def _heard(gone: "asyncio.Task[None]") -> None:
+    """A server that fails to say that its client is gone says so too."""
+    if not gone.cancelled():
+        gone.exception()
 
 
 def _project_of(request: _Request) -> str | None:
@@ -291,15 +363,22 @@ def _problem(code: str, message: str, retry_after_seconds: int | None) -> Answer
     return Answer(STATUS_BY_CODE[code], problem_body(code, message), code, headers)
 
 
-async def _send(send: Send, answer: Answer, request: _Request) -> None:
-    headers, admission = answer.headers, request.admission
-    if answer.body:
-        headers.append(JSON_TYPE)
-        headers.append((b"content-length", b"%d" % len(answer.body)))
-    headers.append((REQUEST_ID, request.id))
+def _headers_of(request: _Request) -> Headers:
+    """What every answer to a request tells: its id, and how the quota stands if it counted."""
+    headers: Headers = [(REQUEST_ID, request.id)]
+    admission = request.admission
     if admission is not None:
         headers.append((b"x-ratelimit-limit", b"%d" % admission.limit))
         headers.append((b"x-ratelimit-remaining", b"%d" % admission.remaining))
         headers.append((b"x-ratelimit-reset", b"%d" % admission.reset_at_seconds))
+    return headers
+
+
+async def _send(send: Send, answer: Answer, request: _Request) -> None:
+    headers = answer.headers
+    if answer.body:
+        headers.append(JSON_TYPE)
+        headers.append((b"content-length", b"%d" % len(answer.body)))
+    headers += _headers_of(request)
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     await send({"type": "http.response.body", "body": answer.body})

@@ -16,7 +16,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from ..errors import LockError
-from ..limits import LockKey, parse_ttl_seconds, shown
+from ..limits import LockKey, parse_ttl_seconds, parse_wait_ms, shown
 
 BODY_BYTES_MAX: Final = 16_384
 
@@ -101,24 +101,53 @@ def _too_large(came: str) -> NoReturn:
     raise LockError("request_too_large", f"the body must be at most {BODY_BYTES_MAX} bytes; got {came}")
 
 
+async def hang_up(receive: Receive) -> None:
+    """Return when the client hangs up. For requests whose body is read; ended by cancelling."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 class _Lease(msgspec.Struct, forbid_unknown_fields=True):
     ttl_seconds: object = msgspec.UNSET
 
 
+class _WaitingLease(_Lease, forbid_unknown_fields=True):
+    wait_seconds: object = msgspec.UNSET
+
+
 _decode_lease: Final = msgspec.json.Decoder(_Lease).decode
+_decode_waiting_lease: Final = msgspec.json.Decoder(_WaitingLease).decode
 
 
 def ttl_seconds(body: bytes) -> int:
-    """The TTL of a lease body, or LockError `invalid_ttl` or `invalid_request` (HTTP-11, HTTP-12)."""
+    """The TTL of a renewal's body, or LockError `invalid_ttl` or `invalid_request` (HTTP-11, HTTP-12)."""
     try:
         value = _decode_lease(body).ttl_seconds
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _bad_lease_body(body, error) from None
+    return _ttl(value, body, names=1)
+
+
+def ttl_and_wait(body: bytes) -> tuple[int, int]:
+    """TTL in seconds and wait in milliseconds of an acquire's body; LockError as `ttl_seconds`, `invalid_wait` too
+    (WAIT-1).
+    """
+    try:
+        lease = _decode_waiting_lease(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise _bad_lease_body(body, error) from None
+    if lease.wait_seconds is msgspec.UNSET:
+        return _ttl(lease.ttl_seconds, body, names=1), 0
+    wait_ms = parse_wait_ms(lease.wait_seconds)
+    return _ttl(lease.ttl_seconds, body, names=2), wait_ms
+
+
+def _ttl(value: object, body: bytes, *, names: int) -> int:
     if value is msgspec.UNSET:
         raise LockError("invalid_ttl", 'ttl_seconds is missing: send a body such as {"ttl_seconds": 30}')
     parsed = parse_ttl_seconds(value)
-    if body.count(b'"') != 2:  # a good body quotes one name and nothing else
-        raise LockError("invalid_request", "ttl_seconds must stand in the body once; it came several times")
+    if body.count(b'"') != 2 * names:  # a good body quotes its names and nothing else
+        raise LockError("invalid_request", "each field may stand in the body once; one came several times")
     return parsed
 
 
@@ -127,6 +156,8 @@ def _bad_lease_body(body: bytes, error: Exception) -> LockError:
         return LockError("invalid_request", 'the body is empty: send one such as {"ttl_seconds": 30}')
     if isinstance(error, msgspec.ValidationError) and "$.ttl_seconds" in str(error):
         return LockError("invalid_ttl", "ttl_seconds must be a whole JSON number of seconds; got one beyond all limits")
+    if isinstance(error, msgspec.ValidationError) and "$.wait_seconds" in str(error):
+        return LockError("invalid_wait", "wait_seconds must be a JSON number of seconds; got one beyond all limits")
     why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return LockError(
         "invalid_request", f'the body must be JSON such as {{"ttl_seconds": 30}} in UTF-8: {shown_why(why)}'

@@ -19,6 +19,7 @@ _STORE_COUNTS: Final = {
     "retries": "Questions or steps done again",
     "connects": "Connections made to the store, or turns to another member of it",
 }
+GRANTS: Final = frozenset({"acquired", "taken_over", "repeated"})
 SIZE_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
 
 
@@ -58,6 +59,10 @@ class Metrics(Collector):
         self.store_errors: Final[dict[str, int]] = {}
         self.batch_size: Final = Histogram(SIZE_BUCKETS)
         self.commit_seconds: Final = Histogram(SECONDS_BUCKETS)
+        self.waits: Final[dict[tuple[str], int]] = {}
+        self.wait_seconds: Final = Histogram((*SECONDS_BUCKETS, 30.0, 60.0))
+        self.waiters: Callable[[], int] = lambda: 0
+        self.watchers: Callable[[], int] = lambda: 0
         self.quota_refusals = 0
         self.connections: Callable[[], int] = lambda: 0
         self.store_counts: Callable[[], Mapping[str, int]] = dict
@@ -74,6 +79,12 @@ class Metrics(Collector):
         if histogram is None:
             histogram = self.request_seconds[operation] = Histogram(SECONDS_BUCKETS)
         histogram.observe(seconds)
+
+    def waited(self, outcome: str, seconds: float) -> None:
+        """One acquire that was ready to wait came to its end. It is counted here instead of in `request`."""
+        self.waits[outcome,] = self.waits.get((outcome,), 0) + 1
+        if outcome in GRANTS:
+            self.wait_seconds.observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:
         """One batch was committed."""
@@ -100,6 +111,13 @@ class Metrics(Collector):
         yield _counts(
             "volcano_locks_requests", "Lock requests answered", ("operation", "outcome"), self.requests.items()
         )
+        waits = "Acquires that were ready to wait, by what came of them"
+        yield _counts("volcano_locks_waits", waits, ("outcome",), self.waits.items())
+        yield GaugeMetricFamily("volcano_locks_waiters", "Requests that wait for a lock now", value=self.waiters())
+        yield GaugeMetricFamily("volcano_locks_watchers", "Streams of events open now", value=self.watchers())
+        waited = HistogramMetricFamily("volcano_locks_wait_seconds", "Seconds from such an acquire to its grant")
+        waited.add_metric((), self.wait_seconds.buckets(), self.wait_seconds.total)
+        yield waited
         yield _counts(
             "volcano_locks_store_errors",
             "Requests the store could not answer",

@@ -1,0 +1,626 @@
+"""The lines of one node: who waits for which lock, in the order of arrival.
+
+The theory. A waiter takes a place in its lock's line first, and only then is its acquire judged by a batch of that
+key. A batch that is built later sees the place; one that was built before is followed by the acquire itself. So no
+wake-up is lost, and whoever is in line after a batch was judged is there because the lock was held at that instant.
+From then on the lock can become free in four ways: a command of this node frees it (its batch serves the line), its
+time is over (a timer looks again), another node frees it (`look` and `look_all`, called by whoever hears of it, and
+where there are other nodes a look every LOOK_SECONDS_MAX), or a batch that failed did it after all (a look soon). To
+look is to send a command that changes nothing through the batches.
+
+A grant travels: from the step that made it, through the commit, to the request that waits. Whoever hangs up on the
+way is not answered, and what it was granted is given back (`GiveBack`, which ends that very lease and no other).
+What a batch that failed may have granted is kept in mind with the place (`maybe`), and is given back too if nobody is
+left to be told.
+
+All of it runs on the service's event loop, but for the steps of batches, which see only what was written down for
+them (`handoff`). It does no I/O. It is bounded: WAITERS_PER_LOCK_MAX, WAITERS_MAX. Rules: spec/waiting.md, WAIT.
+
+Not promised: an order between nodes. Each has its own lines.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, NamedTuple
+
+from .clock import Clock, Timer
+from .errors import LockError, StoreUnavailableError
+from .handoff import Asked, Deed, Head, Heads, Report, Served, Serving
+from .lease import HELD, NOT_OWNER, Acquire, GiveBack, Granted, Outcome, Read, Refused
+from .store import RecordKey
+
+WAITERS_PER_LOCK_MAX: Final = 1_000
+WAITERS_MAX: Final = 10_000
+PLACE_KEPT_SECONDS: Final = 5
+LOOK_SECONDS_MAX: Final = 2
+RETRY_MS_MIN: Final = 50
+RETRY_MS_MAX: Final = 1_000
+HANDOFFS_IN_A_ROW_MAX: Final = 8
+YIELD_MS: Final = 100
+GIVE_BACK_TRIES_MAX: Final = 60
+STOPPING: Final = "the service is stopping: ask again, elsewhere or in a moment"
+
+Why = Literal["granted", "refused", "gave_up"]
+Ask = Callable[[RecordKey, Asked], "asyncio.Future[Outcome | None]"]
+
+
+class Waited(NamedTuple):
+    """What came of a wait. `at_ms` is the store's time of a grant; `began_ms` is this node's, not later than that."""
+
+    outcome: Granted | Refused
+    at_ms: int
+    began_ms: int
+
+
+class Place:
+    """A waiter's place in a line. `answer` is that of the request that waits in it now, None while there is none."""
+
+    __slots__ = ("acquire", "answer", "asked", "in_flight", "judged", "key", "late", "maybe", "over", "shown", "timer")
+
+    def __init__(self, key: RecordKey, acquire: Acquire) -> None:
+        self.key: Final = key
+        self.acquire = acquire
+        self.answer: asyncio.Future[Waited] | None = None
+        self.asked: asyncio.Future[Outcome | None] | None = None
+        self.timer: Timer | None = None
+        self.judged = False  # by a batch, since this request came
+        self.over = False  # its time: it is answered as soon as it is judged and in no batch
+        self.in_flight = False  # in a batch that is being committed
+        self.late = False  # in one that nobody waits for any more
+        self.maybe: Granted | None = None  # what a batch that failed may have granted
+        self.shown = False  # others were told that it waits
+
+    def __repr__(self) -> str:
+        return f"Place({self.key})"
+
+
+class Line:
+    """The places of one lock by their token's digest, in order of arrival, and how the lock last stood."""
+
+    __slots__ = ("failing", "free_at_ms", "looking", "places", "present", "retry", "retry_ms", "timer", "yielding")
+
+    def __init__(self) -> None:
+        self.places: Final[dict[bytes, Place]] = {}
+        self.present = 0  # places with a request
+        self.timer: Timer | None = None
+        self.free_at_ms = 0  # on this node's clock
+        self.retry: Timer | None = None
+        self.retry_ms = RETRY_MS_MIN
+        self.failing = False
+        self.looking = False  # a look is on its way and in no batch yet
+        self.yielding = False
+
+
+class _InARow(NamedTuple):
+    """How many grants to this node's waiters followed one another, and the fencing token of the last."""
+
+    grants: int
+    fencing_token: int
+
+
+class _Owed:
+    """A grant that reached nobody and is to be given back."""
+
+    __slots__ = ("asked", "command", "key", "timer", "tries")
+
+    def __init__(self, key: RecordKey, command: GiveBack) -> None:
+        self.key: Final = key
+        self.command: Final = command
+        self.asked: asyncio.Future[Outcome | None] | None = None
+        self.timer: Timer | None = None
+        self.tries = 0
+
+    def forget(self) -> None:
+        for one in (self.asked, self.timer):
+            if one is not None:
+                one.cancel()
+
+
+class Lines:
+    """All lines of one node. `begin` says how commands are sent; `close` ends every timer.
+
+    `look_ms`: look at every line that often, for the sake of other nodes; None where there are none.
+    """
+
+    def __init__(self, clock: Clock, *, look_ms: int | None = None) -> None:
+        self.clock: Final = clock
+        self._look_ms: Final = look_ms
+        self._lines: Final[dict[RecordKey, Line]] = {}
+        self._owed: Final[dict[tuple[RecordKey, bytes], _Owed]] = {}
+        self._in_a_row: Final[dict[RecordKey, _InARow]] = {}
+        self._places = 0
+        self._stopped = False
+        self._sweep: Timer | None = None
+        self._ask: Ask
+        self.present = 0
+        self.others_wait: Callable[[RecordKey], bool] = lambda _key: False
+        self.on_joined: Callable[[RecordKey, str | None], None] = lambda _key, _holder: None
+        self.on_left: Callable[[RecordKey, str | None, Why], None] = lambda _key, _holder, _why: None
+        self.on_deeds: Callable[[Sequence[Deed]], None] | None = None
+
+    def begin(self, ask: Ask) -> None:
+        """Send commands by `ask` from now on."""
+        self._ask = ask
+
+    # --- what others may ask ---
+
+    def count(self, key: RecordKey) -> int:
+        """How many wait for that lock on this node now."""
+        line = self._lines.get(key)
+        return 0 if line is None else line.present
+
+    def keys(self) -> list[RecordKey]:
+        """The locks that somebody waits for on this node now."""
+        return [key for key, line in self._lines.items() if line.present]
+
+    def look(self, key: RecordKey) -> None:
+        """The lock may have become free: serve its line, if it has one."""
+        line = self._lines.get(key)
+        if line is None or not line.present or line.looking or self._stopped:
+            return
+        line.looking = True
+        try:
+            asked = self._ask(key, Asked(Read()))
+        except StoreUnavailableError:
+            line.looking = False
+            self._retry(key, line)
+        else:
+            asked.add_done_callback(lambda done: self._looked(key, done))
+
+    def look_all(self) -> None:
+        """Any lock may have become free: serve all lines."""
+        for key in list(self._lines):
+            self.look(key)
+
+    # --- the waiters ---
+
+    def join(self, key: RecordKey, acquire: Acquire, wait_ms: int) -> Place:
+        """Take the last place in the line, or one's own again; its `answer` is to be awaited, and `leave` called by
+        whoever stops waiting for it. Raises LockError `too_many_waiters` and StoreUnavailableError.
+        """
+        if self._stopped:
+            raise StoreUnavailableError("stopping", STOPPING)
+        line = self._lines.get(key)
+        place = None if line is None else line.places.get(acquire.owner_digest)
+        if place is None:
+            line, place = self._new_place(key, acquire)
+        elif place.answer is not None:
+            self._answer(place, HELD)
+        assert line is not None
+        place.acquire = acquire
+        place.judged = place.over = False
+        place.answer = answer = asyncio.get_running_loop().create_future()
+        line.present += 1
+        self.present += 1
+        _cancel(place.timer)
+        place.timer = self.clock.call_in(wait_ms, lambda: self._over(place))
+        try:
+            place.asked = self._ask(key, Asked(acquire, place=place))
+        except StoreUnavailableError:
+            self._detach(place)
+            self._keep(place)
+            raise
+        place.asked.add_done_callback(lambda done: self._joined(place, answer, done))
+        return place
+
+    def leave(self, place: Place, answer: "asyncio.Future[Waited]") -> None:
+        """The request that waited for `answer` is gone: it loses its place, and what it was granted (WAIT-5)."""
+        if place.answer is answer:
+            self._detach(place)
+            self._remove(place, "gave_up")
+            answer.cancel()
+        elif answer.cancelled():
+            if place.answer is None:
+                self._remove(place, "gave_up")
+        elif answer.done() and answer.exception() is None:
+            self.give_back(place.key, place.acquire.owner_digest, answer.result().outcome)
+
+    def give_back(self, key: RecordKey, owner_digest: bytes, outcome: Outcome) -> None:
+        """If that was a grant, it is not going to be told to anybody."""
+        if isinstance(outcome, Granted):
+            self._owe(key, owner_digest, outcome.fencing_token)
+
+    def withdraw(self, key: RecordKey, owner_digest: bytes) -> None:
+        """A release came with a token that may be in line: it waits no more (WAIT-5)."""
+        line = self._lines.get(key)
+        place = None if line is None else line.places.get(owner_digest)
+        if place is not None:
+            if place.answer is not None:
+                self._answer(place, NOT_OWNER)
+            self._remove(place, "gave_up")
+
+    def stop(self) -> None:
+        """Answer all who wait, and let nobody wait any more (WAIT-8). Who is in a batch hears what comes of it."""
+        self._stopped = True
+        _cancel(self._sweep)
+        for line in list(self._lines.values()):
+            _cancel(line.timer)
+            _cancel(line.retry)
+            for place in list(line.places.values()):
+                self._over(place)
+
+    def close(self) -> None:
+        """After the last batch: nothing of this is left to be done."""
+        self.stop()
+        for line in list(self._lines.values()):
+            for place in list(line.places.values()):
+                if place.answer is not None:
+                    self._fail(place, StoreUnavailableError("stopping", STOPPING))
+                self._remove(place, "gave_up")
+        for owed in self._owed.values():
+            owed.forget()
+        self._owed.clear()
+
+    # --- the batches ---
+
+    def turn(self, keys: list[RecordKey]) -> "LineTurn | None":
+        """What a batch of `keys` has to do beside its commands (`commit.Turn`)."""
+        watched = self.on_deeds is not None
+        if not self._lines and not self._owed and not watched:
+            return None
+        heads = {}
+        for key in keys:
+            line = self._lines.get(key)
+            if line is not None and line.present:
+                line.looking = False
+                heads[key] = self._heads(key, line)
+        if not heads and not watched and {key for key, _ in self._owed}.isdisjoint(keys):
+            return None
+        return LineTurn(self, heads, self.clock.now_ms(), watched=watched)
+
+    def _heads(self, key: RecordKey, line: Line) -> Heads:
+        grants_max = WAITERS_PER_LOCK_MAX
+        if line.yielding:
+            grants_max = 0
+        elif self.others_wait(key):
+            grants_max = HANDOFFS_IN_A_ROW_MAX - (self._in_a_row[key].grants if key in self._in_a_row else 0)
+        waiting = []
+        for place in line.places.values():
+            if place.answer is not None and not place.answer.done():
+                place.in_flight = True
+                waiting.append(Head(place, place.acquire, place.maybe is not None))
+        return Heads(tuple(waiting), grants_max)
+
+    def committed(self, turn: "LineTurn", report: Report) -> None:
+        """A batch is durable: tell those whom it granted the lock, and see how the others' locks stand."""
+        for key, owner_digest in report.granted:
+            if (owed := self._owed.pop((key, owner_digest), None)) is not None:
+                owed.forget()  # its bearer came back
+        for served in report.served:
+            self._hand_over(served, report, turn.began_ms)
+        for place in turn.places:
+            place.in_flight = place.late = False
+            place.judged = True
+        for key, now in report.lines.items():
+            self._count_in_a_row(key, report, now.fencing_token)
+            line = self._lines.get(key)
+            if line is None:
+                continue
+            line.failing = False
+            line.retry_ms = RETRY_MS_MIN
+            if now.free_in_ms:
+                self._arm(key, line, turn.began_ms + now.free_in_ms)
+            elif now.left and not line.yielding:
+                self._leave_to_others(key, line)
+        for place in turn.places:
+            self._still_waits(place)
+        if self.on_deeds is not None and report.deeds:
+            self.on_deeds(report.deeds)
+
+    def _still_waits(self, place: Place) -> None:
+        """A batch saw this waiter and did not serve it: the lock was held."""
+        if place.answer is None:
+            return
+        if place.over:
+            self._finish(place)
+        elif not place.shown:
+            place.shown = True
+            self.on_joined(place.key, place.acquire.holder)
+
+    def failed(self, turn: "LineTurn") -> None:
+        """It is not known what became of a batch: those whom it may have granted the lock may have it."""
+        for served in turn.grants:
+            place, outcome = served.place, served.outcome
+            assert isinstance(place, Place)
+            assert isinstance(outcome, Granted)
+            if place.answer is not None:
+                place.maybe = outcome
+            else:
+                self._owe(served.key, served.owner_digest, outcome.fencing_token)
+        for place in turn.places:
+            place.in_flight = place.late = False
+        for key in turn.keys:
+            line = self._lines.get(key)
+            if line is not None:
+                line.failing = True
+                self._retry(key, line)
+        for place in turn.places:
+            if place.over and place.judged and place.answer is not None:
+                self._finish(place)
+
+    def late(self, turn: "LineTurn") -> None:
+        """A batch hangs: whoever's wait is over is not made to wait for it."""
+        for key in turn.keys:
+            line = self._lines.get(key)
+            if line is not None:
+                line.failing = True
+        for place in turn.places:
+            place.late = True
+            if place.over and place.judged and place.answer is not None:
+                self._finish(place)
+
+    def _hand_over(self, served: Served, report: Report, began_ms: int) -> None:
+        place, outcome = served.place, served.outcome
+        assert isinstance(place, Place)
+        waited = Waited(outcome, served.at_ms, began_ms)
+        if place.answer is not None and place.answer.done():  # its request was cancelled this moment
+            self._detach(place)
+            self._remove(place, "gave_up")
+        line = self._lines.get(served.key)
+        if place.answer is None and line is not None:  # gone or absent; perhaps the same token waits in another place
+            heir = line.places.get(served.owner_digest)
+            place = heir if heir is not None else place
+        if place.answer is not None:
+            self._answer(place, waited)
+            self._remove(place, "granted" if isinstance(outcome, Granted) else "refused")
+        elif isinstance(outcome, Refused):
+            self._remove(place, "refused")
+        elif report.granted[served.key, served.owner_digest] < 2:
+            self._owe(served.key, served.owner_digest, outcome.fencing_token)
+
+    def _count_in_a_row(self, key: RecordKey, report: Report, fencing_token: int) -> None:
+        """How often this node's waiters got the lock since another node's had it; no matter if none waits there."""
+        before = self._in_a_row.pop(key, None)
+        if not self.others_wait(key):
+            return
+        grants = sum(
+            one.key == key and isinstance(one.outcome, Granted) and one.outcome.how != "repeated"
+            for one in report.served
+        )
+        if grants:
+            self._in_a_row[key] = _InARow(grants + (0 if before is None else before.grants), fencing_token)
+        elif before is not None and before.fencing_token == fencing_token:
+            self._in_a_row[key] = before
+
+    def _leave_to_others(self, key: RecordKey, line: Line) -> None:
+        """The lock is free, and for YIELD_MS nobody of this node gets it (WAIT-10)."""
+        line.yielding = True
+        _cancel(line.retry)
+        line.retry = self.clock.call_in(YIELD_MS, lambda: self._yielded(key, line))
+
+    def _yielded(self, key: RecordKey, line: Line) -> None:
+        line.retry = None
+        line.yielding = False
+        self._in_a_row.pop(key, None)
+        self.look(key)
+
+    # --- places ---
+
+    def _new_place(self, key: RecordKey, acquire: Acquire) -> tuple[Line, Place]:
+        line = self._lines.get(key)
+        if line is not None and len(line.places) >= WAITERS_PER_LOCK_MAX:
+            raise LockError(
+                "too_many_waiters",
+                f"{WAITERS_PER_LOCK_MAX} wait for this lock here already: try again in a moment, or wait less eagerly",
+                retry_after_seconds=1,
+            )
+        if self._places >= WAITERS_MAX:
+            raise StoreUnavailableError("too_many_waiters", f"{WAITERS_MAX} wait on this node already")
+        if line is None:
+            line = self._lines[key] = Line()
+            self._sweep_later()
+        place = line.places[acquire.owner_digest] = Place(key, acquire)
+        self._places += 1
+        return line, place
+
+    def _over(self, place: Place) -> None:
+        """The time of a wait is over. It is not answered before it is known whether it was granted (WAIT-9)."""
+        if place.answer is None:
+            return
+        place.over = True
+        if place.judged and (place.late or not place.in_flight):
+            self._finish(place)
+
+    def _finish(self, place: Place) -> None:
+        """End a wait without a grant; the place is kept for a while (WAIT-6)."""
+        line = self._lines[place.key]
+        if self._stopped:
+            self._fail(place, StoreUnavailableError("stopping", STOPPING))
+        elif line.failing or place.maybe is not None:
+            unknown = "the store failed during the wait: it is not known whether the lock was granted"
+            self._fail(place, StoreUnavailableError("wait_unknown", unknown))
+        else:
+            self._answer(place, HELD)
+        self._keep(place)
+
+    def _joined(self, place: Place, answer: "asyncio.Future[Waited]", done: "asyncio.Future[Outcome | None]") -> None:
+        """Its own acquire was judged, or could not be: then this is its answer, as it would be without a wait."""
+        if done.cancelled() or (error := done.exception()) is None:
+            return
+        if place.answer is answer and not place.judged:
+            assert isinstance(error, StoreUnavailableError)
+            self._fail(place, error)
+            self._keep(place)
+
+    def _answer(self, place: Place, answered: Waited | Refused) -> None:
+        """Answer the request in that place; the place is left as it is."""
+        answer = place.answer
+        assert answer is not None
+        self._detach(place)
+        if not answer.done():
+            answer.set_result(answered if isinstance(answered, Waited) else Waited(answered, 0, 0))
+
+    def _fail(self, place: Place, error: StoreUnavailableError) -> None:
+        answer = place.answer
+        assert answer is not None
+        self._detach(place)
+        if not answer.done():
+            answer.set_exception(error)
+
+    def _detach(self, place: Place) -> None:
+        """No request waits in that place any more."""
+        place.answer = None
+        _cancel(place.timer)
+        _cancel(place.asked)
+        place.timer = place.asked = None
+        self._lines[place.key].present -= 1
+        self.present -= 1
+
+    def _keep(self, place: Place) -> None:
+        """Keep a place without a request, for a while; what it may have been granted is given back."""
+        self._give_back_maybe(place)
+        if self._stopped:
+            self._remove(place, "gave_up")
+        else:
+            _cancel(place.timer)
+            place.timer = self.clock.call_in(PLACE_KEPT_SECONDS * 1_000, lambda: self._drop(place))
+
+    def _drop(self, place: Place) -> None:
+        if place.answer is None:
+            self._remove(place, "gave_up")
+
+    def _remove(self, place: Place, why: Why) -> None:
+        if why != "granted":
+            self._give_back_maybe(place)
+        _cancel(place.timer)
+        line = self._lines.get(place.key)
+        if line is None or line.places.get(place.acquire.owner_digest) is not place:
+            return
+        del line.places[place.acquire.owner_digest]
+        self._places -= 1
+        if not line.places:
+            _cancel(line.timer)
+            _cancel(line.retry)
+            del self._lines[place.key]
+        if place.shown:
+            self.on_left(place.key, place.acquire.holder, why)
+
+    # --- looking again ---
+
+    def _looked(self, key: RecordKey, done: "asyncio.Future[Outcome | None]") -> None:
+        if done.cancelled() or done.exception() is None:
+            return
+        line = self._lines.get(key)
+        if line is not None:
+            line.looking = False
+            self._retry(key, line)
+
+    def _retry(self, key: RecordKey, line: Line) -> None:
+        """Look again soon, less soon each time (WAIT-9)."""
+        if line.retry is not None or self._stopped:
+            return
+
+        def again() -> None:
+            line.retry = None
+            self.look(key)
+
+        line.retry = self.clock.call_in(line.retry_ms, again)
+        line.retry_ms = min(RETRY_MS_MAX, line.retry_ms * 2)
+
+    def _arm(self, key: RecordKey, line: Line, free_at_ms: int) -> None:
+        """Look when the lock's lease and grace are over. A renewal moves only the instant; the timer sees it then."""
+        due_before = line.free_at_ms
+        line.free_at_ms = free_at_ms
+        if self._stopped or (line.timer is not None and due_before <= free_at_ms):
+            return
+        _cancel(line.timer)
+        line.timer = self.clock.call_in(free_at_ms - self.clock.now_ms(), lambda: self._due(key, line))
+
+    def _due(self, key: RecordKey, line: Line) -> None:
+        line.timer = None
+        if self.clock.now_ms() >= line.free_at_ms:
+            self.look(key)
+        else:
+            line.timer = self.clock.call_in(line.free_at_ms - self.clock.now_ms(), lambda: self._due(key, line))
+
+    def _sweep_later(self) -> None:
+        if self._look_ms is None or self._sweep is not None or self._stopped:
+            return
+        self._sweep = self.clock.call_in(self._look_ms, self._sweep_now)
+
+    def _sweep_now(self) -> None:
+        self._sweep = None
+        self.look_all()
+        if self._lines:
+            self._sweep_later()
+
+    # --- giving back ---
+
+    def _give_back_maybe(self, place: Place) -> None:
+        if place.maybe is not None:
+            self._owe(place.key, place.acquire.owner_digest, place.maybe.fencing_token)
+            place.maybe = None
+
+    def _owe(self, key: RecordKey, owner_digest: bytes, fencing_token: int) -> None:
+        before = self._owed.pop((key, owner_digest), None)
+        if before is not None:
+            before.forget()
+        owed = self._owed[key, owner_digest] = _Owed(key, GiveBack(owner_digest, fencing_token))
+        self._pay(owed)
+
+    def _pay(self, owed: _Owed) -> None:
+        owed.timer = None
+        owed.tries += 1
+        try:
+            owed.asked = self._ask(owed.key, Asked(owed.command))
+        except StoreUnavailableError:
+            self._pay_later(owed)
+        else:
+            owed.asked.add_done_callback(lambda done: self._paid(owed, done))
+
+    def _paid(self, owed: _Owed, done: "asyncio.Future[Outcome | None]") -> None:
+        if done.cancelled():
+            return
+        if done.exception() is not None:
+            self._pay_later(owed)
+        elif self._owed.get((owed.key, owed.command.owner_digest)) is owed:
+            del self._owed[owed.key, owed.command.owner_digest]
+
+    def _pay_later(self, owed: _Owed) -> None:
+        """Give up at last: the lease then ends by itself."""
+        if self._owed.get((owed.key, owed.command.owner_digest)) is not owed:
+            return
+        if self._stopped or owed.tries >= GIVE_BACK_TRIES_MAX:
+            del self._owed[owed.key, owed.command.owner_digest]
+        else:
+            owed.timer = self.clock.call_in(RETRY_MS_MAX, lambda: self._pay(owed))
+
+
+class LineTurn:
+    """What one batch does for the lines of its keys (`commit.Turn`). `places` are the waiters that it saw."""
+
+    def __init__(self, lines: Lines, heads: dict[RecordKey, Heads], began_ms: int, *, watched: bool) -> None:
+        self.began_ms: Final = began_ms
+        self._lines: Final = lines
+        self._heads: Final = heads
+        self._watched: Final = watched
+        self._runs: Final[list[Serving]] = []
+        self.keys: Final[Sequence[RecordKey]] = list(heads)
+        self.places: Final = [
+            head.place for mine in heads.values() for head in mine.waiting if isinstance(head.place, Place)
+        ]
+
+    @property
+    def grants(self) -> list[Served]:
+        """What the batch may have granted, by any run of its step; the newest last."""
+        return [one for run in self._runs for one in run.grants]
+
+    def judge(self) -> Serving:
+        run = Serving(self._heads, watched=self._watched)
+        self._runs.append(run)
+        return run
+
+    def committed(self, report: object) -> None:
+        assert isinstance(report, Report)
+        self._lines.committed(self, report)
+
+    def failed(self) -> None:
+        self._lines.failed(self)
+
+    def late(self) -> None:
+        self._lines.late(self)
+
+
+def _cancel(one: "Timer | asyncio.Future[Outcome | None] | None") -> None:
+    if one is not None:
+        one.cancel()
