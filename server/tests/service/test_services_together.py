@@ -1,0 +1,134 @@
+"""Two services over one memory store, joined by a bus: whoever waits or watches on one hears what the other did."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from volcano_locks_server.lease import Acquire, Command, Granted, Release
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.lines import HANDOFFS_IN_A_ROW_MAX, LOOK_SECONDS_MAX, YIELD_MS
+from volcano_locks_server.service import LockService, Reply
+from volcano_locks_server.stores.memory import MemoryStore
+from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
+from volcano_locks_server.watching import Watcher
+
+from .watching import PROJECT, lock, moved, turns, until, words
+
+KEY = LockKey("nightly")
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@asynccontextmanager
+async def services(clock: ManualClock) -> AsyncIterator[tuple[SignalBus, LockService, LockService]]:
+    bus, store = SignalBus(), MemoryStore(clock)
+    signals = [MemorySignals(bus) for _ in range(2)]
+    a, b = (LockService(store, clock, several_nodes=True, signals=one) for one in signals)
+    for one in (a, b):
+        one.hub.start()
+    await turns()
+    yield bus, a, b
+    for service, one in zip((a, b), signals, strict=True):
+        await service.close()
+        await one.close()
+
+
+async def do(service: LockService, command: Command, wait_ms: int = 0) -> Reply:
+    return await service.perform(PROJECT, 0, KEY, command, wait_ms)
+
+
+def wait(service: LockService, owner: bytes, wait_ms: int = 60_000) -> "asyncio.Task[Reply]":
+    return asyncio.create_task(do(service, Acquire(owner, 30), wait_ms), name="waiter")
+
+
+def granted(waiting: "asyncio.Task[Reply]") -> bool:
+    return waiting.done() and isinstance(waiting.result().outcome, Granted)
+
+
+def owner(number: int) -> bytes:
+    return number.to_bytes(32, "big")
+
+
+async def test_a_release_on_one_node_wakes_the_line_of_another(clock: ManualClock) -> None:
+    """WAIT-10, EVENT-4: without waiting for a look; and who watches on either is told the same."""
+    async with services(clock) as (_, a, b):
+        watchers = [Watcher(PROJECT, key=KEY) for _ in range(2)]
+        for service, watcher in zip((a, b), watchers, strict=True):
+            await service.hub.watch(watcher)
+        await do(a, Acquire(owner(1), 30))
+        waiting = wait(b, owner(2))
+        await until(lambda: a.hub.waiters(lock(KEY)) == 1)
+        await do(a, Release(owner(1)))
+        await turns()
+        assert granted(waiting)
+        told = ["acquired nightly", "waiting nightly", "released nightly", "acquired nightly"]
+        assert [words(watcher) for watcher in watchers] == [told, told]
+        await until(lambda: a.hub.waiters(lock(KEY)) == 0)
+
+
+async def test_a_message_that_is_lost_is_made_up_for(clock: ManualClock) -> None:
+    """WAIT-10: by a look within two seconds, or at once where the loss is known."""
+    async with services(clock) as (bus, a, b):
+        await do(a, Acquire(owner(1), 30))
+        first, second = wait(b, owner(2)), wait(b, owner(3))
+        await until(lambda: a.hub.waiters(lock(KEY)) == 2)
+        bus.loses = True
+        await do(a, Release(owner(1)))
+        await turns()
+        assert not first.done()
+        await moved(clock, LOOK_SECONDS_MAX * 1_000)
+        assert granted(first)
+        await do(a, Release(owner(2)))
+        await turns()
+        assert not second.done()
+        bus.loses = False
+        bus.miss()
+        await turns()
+        assert granted(second)
+
+
+async def test_no_node_starves_another(clock: ManualClock) -> None:
+    """WAIT-10: with a long line on one node, the waiter of the other has its turn after eight."""
+    async with services(clock) as (_, a, b):
+        await do(a, Acquire(owner(1), 30))
+        crowd = [wait(a, owner(number)) for number in range(2, 40)]
+        await turns()
+        alone = wait(b, owner(1_000))
+        await until(lambda: a.hub.others_wait(lock(KEY)))
+        holder, handed_on = 1, 0
+        while not granted(alone):
+            await do(a, Release(owner(holder)))
+            await turns()
+            if granted(alone):
+                break
+            if granted(crowd[holder - 1]):
+                holder, handed_on = holder + 1, handed_on + 1
+            else:
+                await moved(clock, YIELD_MS)
+            assert handed_on <= 2 * HANDOFFS_IN_A_ROW_MAX
+        assert handed_on == HANDOFFS_IN_A_ROW_MAX
+        for one in crowd:
+            one.cancel()
+        await asyncio.wait(crowd)
+
+
+async def test_watching_costs_nothing_where_nobody_watches(clock: ManualClock) -> None:
+    """EVENT-6: batches write nothing down, nodes say nothing, and it is so again after a watcher left."""
+    async with services(clock) as (bus, a, _):
+        said: list[bytes] = []
+        bus.nodes[0].heard = said.append
+        await do(a, Acquire(owner(1), 30))
+        await do(a, Release(owner(1)))
+        await turns()
+        assert (said, a.lines.on_deeds, a.lines.turn([lock(KEY)])) == ([], None, None)
+        watcher = Watcher(PROJECT)
+        await a.hub.watch(watcher)
+        assert a.lines.on_deeds is not None
+        a.hub.leave(watcher)
+        await moved(clock, 60_000)
+        assert a.lines.on_deeds is None

@@ -1,0 +1,67 @@
+"""Two servers over one real store: what happens on one is told at the other, and wakes who waits there."""
+
+import asyncio
+import io
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+from tests.engines import etcd, postgres
+
+from volcano_locks_server.lease import Acquire, Granted, Release
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.main import Server
+from volcano_locks_server.service import LockService
+from volcano_locks_server.settings import Settings
+from volcano_locks_server.watching import Watcher
+
+PROJECT = "project"
+KEY = LockKey("nightly")
+MINE, OTHER = b"m" * 32, b"o" * 32
+
+
+@pytest.fixture(params=["postgresql", "etcd"])
+async def services(request: pytest.FixtureRequest) -> AsyncIterator[list[LockService]]:
+    if request.param == "etcd":
+        url = etcd.shared().url()
+    else:
+        server = postgres.shared()
+        url = server.url(server.new_database())
+    async with AsyncExitStack() as opened:
+        found: list[LockService] = []
+        for _ in range(2):
+            one = Server(Settings(store=url, port=0, log_level="error"), log_stream=io.StringIO())
+            opened.push_async_callback(one.close)
+            await one.open()
+            assert one._service is not None
+            found.append(one._service)
+            signals = one.store.signals
+            assert signals is not None
+            async with asyncio.timeout(30):
+                while not signals.working:
+                    await asyncio.sleep(0.005)
+        yield found
+
+
+async def told(watcher: Watcher, count: int) -> list[str]:
+    """The next `count` events, in a word each; resets, which are due while nodes begin, are passed over."""
+    names: list[str] = []
+    async with asyncio.timeout(30):
+        while len(names) < count:
+            names += [one.happening.kind for one in await watcher.take() if one.happening is not None]
+    return names
+
+
+async def test_events_and_releases_travel_between_servers(services: list[LockService]) -> None:
+    """EVENT-4, WAIT-10."""
+    a, b = services
+    watcher = Watcher(PROJECT, key=KEY)
+    await b.hub.watch(watcher)
+    assert isinstance((await a.perform(PROJECT, 0, KEY, Acquire(MINE, 30))).outcome, Granted)
+    assert await told(watcher, 1) == ["acquired"]
+    waiting = asyncio.create_task(b.perform(PROJECT, 0, KEY, Acquire(OTHER, 30), 30_000))
+    assert await told(watcher, 1) == ["waiting"]
+    await a.perform(PROJECT, 0, KEY, Release(MINE))
+    assert isinstance((await asyncio.wait_for(waiting, 30)).outcome, Granted)
+    assert set(await told(watcher, 2)) == {"released", "acquired"}
+    b.hub.leave(watcher)
