@@ -35,6 +35,7 @@ WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
+PIPELINED_MAX: Final = 16  # requests that are read behind one that is served; a hang-up shows only while we read
 
 
 class _TooLargeError(Exception):
@@ -54,6 +55,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._write_paused_at: float | None = None
         self._last_words: bytes | None = None
         self._said_last_words = False
+        self._served: RequestResponseCycle | None = None
 
     # --- the connection ---
 
@@ -86,6 +88,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
                 self._refuse_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        served = self._served
+        if served is not None and not served.response_complete:  # uvicorn tells only the newest request
+            served.disconnected = True
+            served.message_event.set()
+        super().connection_lost(exc)
 
     def makes_room(self) -> bool:
         """Whether no request is in flight: nobody loses an answer if this connection goes."""
@@ -169,10 +178,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
-            self._start_asgi_task(self.cycle, self.app)
+            self._serve(self.cycle)
         else:
-            self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
+            if len(self.pipeline) >= PIPELINED_MAX:
+                self.flow.pause_reading()
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:
@@ -191,12 +201,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.waiting_since = self.loop.time()
         self.flow.resume_reading()
         if self.pipeline:
-            cycle, app = self.pipeline.pop()
-            self._start_asgi_task(cycle, app)
+            self._serve(self.pipeline.pop()[0])
         elif self._last_words is not None:
             self._say_last_words()
         elif self.cycle.more_body and self.expect_100_continue:
             self.transport.close()  # the body may or may not come: what follows cannot be told from it
+
+    def _serve(self, cycle: RequestResponseCycle) -> None:
+        self._served = cycle
+        self._start_asgi_task(cycle, self.app)
 
     # --- refusing ---
 
