@@ -18,8 +18,8 @@ from ..service import Denied, LockService
 from ..store import RecordKey
 from ..telemetry import Log, Metrics
 from .access import Access, Caller
-from .logged import tell, tell_failure, worth_telling
 from .listing import Listed, Listing, asked_prefix, wants_row
+from .logged import tell, tell_failure, worth_telling
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
