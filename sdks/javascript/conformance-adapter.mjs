@@ -32,6 +32,11 @@ const ANSWERS = {
   answer_429: [429, "lock_rate_limited"],
 };
 const TURNS_BETWEEN_VERBS = 8;
+const FOREVER = "forever";
+/** What a real server is given to read a request that waits, or for its answer to come back, in real time. */
+const ON_THE_WAY_MS = 50;
+/** While requests wait at a real server, time goes by in steps, since only the server knows when it will answer. */
+const STEP_SECONDS = 1;
 
 // --- lines -------------------------------------------------------------------------------------------------
 
@@ -82,9 +87,11 @@ class Outages {
 /** One actor's way to the server. Time on the way is waited for on the clock. */
 class Network {
   sent = [];
+  /** Requests that wait at a real server. */
+  waiting = new Set();
 
-  constructor(actor, inner, clock, outages) {
-    Object.assign(this, { actor, inner, clock, outages });
+  constructor(actor, inner, clock, outages, real) {
+    Object.assign(this, { actor, inner, clock, outages, real });
   }
 
   fetch = async (url, init) => {
@@ -117,7 +124,24 @@ class Network {
       const text = await response.text();
       return new Response(text === "" ? null : text, { status: response.status, headers: response.headers });
     };
-    return this.clock.track(whole());
+    if (!waits(init)) return this.clock.track(whole());
+    const answer = whole();
+    if (this.real) this.#waits(answer);
+    return answer;
+  }
+
+  #waits(answer) {
+    const over = answer.then(
+      () => this.waiting.delete(over),
+      () => this.waiting.delete(over),
+    );
+    this.waiting.add(over);
+    this.look();
+  }
+
+  /** Have the clock wait for answers that may be on their way. */
+  look() {
+    for (const over of this.waiting) this.clock.track(Promise.race([over, pauseMs(ON_THE_WAY_MS)]));
   }
 
   #never({ signal }) {
@@ -131,6 +155,14 @@ class Network {
     const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
     await Promise.race([due, this.#never(init)]);
   }
+}
+
+function waits({ body }) {
+  return typeof body === "string" && "wait_seconds" in JSON.parse(body);
+}
+
+function pauseMs(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 /** An answer whose fields are others. */
@@ -158,9 +190,10 @@ class Block {
   stopped = false;
   cancelled = new AbortController();
 
-  constructor(locks, { key, ttl_seconds: ttl, token }) {
+  constructor(locks, { key, ttl_seconds: ttl, token, wait_seconds, hold_at_least_seconds: holdAtLeast }) {
+    const options = optional({ token, wait: secondsOf(wait_seconds), holdAtLeast });
     const entered = new Promise((resolve) => {
-      this.result = locks.withLock(key, { ...optional({ token }), ttl, signal: this.cancelled.signal }, (guard) => {
+      this.result = locks.withLock(key, { ...options, ttl, signal: this.cancelled.signal }, (guard) => {
         this.guard = guard;
         resolve();
         return this.#body(guard);
@@ -191,6 +224,24 @@ class Block {
   }
 }
 
+// --- waits -------------------------------------------------------------------------------------------------
+
+/** An acquire that waits while others act. */
+class BackgroundWait {
+  #cancelled = new AbortController();
+  result = null;
+
+  constructor(acquire) {
+    this.ended = acquire(this.#cancelled.signal).then((result) => {
+      this.result = result;
+    });
+  }
+
+  hangUp() {
+    this.#cancelled.abort(new Error("cancelled from outside"));
+  }
+}
+
 // --- the face ----------------------------------------------------------------------------------------------
 
 class Face {
@@ -198,10 +249,12 @@ class Face {
   #networks = new Map();
   #leases = new Map();
   #blocks = new Map();
+  #waits = new Map();
   #outages = new Outages();
 
   open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
-    this.clock = new ManualClock(fake ? {} : { onMove: askToMove });
+    this.real = !fake;
+    this.clock = new ManualClock(fake ? {} : { onMove: (seconds) => this.#moved(seconds) });
     this.address = { apiUrl, serviceKey };
     const server = fake ? new FakeLocks(this.clock) : null;
     this.inner = server?.fetch ?? ((url, init) => fetch(url, init));
@@ -213,7 +266,7 @@ class Face {
   }
 
   async advance_ms({ value }) {
-    await this.clock.advance(value / 1_000);
+    await this.#advance(value / 1_000);
     return {};
   }
 
@@ -243,9 +296,60 @@ class Face {
     return { ...told, tokens: tokens.size, request_ids: requestIds.size };
   }
 
-  acquire({ actor, key, ttl_seconds: ttl, lease: name, token }) {
-    const owner = this.#leases.get(name)?.token ?? token;
-    return this.#taken(name, this.#locks(actor).acquire(key, { ...optional({ token: owner }), ttl }));
+  acquire(args) {
+    return this.#taken(args.lease, this.#acquire(args));
+  }
+
+  async wait(args) {
+    this.#waits.set(placeOf(args), new BackgroundWait((signal) => this.#acquire(args, signal)));
+    await this.clock.settle();
+    return {};
+  }
+
+  async waited(args) {
+    this.#look();
+    await this.clock.settle();
+    const { result } = this.#waits.get(placeOf(args));
+    if (result === null) return { pending: true };
+    return result.lease === null ? failureOfAcquire(result) : shown(result.lease);
+  }
+
+  async hang_up(args) {
+    const wait = this.#waits.get(placeOf(args));
+    wait.hangUp();
+    await this.#blocking(wait.ended);
+    return {};
+  }
+
+  async view({ actor, key }) {
+    const { view, error } = await this.#blocking(this.#locks(actor).view(key));
+    if (error !== null) return failure(error);
+    const { held, holder, fencingToken, ttlSeconds, waiters } = view;
+    return {
+      held,
+      holder,
+      fencing_token: fencingToken,
+      ttl_seconds: ttlSeconds,
+      waiters,
+      ...optional({
+        acquired_at_ms: view.acquiredAt?.getTime(),
+        renewed_at_ms: view.renewedAt?.getTime(),
+        expires_at_ms: view.expiresAt?.getTime(),
+      }),
+    };
+  }
+
+  async list({ actor, prefix, state }) {
+    const keys = async () => {
+      const found = [];
+      for await (const { key } of this.#locks(actor).list(prefix, { state })) found.push(key);
+      return found;
+    };
+    try {
+      return { keys: await this.#blocking(keys()) };
+    } catch (error) {
+      return failure(error);
+    }
   }
 
   renew({ actor, ttl_seconds: ttl, lease: name }) {
@@ -266,9 +370,10 @@ class Face {
     return state.held ? { held: true, ...shown(state) } : { held: false };
   }
 
-  async race({ key, ttl_seconds: ttl, tokens }) {
+  async race({ key, ttl_seconds: ttl, tokens, wait_seconds }) {
     const locks = this.#locks("racers");
-    const results = await this.#blocking(Promise.all(tokens.map((token) => locks.acquire(key, { ttl, token }))));
+    const wait = secondsOf(wait_seconds);
+    const results = await this.#blocking(Promise.all(tokens.map((token) => locks.acquire(key, { ttl, token, wait }))));
     const granted = results.filter((one) => one.acquired);
     const codes = results.filter((one) => !one.acquired).map((one) => failureOfAcquire(one).error);
     const refused = Object.fromEntries(codes.map((code) => [code, codes.filter((other) => other === code).length]));
@@ -292,11 +397,38 @@ class Face {
     return this.#blocking(this.#blocks.get(placeOf(args)).leave(args.body ?? "returns"));
   }
 
+  async #acquire({ actor, key, ttl_seconds: ttl, lease: name, token, wait_seconds }, signal) {
+    const owner = this.#leases.get(name)?.token ?? token;
+    const options = optional({ token: owner, wait: secondsOf(wait_seconds), signal });
+    const result = await this.#locks(actor).acquire(key, { ...options, ttl });
+    if (result.lease !== null) this.#leases.set(name, result.lease);
+    return result;
+  }
+
   async #taken(name, asking) {
     const result = await this.#blocking(asking);
     if (result.lease === null) return failureOfAcquire(result);
     this.#leases.set(name, result.lease);
     return shown(result.lease);
+  }
+
+  #moved(seconds) {
+    say({ move_seconds: seconds });
+    nextLine();
+    this.#look();
+  }
+
+  #look() {
+    for (const network of this.#networks.values()) network.look();
+  }
+
+  async #advance(seconds) {
+    const target = this.clock.now() + seconds;
+    for (let left = seconds; left > 1e-6; left = target - this.clock.now()) {
+      await this.clock.settle();
+      const waits = [...this.#networks.values()].some((network) => network.waiting.size > 0);
+      await this.clock.advance(waits ? Math.min(left, STEP_SECONDS) : left);
+    }
   }
 
   /** `work` that somebody waits for: time goes by until it is over, since nobody else would move it. */
@@ -310,27 +442,29 @@ class Face {
       await this.clock.settle();
       if (over) return watched;
       if (this.clock.nextDue() === Number.POSITIVE_INFINITY) throw new Error("waits for nothing that will come");
-      await this.clock.advance(this.clock.nextDue() - this.clock.now());
+      const waits = [...this.#networks.values()].some((network) => network.waiting.size > 0);
+      const left = this.clock.nextDue() - this.clock.now();
+      await this.clock.advance(waits ? Math.min(left, STEP_SECONDS) : left);
     }
   }
 
   #network(actor) {
-    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages);
+    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages, this.real);
     this.#networks.set(actor, known);
     return known;
   }
 
   #locks(actor) {
     const { clock } = this;
-    const known = this.#clients.get(actor) ?? new Client({ ...this.address, clock, fetch: this.#network(actor).fetch });
+    const { fetch } = this.#network(actor);
+    const known = this.#clients.get(actor) ?? new Client({ ...this.address, clock, fetch, holder: actor });
     this.#clients.set(actor, known);
     return known.locks;
   }
 }
 
-function askToMove(seconds) {
-  say({ move_seconds: seconds });
-  nextLine();
+function secondsOf(seconds) {
+  return seconds === FOREVER ? Number.POSITIVE_INFINITY : seconds;
 }
 
 function shown({ expiresAt, fencingToken }) {

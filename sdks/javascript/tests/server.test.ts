@@ -10,7 +10,7 @@ import { type AddressInfo, createServer } from "node:net";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
-import { AuthenticationError, Client, LockOwnershipLostError, TransportError } from "../src/index.ts";
+import { AuthenticationError, Client, LockOwnershipLostError, type LockView, TransportError } from "../src/index.ts";
 import { there } from "./stage.ts";
 
 const START_MS_MAX = 30_000;
@@ -47,6 +47,11 @@ async function silentUrl(): Promise<string> {
   listener.close();
   await once(listener, "close");
   return `http://127.0.0.1:${port}`;
+}
+
+/** Asks until it is so; the test's own limit is the end of it. */
+async function until(so: () => Promise<boolean>): Promise<void> {
+  while (!(await so())) await new Promise((resolve) => setTimeout(resolve, 20));
 }
 
 describe("the real server", () => {
@@ -99,6 +104,81 @@ describe("the real server", () => {
     );
     expect(results.some((one) => one.acquired)).toBe(true);
     expect(results.every((one) => one.error === null && one.data !== true)).toBe(true);
+  });
+
+  it("SDK-11 SDK-13: grants those who wait one after the other, and leaders take turns", async () => {
+    const { locks } = new Client(at);
+    let running = 0;
+    const run = async (): Promise<number> => {
+      running += 1;
+      expect(running).toBe(1);
+      await locks.get("line");
+      running -= 1;
+      return running;
+    };
+    const blocks = Array.from({ length: 20 }, () => locks.withLock("line", { ttl: 30, wait: 60 }, run));
+    const terms = Array.from({ length: 5 }, () => locks.lead("line", { ttl: 30 }, run));
+    expect(await Promise.all(blocks)).toEqual(Array(20).fill({ acquired: true, data: 0, error: null }));
+    expect(await Promise.all(terms)).toEqual(Array(5).fill({ data: 0, error: null }));
+  });
+
+  it("SDK-11: who gives up waiting leaves no place and no lease behind", async () => {
+    const { locks } = new Client(at);
+    const lease = there((await locks.acquire("left", { ttl: 30 })).lease);
+    const caller = new AbortController();
+    const waiting = locks.acquire("left", { ttl: 30, wait: Number.POSITIVE_INFINITY, signal: caller.signal });
+    await until(async () => (await locks.view("left")).view?.waiters === 1);
+    caller.abort();
+    expect((await waiting).error?.cause).toBe(caller.signal.reason);
+    await until(async () => (await locks.view("left")).view?.waiters === 0);
+    await locks.release(lease);
+    expect((await locks.get("left")).state?.held).toBe(false);
+    const short = await new Client(at).locks.acquire("left", { ttl: 30, wait: 0.05 });
+    expect(short.acquired).toBe(true);
+    expect(await locks.acquire("left", { ttl: 30, wait: 0.05 })).toEqual({ acquired: false, lease: null, error: null });
+  });
+
+  it("SDK-12: leaves a lock taken for as long as it is to be", async () => {
+    const { locks } = new Client(at);
+    expect(await locks.withLock("nightly", { ttl: 30, holdAtLeast: 60 }, () => 1)).toMatchObject({ error: null });
+    const left = there((await locks.get("nightly")).state?.expiresAt).getTime() - Date.now();
+    expect(left).toBeGreaterThan(50_000);
+    expect(left).toBeLessThan(70_000);
+  });
+
+  it("SDK-14: tells who leads, and each change", async () => {
+    const { locks } = new Client({ ...at, holder: "a/1" });
+    const changes: Array<string | null> = [];
+    const caller = new AbortController();
+    const watching = (async () => {
+      for await (const { held, holder } of locks.watch("led", { signal: caller.signal })) {
+        changes.push(held ? holder : null);
+      }
+    })();
+    await until(async () => changes.length === 1);
+    const lease = there((await locks.acquire("led", { ttl: 30 })).lease);
+    await until(async () => changes.length === 2);
+    await locks.release(lease);
+    await until(async () => changes.length === 3);
+    caller.abort(new Error("enough"));
+    await expect(watching).rejects.toThrow("enough");
+    expect(changes).toEqual([null, "a/1", null]);
+  });
+
+  it("SDK-15: lists and views", async () => {
+    const { locks } = new Client({ ...at, holder: "a/1" });
+    const lease = there((await locks.acquire("listed:2", { ttl: 30 })).lease);
+    await locks.release(there((await locks.acquire("listed:1", { ttl: 30 })).lease));
+    const rows: LockView[] = [];
+    for await (const row of locks.list("listed:")) rows.push(row);
+    expect(rows.map(({ key, held, holder }) => [key, held, holder])).toEqual([
+      ["listed:1", false, null],
+      ["listed:2", true, "a/1"],
+    ]);
+    const { view } = await locks.view("listed:2");
+    expect(view).toMatchObject({ expiresAt: lease.expiresAt, fencingToken: lease.fencingToken, ttlSeconds: 30 });
+    expect(rows[1]).toEqual(view);
+    expect((await locks.list("listed:", { state: "free" }).next()).value).toMatchObject({ key: "listed:1" });
   });
 
   it("tells wrong keys and silent addresses apart", async () => {
