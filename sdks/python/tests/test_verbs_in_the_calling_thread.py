@@ -88,6 +88,22 @@ def test_ctrl_c_during_an_acquire_gives_the_lock_back(wait: float | None) -> Non
         assert server.gave_back_what_was_asked_for()
 
 
+def test_ctrl_c_while_a_block_waits_gives_its_place_back() -> None:
+    """SDK-11, case 17."""
+    server = Silent()
+
+    def interrupt() -> None:
+        server.asked.wait(PATIENCE_SECONDS)
+        time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with listening(server) as url, Client(url, "sk-x") as client:
+        threading.Thread(target=interrupt, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30, wait=3600):
+            pytest.fail("entered")
+        assert server.gave_back_what_was_asked_for()
+
+
 def test_ctrl_c_before_a_release_is_sent_releases_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """case 16: who was interrupted in a release has no second chance to ask for it."""
     heads: list[str] = []

@@ -114,6 +114,27 @@ async def test_a_wait_outlives_restarts_and_keeps_its_token(
     assert {seen.token for seen in net.seen if seen.method == "POST"} == {lease.token}
 
 
+async def test_the_end_of_an_acquisition_is_counted_from_before_the_grant(
+    face: Face, net: FlakyTransport, clock: ManualClock
+) -> None:
+    """SDK-4, case 13: the server counts its 90 days from the grant, whose answer was lost, not from the repetition."""
+    began_at = clock.now()
+    net.script.extend([DropAfterSend(), UNAVAILABLE])
+    block = face.hold("k", ttl=7_776_000, wait=60)
+    entering = asyncio.create_task(block.__aenter__())
+    await until(lambda: len(net.seen) == 2)
+    while not entering.done():
+        clock.jump(1)
+        await asyncio.sleep(0.002)
+    guard = await entering
+    clock.jump(began_at + 7_776_000 - clock.now() - 1)
+    assert not guard.lost
+    clock.jump(1)
+    assert guard.lost
+    with contextlib.suppress(LockOwnershipLostError):
+        await block.__aexit__(None, None, None)
+
+
 async def test_a_grant_whose_answer_is_lost_is_found_again(
     face: Face, server: FakeLocks, net: FlakyTransport, clock: ManualClock
 ) -> None:

@@ -18,10 +18,11 @@ from math import ceil
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.flows import Flow
+from volcano_locks.flows import ATTEMPTS_MAX, WAIT_SLICE_SECONDS, Flow
 from volcano_locks.guard import Hold, keep
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import TTL_SECONDS_MIN, Lease, checked_hold
+from volcano_locks.rests import REST_SECONDS_MAX
 from volcano_locks.transport import Sender, perform, to_the_end
 
 KEEPER_END_SECONDS_MAX = 1.0
@@ -54,10 +55,13 @@ class Block:
         if self._entered:
             raise RuntimeError("a with_lock(…) block is good for one `with`: call with_lock again")
         self._entered = True
+        began_at = self._clock.now()
         lease = await perform(self._acquire, self._sender, self._clock)
         # From here to the end nothing awaits: there is no moment in which a lease has no keeper.
         self._entered_at = self._clock.now()
-        self.hold = Hold(lease, self._clock, self._flows.timeout_seconds, random.random())  # noqa: S311 - spread
+        timeout_seconds, jitter = self._flows.timeout_seconds, random.random()  # noqa: S311 - it only spreads
+        acquired_at = max(began_at, _acquired_after(lease, timeout_seconds))
+        self.hold = Hold(lease, self._clock, timeout_seconds, jitter, acquired_at=acquired_at)
         self._keeper = asyncio.get_running_loop().create_task(
             keep(self.hold, self._renew, self._clock, on_lost), name=f"renewal of {lease.key}"
         )
@@ -125,6 +129,12 @@ class Block:
 
     async def _renew(self, lease: Lease, timeout_seconds: float) -> Lease:
         return await perform(self._flows.renew_once(lease, timeout_seconds), self._sender, self._clock)
+
+
+def _acquired_after(lease: Lease, timeout_seconds: float) -> float:
+    """An instant before the grant: a wait's lease may be known by a later request, or by its confirmation."""
+    assert lease.deadline is not None
+    return lease.deadline - lease.ttl_seconds - WAIT_SLICE_SECONDS - ATTEMPTS_MAX * (timeout_seconds + REST_SECONDS_MAX)
 
 
 def outcome_of(

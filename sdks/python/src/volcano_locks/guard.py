@@ -32,9 +32,15 @@ class Left(NamedTuple):
 
 
 class Hold:
-    """One acquisition: its newest lease, its plan, and at most one loss. Made in an event loop; asked anywhere."""
+    """One acquisition: its newest lease, its plan, and at most one loss. Made in an event loop; asked anywhere.
 
-    def __init__(self, lease: Lease, clock: Clock, timeout_seconds: float, jitter: float) -> None:
+    `acquired_at`: an instant before the acquisition, from which its absolute end is counted; by default that of the
+    request that the lease's deadline is counted from.
+    """
+
+    def __init__(
+        self, lease: Lease, clock: Clock, timeout_seconds: float, jitter: float, *, acquired_at: float | None = None
+    ) -> None:
         assert lease.deadline is not None
         self._clock = clock
         self._pid = os.getpid()
@@ -42,7 +48,7 @@ class Hold:
         self._lease = lease
         self._heartbeat = Heartbeat(
             ttl_seconds=lease.ttl_seconds,
-            acquired_at=lease.deadline - lease.ttl_seconds,
+            acquired_at=lease.deadline - lease.ttl_seconds if acquired_at is None else acquired_at,
             deadline=lease.deadline,
             timeout_seconds=timeout_seconds,
             jitter=jitter,

@@ -16,6 +16,7 @@ from volcano_locks.errors import LockHeldError, TransportError, VolcanoError
 from volcano_locks.flows import (
     ATTEMPTS_MAX,
     GIVE_UP_SECONDS_MAX,
+    WAIT_SLICE_SECONDS,
     Flow,
     Pace,
     Request,
@@ -30,7 +31,6 @@ from volcano_locks.flows import (
 from volcano_locks.messages import Lease, new_uuid
 from volcano_locks.rests import Rests, passes_by
 
-WAIT_SLICE_SECONDS = 25.0
 SOON_FRACTION = 1 / 2
 FRESH_FRACTION = 1 / 3
 
