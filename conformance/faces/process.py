@@ -17,7 +17,7 @@ from .house import House
 
 REPOSITORY: Final = Path(__file__).parents[2]
 ANSWER_SECONDS_MAX: Final = 60.0
-END_SECONDS_MAX: Final = 10.0
+END_SECONDS_MAX: Final = 30.0
 READ_BYTES: Final = 65_536
 
 
