@@ -42,6 +42,14 @@ def running() -> Iterator[RunningServer]:
         yield one
 
 
+def wait_little(case: schemathesis.Case) -> None:
+    """A wait that the document allows becomes a short one; what it forbids stays as it is."""
+    if isinstance(case.body, dict):
+        wait = case.body.get("wait_seconds")
+        if type(wait) in (int, float) and 0 < wait <= 60:
+            case.body = case.body | {"wait_seconds": 0.01}
+
+
 def bearer(running: RunningServer, path: str) -> str:
     return running.service_key if path.startswith("/locks") else running.admin_token
 
@@ -59,6 +67,7 @@ def test_every_answer_is_documented(case: schemathesis.Case, running: RunningSer
 
     Broken requests are refused, but for reads: those pass over query parameters they do not know (HTTP-6).
     """
+    wait_little(case)
     refuses_broken = [] if case.method == "GET" else [checks.negative_data_rejection]
     case.call_and_validate(
         base_url=running.url,
