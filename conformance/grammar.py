@@ -32,6 +32,7 @@ SCENARIOS: Final = Path(__file__).parent / "scenarios"
 FILE_WORDS: Final = frozenset({"guarantee", "scenarios"})
 SCENARIO_WORDS: Final = frozenset({"title", "why", "proves", "faces", "key", "ttl_seconds", "quota", "steps"})
 QUOTA_WORDS: Final[Mapping[str, Check]] = {"requests_per_minute": a_number(1), "owner_reserve": a_bool}
+WAITING_VERBS: Final = frozenset({"wait", "waited", "hang_up", "view", "list"})
 STEP_WORDS: Final = frozenset({"expect", "remember", "why"})
 
 
@@ -82,6 +83,8 @@ class Scenario:
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
+        found |= {"waits" for step in steps if step.verb in WAITING_VERBS or "wait_seconds" in step.args}
+        found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
         for step in steps:
             if step.verb == "outage":
                 found.add("store_outage" if step.args["kind"] in STORE_OUTAGES else "client")

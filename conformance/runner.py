@@ -4,7 +4,8 @@ The runner owns what a face must not decide: the names of acquisitions, the owne
 remembered, and whether an answer is the one expected. It speaks to the face in plain verbs with JSON values (see
 `faces.face`), so that a face may as well be a process in another language.
 
-A step without `expect: {error: …}` must succeed: an error nobody asked for fails the scenario at that step.
+A step without `expect: {error: …}` must succeed: an error nobody asked for fails the scenario at that step. So does a
+wait that is not over where nobody said that it is `pending`.
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from uuid import UUID
 from .faces.face import Answer, Face
 from .grammar import Scenario, Step
 from .words import RELATIONS
+
+WAITING: Final = ("wait_seconds", "hold_at_least_seconds")
 
 
 class ScenarioFailed(AssertionError):  # noqa: N818 - it is a test's verdict, not an error of the runner
@@ -59,15 +62,17 @@ class _Play:
     def _asked(self, verb: str, args: dict[str, object]) -> dict[str, object]:
         """What the face is asked: names filled in, owner tokens in place of their names."""
         match verb:
-            case "acquire" | "enter":
-                asked = self._taking(args)
+            case "acquire" | "enter" | "wait":
+                asked = self._taking(args) | {word: args[word] for word in WAITING if word in args}
             case "renew" | "release":
                 asked = self._owning(args)
-            case "get" | "force_release" | "guard" | "exit":
+            case "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view":
                 asked = {"actor": "someone", **args, "key": self._key(args)}
             case "race":
                 tokens = [self._token(f"racer_{self._new_number()}") for _ in range(int(str(args["actors"])))]
-                asked = {"key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
+                asked = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
+            case "list":
+                asked = {"actor": "someone", "prefix": "", "state": "all", **args}
             case "search_store":
                 asked = {"text": self._token(str(args["token"]))}
             case _:
@@ -117,6 +122,8 @@ class _Play:
         expected = dict(step.expect)
         if "error" not in expected and "error" in answer:
             raise ScenarioFailed(f"{step.where}: must succeed; got {_shown(answer)}")
+        if "pending" in answer and "pending" not in expected:
+            raise ScenarioFailed(f"{step.where}: must be over; got {_shown(answer)}")
         for word, wanted in expected.items():
             if word not in answer:
                 raise ScenarioFailed(f"{step.where}: expected {word} {wanted!r}; got {_shown(answer)}")
@@ -141,10 +148,13 @@ class _Play:
 
 
 def _seen_from(answer: Answer, now_ms: int) -> Answer:
-    """The answer with its instants also told from now: `expires_in_ms`, `quota_reset_in_seconds`."""
+    """The answer with its instants also told from now: `expires_in_ms`, `acquired_ago_ms` and the like."""
     seen = dict(answer)
-    if "expires_at_ms" in seen:
+    if seen.get("expires_at_ms") is not None:
         seen["expires_in_ms"] = int(str(seen["expires_at_ms"])) - now_ms
+    for what in ("acquired", "renewed"):
+        if seen.get(f"{what}_at_ms") is not None:
+            seen[f"{what}_ago_ms"] = now_ms - int(str(seen[f"{what}_at_ms"]))
     if "quota_reset_at_seconds" in seen:
         seen["quota_reset_in_seconds"] = -(-(int(str(seen["quota_reset_at_seconds"])) * 1_000 - now_ms) // 1_000)
     return seen

@@ -14,6 +14,7 @@ Check = Callable[[object], str | None]
 STEPS_MAX: Final = 200
 REPEAT_MAX: Final = 1_000
 RACE_MAX: Final = 256
+FOREVER: Final = "forever"
 
 RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
@@ -60,6 +61,24 @@ def a_number(low: int, high: int = 10**12) -> Check:
     return check
 
 
+def seconds(value: object) -> str | None:
+    fits = value == FOREVER or (isinstance(value, int | float) and not isinstance(value, bool) and value >= 0)
+    return None if fits else f"must be seconds, at least 0, or {FOREVER}"
+
+
+def texts(value: object) -> str | None:
+    fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
+    return None if fits else "must be a list of texts"
+
+
+def a_text_or_null(value: object) -> str | None:
+    return None if value is None else a_text(value)
+
+
+def a_number_or_null(value: object) -> str | None:
+    return None if value is None else a_number(0)(value)
+
+
 def one_of(*words: str) -> Check:
     return lambda value: None if value in words else f"must be one of {', '.join(words)}"
 
@@ -83,7 +102,7 @@ def fields(value: object) -> str | None:
     return None if fits else "must map fields of the answer to plain values"
 
 
-def a_relation(*words: str) -> Check:
+def a_relation(*words: str | None) -> Check:
     """A whole number, one of `words`, or {equals|greater_than|less_than: remembered name}."""
 
     def check(value: object) -> str | None:
@@ -93,7 +112,8 @@ def a_relation(*words: str) -> Check:
             ((relation, name),) = value.items()
             if relation in RELATIONS and a_name(name) is None:
                 return None
-        return f"must be {', '.join((*words, 'a whole number, {'))}{' | '.join(RELATIONS)}: remembered name}}"
+        named = ["null" if word is None else word for word in words]
+        return f"must be {', '.join((*named, 'a whole number, {'))}{' | '.join(RELATIONS)}: remembered name}}"
 
     return check
 
@@ -122,6 +142,7 @@ class Verb:
 _CALLER: Final = {"actor": a_name, "key": a_text}
 _OWNER: Final = {**_CALLER, "token": a_name}
 _TAKER: Final = {**_OWNER, "ttl_seconds": a_number(0)}
+_WAITER: Final = {**_TAKER, "wait_seconds": seconds}
 _QUOTA: Final = {"quota_remaining": a_number(0), "quota_limit": a_number(0), "quota_reset_in_seconds": a_number(0, 60)}
 _FAILURE: Final = {"error": a_text, "retry_after_seconds": a_number(0)}
 _ANSWER: Final = {**_FAILURE, **_QUOTA}
@@ -130,16 +151,37 @@ _LEASE: Final = {
     "expires_at_ms": a_relation(),
     "expires_in_ms": a_number(-(10**12)),
 }
+_VIEW: Final = {
+    **_LEASE,
+    "fencing_token": a_relation("now", None),
+    "held": a_bool,
+    "holder": a_text_or_null,
+    "acquired_ago_ms": a_number(0),
+    "renewed_ago_ms": a_number(0),
+    "ttl_seconds": a_number_or_null,
+    "waiters": a_number(0),
+}
 
 VERBS: Final[Mapping[str, Verb]] = {
     # the five of the service
-    "acquire": Verb(_TAKER, ("actor",), {**_ANSWER, **_LEASE}),
+    "acquire": Verb(_WAITER, ("actor",), {**_ANSWER, **_LEASE}),
     "renew": Verb(_TAKER, ("actor",), {**_ANSWER, **_LEASE}),
     "release": Verb(_OWNER, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
     "force_release": Verb(_CALLER, (), _ANSWER),
+    # an acquire that waits, while others act
+    "wait": Verb(_WAITER, ("actor", "wait_seconds")),
+    "waited": Verb(_CALLER, ("actor",), {**_ANSWER, **_LEASE, "pending": a_bool}),
+    "hang_up": Verb(_CALLER, ("actor",)),
+    # who holds what
+    "view": Verb(_CALLER, (), {**_ANSWER, **_VIEW}),
+    "list": Verb(
+        {"actor": a_name, "prefix": a_text, "state": one_of("held", "free", "all"), "limit": a_number(1)},
+        (),
+        {**_ANSWER, "keys": texts},
+    ),
     # a client's block: the body runs between enter and exit; its guard may be asked after exit too
-    "enter": Verb(_TAKER, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
+    "enter": Verb({**_WAITER, "hold_at_least_seconds": seconds}, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
     "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
     "exit": Verb(
         {**_CALLER, "body": one_of("returns", "raises", "cancelled")},
@@ -155,7 +197,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     # many at once, each with its own token
     "race": Verb(
-        {"actors": a_number(2, RACE_MAX), "key": a_text, "ttl_seconds": a_number(0)},
+        {"actors": a_number(2, RACE_MAX), "key": a_text, "ttl_seconds": a_number(0), "wait_seconds": seconds},
         ("actors",),
         {"granted": a_number(0), "refused": counts, **_LEASE},
     ),

@@ -53,8 +53,9 @@ def in_postgres() -> str:
 
 
 IN_MEMORY: Final = "memory://"
-SERVICE: Final = frozenset({"store_outage", "search_store", "purge"})
-CLIENT: Final = frozenset({"client", "purge"})
+SERVER: Final = frozenset({"purge", "pages", "waits"})
+SERVICE: Final = SERVER | {"store_outage", "search_store"}
+CLIENT: Final = frozenset({"client", "purge", "waits"})
 RESTART: Final = frozenset({"restart"})
 
 
@@ -71,7 +72,7 @@ def entrances_of(adapter: Adapter) -> tuple[Entrance, Entrance]:
         Entrance(
             f"{adapter.name}-sqlite",
             "clients",
-            CLIENT | RESTART | adapter.able,
+            frozenset({"client", "purge"}) | RESTART | adapter.able,
             lambda quota, folder: ProcessFace(adapter, House(quota, in_file(folder), folder)),
         ),
         Entrance(
@@ -91,13 +92,13 @@ ENTRANCES: Final = (
     Entrance(
         "service-etcd",
         "server",
-        frozenset({"store_outage", "purge"}) | RESTART,
+        SERVER | {"store_outage"} | RESTART,
         lambda quota, folder: ServiceFace(quota, etcd.shared().url(), folder),
     ),
     Entrance(
         "service-postgres",
         "server",
-        frozenset({"store_outage", "purge"}) | RESTART,
+        SERVER | {"store_outage"} | RESTART,
         lambda quota, folder: ServiceFace(quota, in_postgres(), folder),
     ),
     Entrance(
@@ -109,13 +110,13 @@ ENTRANCES: Final = (
     Entrance(
         "http-sqlite",
         "server",
-        frozenset({"search_store", "purge", "restart"}),
+        SERVER | {"search_store"} | RESTART,
         lambda quota, folder: HttpFace(House(quota, in_file(folder), folder)),
     ),
     Entrance(
         "http-postgres",
         "server",
-        frozenset({"purge"}) | RESTART,
+        SERVER | RESTART,
         lambda quota, folder: HttpFace(House(quota, in_postgres(), folder)),
     ),
     Entrance(
@@ -130,6 +131,8 @@ ENTRANCES: Final = (
         CLIENT | {"body_stops"},
         lambda quota, folder: PythonAsyncFace(RealBackend(House(quota, IN_MEMORY, folder))),
     ),
-    Entrance("python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())),
+    Entrance(
+        "python-fake", "clients", frozenset({"client", "waits"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())
+    ),
     *(entrance for adapter in ADAPTERS for entrance in entrances_of(adapter)),
 )

@@ -5,6 +5,7 @@ that does not listen is the same ASGI application put together by hand over a st
 """
 
 import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ from .face import Answer
 from .failures import failure
 from .faulty_store import FaultyStore
 from .loop import LoopThread
+from .rest import come_to_rest
 from .search import kept_by, search
 from .service import PURGE_LIMIT
 
@@ -74,6 +76,21 @@ class House:
         """Move the clock on with a client's, which tells each move; only their sum is rounded to milliseconds."""
         self._moved_seconds += seconds
         self.clock.set(self._start_ms + round(self._moved_seconds * 1_000))
+
+    def due_in_seconds(self) -> float | None:
+        """How long until something is to be done by its clock; None if nothing is."""
+        due_ms = self.clock.next_due_ms()
+        return None if due_ms is None else (due_ms - self.clock.now_ms()) / 1_000
+
+    def is_at_rest(self, under_way: int) -> bool:
+        """Whether all that it does is to keep `under_way` requests waiting in lines, which is all that is under way."""
+        if not self._up:
+            return under_way == 0
+        return (self._server.app if self._listening else self._app).rests_with(under_way)
+
+    def settle(self, under_way: Callable[[], int]) -> None:
+        """Return once it is at rest. `under_way` tells how many requests its clients have."""
+        self.loop.run(come_to_rest(lambda: self.is_at_rest(under_way())))
 
     def fail(self, kind: str, count: int) -> None:
         """Have the store of a house that does not listen fail, see `FaultyStore.fail`."""

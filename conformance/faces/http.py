@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import uuid4
 
@@ -19,17 +19,24 @@ import yaml
 from .face import Answer
 from .failures import failure, race_told
 from .house import House
-from .service import count_of, tokens_of
+from .rest import come_to_rest, go_on, go_on_until
+from .service import count_of, holder_of, place_of, tokens_of
 
 REQUESTS: Final = {
     "acquire": ("POST", "/lease", 201),
     "renew": ("PATCH", "/lease", 200),
     "release": ("DELETE", "/lease", 204),
     "get": ("GET", "", 200),
+    "view": ("GET", "", 200),
     "force_release": ("DELETE", "", 204),
 }
 INSTANT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 FENCING_TOKEN_MAX: Final = 2**53 - 1
+ROW: Final = (
+    "key", "held", "holder", "acquired_at", "renewed_at", "expires_at", "ttl_seconds", "fencing_token", "waiters",
+)  # fmt: skip
+OF_A_LEASE: Final = ("holder", "acquired_at", "renewed_at", "expires_at", "ttl_seconds")
+REAL_SECONDS_MAX: Final = 60.0
 EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
 
 
@@ -47,12 +54,14 @@ class HttpFace:
     def __init__(self, house: House) -> None:
         self._house: Final = house
         self._statuses: Final = statuses()
+        self._under_way = 0
+        self._waits: Final[dict[tuple[str, str], asyncio.Task[Answer]]] = {}
         self._client = self._new_client()
 
     def do(self, verb: str, args: Mapping[str, object]) -> Answer:
         match verb:
-            case "race":
-                return self._house.loop.run(self._race(args))
+            case "race" | "wait" | "waited" | "hang_up" | "list":
+                return self._house.loop.run(getattr(self, f"_{verb}")(args))
             case "outage" | "outage_ends":
                 self._house.fail(str(args.get("kind", "")), count_of(args) if verb == "outage" else 0)
                 return {}
@@ -63,40 +72,100 @@ class HttpFace:
             case "search_store":
                 return self._house.search(str(args["text"]))
             case _:
-                return self._house.loop.run(self._ask(verb, args))
+                return self._house.loop.run(self._ask_and_wait(verb, args))
 
     def advance(self, ms: int) -> None:
-        self._house.clock.advance(ms)
+        self._house.loop.run(go_on(self._house.clock, ms, self._is_at_rest))
 
     def now_ms(self) -> int:
         return self._house.clock.now_ms()
 
     def close(self) -> None:
+        for wait in self._waits.values():
+            self._house.loop.loop.call_soon_threadsafe(wait.cancel)
         self._house.loop.run(self._client.aclose())
         self._house.close()
 
     def _new_client(self) -> httpx2.AsyncClient:
         headers = {"Authorization": f"Bearer {self._house.service_key}"}
-        return httpx2.AsyncClient(base_url=self._house.url, headers=headers, transport=self._house.transport())
+        return httpx2.AsyncClient(
+            base_url=self._house.url,
+            headers=headers,
+            transport=self._house.transport(),
+            timeout=REAL_SECONDS_MAX,
+            limits=httpx2.Limits(max_connections=None),
+        )
 
     def _restart(self, clock_behind_ms: int) -> Answer:
-        self._house.loop.run(self._client.aclose())
         answer = self._house.restart(clock_behind_ms)
+        if "error" not in answer:
+            self._house.settle(lambda: self._under_way)
+        self._house.loop.run(self._client.aclose())
         self._client = self._new_client()
         return answer
 
     async def _race(self, args: Mapping[str, object]) -> Answer:
         racers = ({**args, "token": token} for token in tokens_of(args))
-        return race_told(await asyncio.gather(*(self._ask("acquire", racer) for racer in racers)))
+        race = asyncio.gather(*(self._ask("acquire", racer) for racer in racers))
+        if args.get("wait_seconds"):
+            await go_on_until(self._house.clock, race.done, self._is_at_rest)
+        return race_told(await race)
+
+    async def _wait(self, args: Mapping[str, object]) -> Answer:
+        self._waits[place_of(args)] = asyncio.create_task(self._ask("acquire", args))
+        await come_to_rest(self._is_at_rest)
+        return {}
+
+    async def _waited(self, args: Mapping[str, object]) -> Answer:
+        await come_to_rest(self._is_at_rest)
+        wait = self._waits[place_of(args)]
+        return wait.result() if wait.done() else {"pending": True}
+
+    async def _hang_up(self, args: Mapping[str, object]) -> Answer:
+        self._waits[place_of(args)].cancel()
+        await come_to_rest(self._is_at_rest)
+        return {}
+
+    async def _ask_and_wait(self, verb: str, args: Mapping[str, object]) -> Answer:
+        asking = asyncio.create_task(self._ask(verb, args))
+        if args.get("wait_seconds"):
+            await go_on_until(self._house.clock, asking.done, self._is_at_rest)
+        return await asking
+
+    def _is_at_rest(self) -> bool:
+        return self._house.is_at_rest(self._under_way)
+
+    async def _list(self, args: Mapping[str, object]) -> Answer:
+        """All pages; each row is in the form of a row."""
+        asked: dict[str, object] = {word: args[word] for word in ("prefix", "state", "limit") if word in args}
+        keys: list[str] = []
+        while True:
+            answer = await self._client.get("/locks", params=asked)  # type: ignore[arg-type]
+            if answer.is_error:
+                return {**self._failed(answer), **_quota_told(answer.headers)}
+            page = answer.json()
+            assert set(page) == {"items", "next_cursor"}, f"fields of a page: {sorted(page)}"
+            assert len(page["items"]) <= int(str(args.get("limit", 100)))
+            keys += [row["key"] for row in page["items"] if _row_told(row)]
+            if page["next_cursor"] is None:
+                return {"keys": keys, **_quota_told(answer.headers)}
+            asked["cursor"] = page["next_cursor"]
 
     async def _ask(self, verb: str, args: Mapping[str, object]) -> Answer:
         method, ending, status = REQUESTS[verb]
-        headers = {"X-Volcano-Request-Id": str(uuid4())}
+        headers = {"X-Volcano-Request-Id": str(uuid4()), "X-Volcano-Lock-Holder": holder_of(args)}
         if ending:
             headers["X-Volcano-Lock-Token"] = str(args["token"])
         body = {"ttl_seconds": args["ttl_seconds"]} if verb in ("acquire", "renew") else None
+        if body is not None and "wait_seconds" in args:
+            body["wait_seconds"] = args["wait_seconds"]
         path = f"/locks/{quote(str(args['key']), safe='')}{ending}"
-        response = await self._client.request(method, path, headers=headers, json=body)
+        query = {"view": "full"} if verb == "view" else None
+        self._under_way += 1
+        try:
+            response = await self._client.request(method, path, headers=headers, json=body, params=query)
+        finally:
+            self._under_way -= 1
         assert response.headers["x-volcano-request-id"] == headers["X-Volcano-Request-Id"]
         assert headers.get("X-Volcano-Lock-Token", "\0") not in response.text, "an answer repeats the owner token"
         told = self._failed(response) if response.is_error else _succeeded(response, verb, status)
@@ -116,6 +185,8 @@ def _succeeded(response: httpx2.Response, verb: str, status: int) -> Answer:
         assert response.content == b""
         return {}
     body = response.json()
+    if verb == "view":
+        return _row_told(body)
     if verb == "get" and body == {"held": False}:
         return body  # type: ignore[no-any-return]
     term = {"expires_at", "fencing_token"}
@@ -125,6 +196,19 @@ def _succeeded(response: httpx2.Response, verb: str, status: int) -> Answer:
     assert 1 <= body["fencing_token"] <= FENCING_TOKEN_MAX
     told = {"expires_at_ms": ms_of(datetime.fromisoformat(body["expires_at"])), "fencing_token": body["fencing_token"]}
     return {"held": True, **told} if verb == "get" else told
+
+
+def _row_told(row: Mapping[str, Any]) -> Answer:
+    assert tuple(row) == ROW, f"fields of a row: {list(row)}"
+    if not row["held"]:
+        assert all(row[field] is None for field in OF_A_LEASE), f"a free row tells of a lease: {row}"
+    told = dict(row)
+    for field in ("acquired_at", "renewed_at", "expires_at"):
+        instant = told.pop(field)
+        if instant is not None:
+            assert INSTANT.fullmatch(instant), instant
+            told[f"{field}_ms"] = ms_of(datetime.fromisoformat(instant))
+    return told
 
 
 def ms_of(instant: datetime) -> int:

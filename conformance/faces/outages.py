@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from volcano_locks.testing import ManualClock
-
+from .clock import FaceClock
 from .faulty_store import ENDLESS
 
 OPERATIONS: Final = {
@@ -83,7 +82,7 @@ class OutageTransport(httpx2.AsyncBaseTransport):
     `sent` is kept until it is taken; `waiting` is how many requests hang or are delayed on the clock now.
     """
 
-    def __init__(self, actor: str, inner: httpx2.AsyncBaseTransport, clock: ManualClock, outages: list[Outage]) -> None:
+    def __init__(self, actor: str, inner: httpx2.AsyncBaseTransport, clock: FaceClock, outages: list[Outage]) -> None:
         self._actor: Final = actor
         self._inner: Final = inner
         self._clock: Final = clock
@@ -135,9 +134,26 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         return None
 
     async def _served(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self._inner.handle_async_request(request)
-        await response.aread()
-        return response
+        """A request that waits in a line rests on the clock meanwhile."""
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if b"wait_seconds" not in request.content:
+            return await self._answered(request, answered)
+        asking = asyncio.ensure_future(self._answered(request, answered))
+        try:
+            await self._clock.wait(inf, answered)
+            return await asking
+        finally:
+            asking.add_done_callback(lambda _: asking.cancelled() or asking.exception())
+            asking.cancel()
+
+    async def _answered(self, request: httpx2.Request, answered: "asyncio.Future[None]") -> httpx2.Response:
+        with self._clock.sending():
+            try:
+                response = await self._inner.handle_async_request(request)
+                await response.aread()
+                return response
+            finally:
+                answered.set_result(None)
 
     async def _never(self, request: httpx2.Request) -> None:
         if self.blocking:

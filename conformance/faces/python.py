@@ -5,8 +5,10 @@ A failure is told by its code; `no_answer` where no answer came, `bad_answer` wh
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Final, Protocol
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from math import inf
+from typing import Any, Final, Protocol
 from uuid import UUID
 
 import httpx2
@@ -14,13 +16,26 @@ import httpx2
 from volcano_locks import Lease, LockState, VolcanoError
 from volcano_locks.errors import ServerError, TransportError
 from volcano_locks.guard import AsyncLockGuard, LockGuard
-from volcano_locks.testing import FakeLocks, ManualClock
+from volcano_locks.testing import FakeLocks
+from volcano_locks.views import LockView
 
+from ..words import FOREVER
+from .clock import FaceClock
 from .face import Answer
 from .failures import failure
 from .house import House
 from .http import ms_of
 from .outages import Outage, OutageTransport
+from .service import place_of
+
+REAL_SECONDS_MAX: Final = 60.0
+
+OF_THE_FACE: Final = frozenset(
+    {"outage", "outage_ends", "restart", "purge", "sent", "race", "pause_ms", "wait", "hang_up", "waited"}
+)
+OF_AN_ACTOR: Final = frozenset(
+    {"acquire", "renew", "release", "get", "force_release", "view", "list", "enter", "guard", "exit"}
+)
 
 
 class BodyError(Exception):
@@ -36,7 +51,7 @@ class Backend(Protocol):
 
     url: str
     service_key: str
-    clock: ManualClock
+    clock: FaceClock
 
     def now_ms(self) -> int: ...
     def transport(self) -> httpx2.AsyncBaseTransport: ...
@@ -52,7 +67,7 @@ class RealBackend:
         self._house: Final = house
         self.url = house.url
         self.service_key = house.service_key
-        self.clock = ManualClock(on_move=house.follow)
+        self.clock = FaceClock(house)
 
     def now_ms(self) -> int:
         return self._house.clock.now_ms()
@@ -74,7 +89,7 @@ class FakeBackend:
     """The fake that the client ships for its users' tests (SDK-10)."""
 
     def __init__(self) -> None:
-        self.clock = ManualClock()
+        self.clock = FaceClock()
         self._fake: Final = FakeLocks(self.clock)
         self.url = "http://fake.invalid"
         self.service_key = "sk-fake"
@@ -106,6 +121,7 @@ class PythonFace(ABC):
         self._outages: Final[list[Outage]] = []
         self._transports: Final[dict[str, OutageTransport]] = {}
         self._leases: Final[dict[str, Lease]] = {}
+        self._waits: Final[dict[tuple[str, str], tuple[Future[Any], str]]] = {}
 
     # --- each client's own ---
 
@@ -114,39 +130,37 @@ class PythonFace(ABC):
         """`client.locks.name(…)` of the actor's client."""
 
     @abstractmethod
+    def _begin(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
+        """`_call` that goes on while others act, as a wait of the clock."""
+
+    @abstractmethod
+    def _break_off(self, actor: str, over: Future[Any]) -> None:
+        """Have the actor give up what it began, as far as the language can; return when it has."""
+
+    @abstractmethod
+    def _views(self, actor: str, prefix: str, state: str) -> list[LockView]: ...
+
+    @abstractmethod
     def _race(self, args: Mapping[str, object]) -> Answer: ...
 
     @abstractmethod
-    def _enter(self, args: Mapping[str, object]) -> LockGuard | AsyncLockGuard: ...
+    def _begin_block(self, args: Mapping[str, object]) -> Future[Any]:
+        """A block, entered as a wait of the clock. It ends with its guard."""
 
     @abstractmethod
     def _guard(self, args: Mapping[str, object]) -> Answer: ...
 
     @abstractmethod
-    def _exit(self, args: Mapping[str, object]) -> None: ...
+    def _leave(self, args: Mapping[str, object]) -> None:
+        """Leave a block; raises what it raises."""
 
     # --- the face ---
 
     def do(self, verb: str, args: Mapping[str, object]) -> Answer:
-        match verb:
-            case "outage":
-                self._outages.append(Outage.told(args))
-            case "outage_ends":
-                self._outages.clear()
-            case "restart":
-                return self._backend.restart()
-            case "purge":
-                return self._backend.purge()
-            case "sent":
-                return self._sent(str(args["actor"]))
-            case "race":
-                return self._race(args)
-            case "pause_ms":
-                self._clock.jump(int(str(args["value"])) / 1_000)
-                self._clock.settle()
-            case _:
-                return self._blocking(verb, args)
-        return {}
+        if verb in OF_AN_ACTOR:
+            return self._blocking(verb, args)
+        assert verb in OF_THE_FACE, f"this face does not know the verb {verb}"
+        return getattr(self, f"_{verb}")(args)  # type: ignore[no-any-return]
 
     def advance(self, ms: int) -> None:
         target_ms = self._backend.now_ms() + ms
@@ -156,48 +170,115 @@ class PythonFace(ABC):
     def now_ms(self) -> int:
         return self._backend.now_ms()
 
+    # --- the verbs of the face ---
+
+    def _outage(self, args: Mapping[str, object]) -> Answer:
+        self._outages.append(Outage.told(args))
+        return {}
+
+    def _outage_ends(self, _args: Mapping[str, object]) -> Answer:
+        self._outages.clear()
+        return {}
+
+    def _restart(self, _args: Mapping[str, object]) -> Answer:
+        answer = self._backend.restart()
+        self._clock.settle()
+        return answer
+
+    def _purge(self, _args: Mapping[str, object]) -> Answer:
+        return self._backend.purge()
+
+    def _pause_ms(self, args: Mapping[str, object]) -> Answer:
+        self._clock.jump(int(str(args["value"])) / 1_000)
+        self._clock.settle()
+        return {}
+
+    def _wait(self, args: Mapping[str, object]) -> Answer:
+        asking = self._begin(str(args["actor"]), "acquire", args["key"], **self._taking(args))
+        self._waits[place_of(args)] = asking, str(args["lease"])
+        self._clock.settle()
+        return {}
+
+    def _hang_up(self, args: Mapping[str, object]) -> Answer:
+        self._break_off(str(args["actor"]), self._waits[place_of(args)][0])
+        self._clock.settle()
+        return {}
+
+    def _waited(self, args: Mapping[str, object]) -> Answer:
+        """What came of a wait, if it is over."""
+        self._clock.settle()
+        asking, lease = self._waits[place_of(args)]
+        if not asking.done():
+            return {"pending": True}
+        return self._told(lambda: self._keep({"lease": lease}, asking.result()))
+
+    # --- the verbs of an actor ---
+
     def _blocking(self, verb: str, args: Mapping[str, object]) -> Answer:
         """A verb that the actor waits for."""
         transport = self._transport(str(args["actor"]))
-        transport.blocking = True
+        transport.blocking = not args.get("wait_seconds")
         try:
-            return self._perform(verb, args)
+            return self._told(lambda: getattr(self, f"_{verb}")(args))
+        finally:
+            transport.blocking = False
+            self._clock.settle()
+
+    def _told(self, perform: Callable[[], Answer]) -> Answer:
+        """What comes of it, also of its failure."""
+        try:
+            return perform()
         except VolcanoError as error:
             return failure(_code_of(error), error.retry_after)
         except BodyError as error:
             return {"error": "body", **_attached_to(error)}
         except BodyCancelled as error:
             return {"error": "cancelled", **_attached_to(error)}
-        finally:
-            transport.blocking = False
-            self._clock.settle()
 
-    def _perform(self, verb: str, args: Mapping[str, object]) -> Answer:
+    def _acquire(self, args: Mapping[str, object]) -> Answer:
         actor, key = str(args["actor"]), args["key"]
-        match verb:
-            case "acquire":
-                known = self._leases.get(str(args["lease"]))
-                token = args["token"] if known is None else known.token
-                lease = self._call(actor, "acquire", key, ttl=args["ttl_seconds"], token=token)
-                return self._keep(args, lease)
-            case "renew":
-                lease = self._call(actor, "renew", self._lease(args), ttl=args["ttl_seconds"])
-                return self._keep(args, lease)
-            case "release":
-                self._call(actor, "release", self._lease(args))
-            case "get":
-                return _state_told(self._call(actor, "get", key))
-            case "force_release":
-                self._call(actor, "force_release", key)
-            case "enter":
-                return guard_told(self._enter(args))
-            case "guard":
-                return self._guard(args)
-            case "exit":
-                self._exit(args)
-            case _:
-                raise NotImplementedError(f"this face does not know the verb {verb}")
+        if not args.get("wait_seconds"):
+            return self._keep(args, self._call(actor, "acquire", key, **self._taking(args)))
+        asking = self._begin(actor, "acquire", key, **self._taking(args))
+        self._clock.go_on_until(asking)
+        return self._keep(args, asking.result())
+
+    def _renew(self, args: Mapping[str, object]) -> Answer:
+        return self._keep(args, self._call(str(args["actor"]), "renew", self._lease(args), ttl=args["ttl_seconds"]))
+
+    def _release(self, args: Mapping[str, object]) -> Answer:
+        self._call(str(args["actor"]), "release", self._lease(args))
         return {}
+
+    def _get(self, args: Mapping[str, object]) -> Answer:
+        return _state_told(self._call(str(args["actor"]), "get", args["key"]))
+
+    def _force_release(self, args: Mapping[str, object]) -> Answer:
+        self._call(str(args["actor"]), "force_release", args["key"])
+        return {}
+
+    def _view(self, args: Mapping[str, object]) -> Answer:
+        return _view_told(self._call(str(args["actor"]), "view", args["key"]))
+
+    def _list(self, args: Mapping[str, object]) -> Answer:
+        views = self._views(str(args["actor"]), str(args["prefix"]), str(args["state"]))
+        return {"keys": [view.key for view in views]}
+
+    def _enter(self, args: Mapping[str, object]) -> Answer:
+        entering = self._begin_block(args)
+        if args.get("wait_seconds"):
+            self._clock.go_on_until(entering)
+        return guard_told(entering.result(REAL_SECONDS_MAX))
+
+    def _exit(self, args: Mapping[str, object]) -> Answer:
+        self._leave(args)
+        return {}
+
+    def _taking(self, args: Mapping[str, object]) -> dict[str, Any]:
+        """The options of an acquire: the token of a lease that is known is used again."""
+        known = self._leases.get(str(args["lease"]))
+        token = args["token"] if known is None else known.token
+        return {"ttl": args["ttl_seconds"], "token": token, "wait": seconds_of(args.get("wait_seconds"))}
 
     def _transport(self, actor: str) -> OutageTransport:
         if actor not in self._transports:
@@ -205,9 +286,9 @@ class PythonFace(ABC):
             self._transports[actor] = OutageTransport(actor, inner, self._clock, self._outages)
         return self._transports[actor]
 
-    def _sent(self, actor: str) -> Answer:
+    def _sent(self, args: Mapping[str, object]) -> Answer:
         """What the actor's client sent since this was last asked."""
-        sent = self._transport(actor).sent
+        sent = self._transport(str(args["actor"])).sent
         told: dict[str, object] = {"acquire": 0, "renew": 0, "release": 0, "get": 0, "force_release": 0}
         told |= {one: sum(other.operation == one for other in sent) for one in told}
         tokens = {one.token for one in sent if one.token is not None}
@@ -223,6 +304,21 @@ class PythonFace(ABC):
 
     def _lease(self, args: Mapping[str, object]) -> Lease:
         return self._leases[str(args["lease"])]
+
+
+def seconds_of(told: object) -> float | None:
+    """How long to wait or to hold on."""
+    return None if told is None else inf if told == FOREVER else float(str(told))
+
+
+def block_options(args: Mapping[str, object]) -> dict[str, Any]:
+    """The options of a block."""
+    return {
+        "ttl": args["ttl_seconds"],
+        "token": args["token"],
+        "wait": seconds_of(args.get("wait_seconds")),
+        "hold_at_least": seconds_of(args.get("hold_at_least_seconds")),
+    }
 
 
 def lease_told(lease: Lease) -> Answer:
@@ -242,6 +338,14 @@ def _state_told(state: object) -> Answer:
     assert state.expires_at is not None
     assert state.fencing_token is not None
     return {"held": True, "expires_at_ms": ms_of(state.expires_at), "fencing_token": state.fencing_token}
+
+
+def _view_told(view: object) -> Answer:
+    assert isinstance(view, LockView)
+    told: dict[str, object] = {word: getattr(view, word) for word in ("held", "holder", "fencing_token", "ttl_seconds")}
+    instants = {"acquired": view.acquired_at, "renewed": view.renewed_at, "expires": view.expires_at}
+    told |= {f"{word}_at_ms": ms_of(at) for word, at in instants.items() if at is not None}
+    return {**told, "waiters": view.waiters}
 
 
 def _code_of(error: VolcanoError) -> str:

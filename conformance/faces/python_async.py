@@ -2,17 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from math import inf
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 from volcano_locks import AsyncClient, AsyncLockGuard, VolcanoError
+from volcano_locks.views import LockView, State
 
 from .face import Answer
 from .failures import failure, race_told
 from .loop import LoopThread
-from .python import Backend, BodyError, PythonFace, guard_told, lease_told
-from .service import tokens_of
+from .python import Backend, BodyError, PythonFace, block_options, guard_told, lease_told
+from .service import place_of, tokens_of
 
 LOOK_SECONDS: Final = 0.01
 LOOKS_MAX: Final = 3_000
@@ -48,10 +49,7 @@ class _Block:
         self._task.result()
 
     async def _run(self, client: AsyncClient, args: Mapping[str, object]) -> None:
-        token = args["token"]
-        async with client.locks.with_lock(
-            str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=None if token is None else str(token)
-        ) as guard:
+        async with client.locks.with_lock(str(args["key"]), **block_options(args)) as guard:
             self._entered.set_result(guard)
             try:
                 how = await self._ending
@@ -70,6 +68,7 @@ class PythonAsyncFace(PythonFace):
         self._loop: Final = LoopThread("clients")
         self._clients: Final[dict[str, AsyncClient]] = {}
         self._blocks: Final[dict[tuple[str, str], tuple[_Block, AsyncLockGuard]]] = {}
+        self._tasks: Final[dict[Future[Any], asyncio.Task[Any]]] = {}
 
     def close(self) -> None:
         for client in self._clients.values():
@@ -80,12 +79,50 @@ class PythonAsyncFace(PythonFace):
     def _client(self, actor: str) -> AsyncClient:
         if actor not in self._clients:
             self._clients[actor] = AsyncClient(
-                self._backend.url, self._backend.service_key, clock=self._clock, transport=self._transport(actor)
+                self._backend.url,
+                self._backend.service_key,
+                holder=actor,
+                clock=self._clock,
+                transport=self._transport(actor),
             )
         return self._clients[actor]
 
     def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
         return self._in_loop(lambda: getattr(self._client(actor).locks, name)(*args, **options))
+
+    def _begin(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
+        return self._in_task(lambda: getattr(self._client(actor).locks, name)(*args, **options))
+
+    def _in_task(self, work: Callable[[], Awaitable[object]]) -> Future[Any]:
+        over: Future[Any] = Future()
+
+        async def act() -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._tasks[over] = task
+            try:
+                over.set_result(await work())
+            except asyncio.CancelledError:
+                over.set_exception(VolcanoError("the wait was cancelled from outside", code="cancelled"))
+            except BaseException as error:
+                over.set_exception(error)
+
+        with self._clock.beginning(over):
+            self._loop.begin(act())
+        return over
+
+    def _break_off(self, _actor: str, over: Future[Any]) -> None:
+        async def cancel() -> None:
+            self._tasks[over].cancel()
+            await asyncio.wait([self._tasks[over]])
+
+        self._loop.run(cancel())
+
+    def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
+        async def listed() -> list[LockView]:
+            return [view async for view in self._client(actor).locks.list(prefix, state=cast(State, state))]
+
+        return self._in_loop(listed)
 
     def _race(self, args: Mapping[str, object]) -> Answer:
         locks = self._client("racers").locks
@@ -98,21 +135,22 @@ class PythonAsyncFace(PythonFace):
 
         return race_told(list(self._in_loop(lambda: asyncio.gather(*(acquire(one) for one in tokens_of(args))))))
 
-    def _enter(self, args: Mapping[str, object]) -> AsyncLockGuard:
-        async def enter() -> tuple[_Block, AsyncLockGuard]:
+    def _begin_block(self, args: Mapping[str, object]) -> Future[Any]:
+        async def enter() -> AsyncLockGuard:
             block = _Block(self._client(str(args["actor"])), args)
-            return block, await block.enter()
+            guard = await block.enter()
+            self._blocks[place_of(args)] = block, guard
+            return guard
 
-        self._blocks[_place(args)] = self._in_loop(enter)
-        return self._blocks[_place(args)][1]
+        return self._in_task(enter) if args.get("wait_seconds") else self._loop.begin(enter())
 
     def _guard(self, args: Mapping[str, object]) -> Answer:
-        block, guard = self._blocks[_place(args)]
+        block, guard = self._blocks[place_of(args)]
         return {**guard_told(guard), "stopped": block.stopped}
 
-    def _exit(self, args: Mapping[str, object]) -> None:
+    def _leave(self, args: Mapping[str, object]) -> None:
         """A block that is leaving already, because its body was stopped, may hang in its release: time must go by."""
-        block, _guard = self._blocks[_place(args)]
+        block, _guard = self._blocks[place_of(args)]
         transport = self._transport(str(args["actor"]))
         leaving = self._loop.begin(block.leave(str(args.get("body", "returns"))))
         for _ in range(LOOKS_MAX):
@@ -127,7 +165,3 @@ class PythonAsyncFace(PythonFace):
             return await work()
 
         return self._loop.run(run())
-
-
-def _place(args: Mapping[str, Any]) -> tuple[str, str]:
-    return str(args["actor"]), str(args["key"])

@@ -1,16 +1,28 @@
 """The face of the Python client for threads. The block is entered and left on the calling thread."""
 
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+import contextvars
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Final, cast
 
 from volcano_locks import Client, LockGuard, VolcanoError
-from volcano_locks.client import LockBlock
+from volcano_locks.thread_block import LockBlock
+from volcano_locks.views import LockView, State
 
 from .face import Answer
 from .failures import failure, race_told
-from .python import Backend, BodyCancelled, BodyError, PythonFace, guard_told, lease_told
-from .service import tokens_of
+from .python import (
+    REAL_SECONDS_MAX,
+    Backend,
+    BodyCancelled,
+    BodyError,
+    PythonFace,
+    block_options,
+    guard_told,
+    lease_told,
+)
+from .service import place_of, tokens_of
 
 
 class PythonSyncFace(PythonFace):
@@ -29,12 +41,42 @@ class PythonSyncFace(PythonFace):
     def _client(self, actor: str) -> Client:
         if actor not in self._clients:
             self._clients[actor] = Client(
-                self._backend.url, self._backend.service_key, clock=self._clock, transport=self._transport(actor)
+                self._backend.url,
+                self._backend.service_key,
+                holder=actor,
+                clock=self._clock,
+                transport=self._transport(actor),
             )
         return self._clients[actor]
 
     def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
         return getattr(self._client(actor).locks, name)(*args, **options)
+
+    def _begin(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
+        return self._in_thread(lambda: self._call(actor, name, *args, **options))
+
+    def _in_thread(self, work: Callable[[], object]) -> Future[Any]:
+        over: Future[Any] = Future()
+
+        def act() -> None:
+            try:
+                over.set_result(work())
+            except BaseException as error:
+                over.set_exception(error)
+
+        with self._clock.beginning(over):
+            begin = contextvars.copy_context().run
+        threading.Thread(target=begin, args=(act,), name="wait", daemon=True).start()
+        return over
+
+    def _break_off(self, actor: str, over: Future[Any]) -> None:
+        """A thread that waits is interrupted by closing its client; the actor's next one is new."""
+        self._clients.pop(actor).close()
+        self._transports.pop(actor)
+        over.exception(REAL_SECONDS_MAX)
+
+    def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
+        return list(self._client(actor).locks.list(prefix, state=cast(State, state)))
 
     def _race(self, args: Mapping[str, object]) -> Answer:
         locks = self._client("racers").locks
@@ -48,21 +90,26 @@ class PythonSyncFace(PythonFace):
         with ThreadPoolExecutor(len(tokens_of(args))) as threads:
             return race_told(list(threads.map(acquire, tokens_of(args))))
 
-    def _enter(self, args: Mapping[str, object]) -> LockGuard:
+    def _begin_block(self, args: Mapping[str, object]) -> Future[Any]:
         locks = self._client(str(args["actor"])).locks
-        token = args["token"]
-        block = locks.with_lock(
-            str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=None if token is None else str(token)
-        )
-        guard = block.__enter__()
-        self._blocks[_place(args)] = block, guard
-        return guard
+        block = locks.with_lock(str(args["key"]), **block_options(args))
+
+        def enter() -> LockGuard:
+            guard = block.__enter__()
+            self._blocks[place_of(args)] = block, guard
+            return guard
+
+        if args.get("wait_seconds"):
+            return self._in_thread(enter)
+        entered: Future[Any] = Future()
+        entered.set_result(enter())
+        return entered
 
     def _guard(self, args: Mapping[str, object]) -> Answer:
-        return guard_told(self._blocks[_place(args)][1])
+        return guard_told(self._blocks[place_of(args)][1])
 
-    def _exit(self, args: Mapping[str, object]) -> None:
-        block, _guard = self._blocks[_place(args)]
+    def _leave(self, args: Mapping[str, object]) -> None:
+        block, _guard = self._blocks[place_of(args)]
         match args.get("body", "returns"):
             case "raises":
                 error: BaseException | None = BodyError("the body's own error")
@@ -73,7 +120,3 @@ class PythonSyncFace(PythonFace):
         block.__exit__(None if error is None else type(error), error, None)
         if error is not None:
             raise error
-
-
-def _place(args: Mapping[str, object]) -> tuple[str, str]:
-    return str(args["actor"]), str(args["key"])
