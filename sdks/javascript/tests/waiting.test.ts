@@ -36,6 +36,10 @@ function recorded(on: Stage): Array<number | undefined> {
   return asked;
 }
 
+async function ticks(count: number): Promise<void> {
+  for (let done = 0; done < count; done += 1) await null;
+}
+
 function sent(on: Stage, method: string): number {
   return on.network.seen.filter((one) => one.method === method).length;
 }
@@ -137,6 +141,17 @@ describe("SDK-11: waiting for a lock", () => {
     expect(sent(on, "DELETE")).toBe(0);
   });
 
+  it("sends a first request that got no answer again at once, and rests only then", async () => {
+    const on = stage(["reset", "reset"]);
+    const start = on.clock.now();
+    const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 300 }).then(() => on.clock.now() - start);
+    await on.clock.settle();
+    expect(methods(on.network)).toBe("POST POST");
+    await on.clock.advance(300);
+    expect(await asking).toBeGreaterThanOrEqual(REST_SECONDS_MIN);
+    expect(methods(on.network)).toBe("POST POST POST");
+  });
+
   it("goes on over a restart of the server", async () => {
     const on = stage();
     const rival = await heldByRival(on);
@@ -230,7 +245,7 @@ describe("SDK-11: waiting for a lock", () => {
     const caller = new AbortController();
     const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 600, signal: caller.signal });
     await on.clock.settle();
-    on.network.script = ["unavailable"];
+    on.network.script = ["rate_limited"];
     await on.clock.advance(WAIT_SLICE_SECONDS + 0.5);
     expect(methods(on.network)).toBe("POST POST");
     caller.abort();
@@ -437,10 +452,28 @@ describe("SDK-12: holding at least so long", () => {
     expect(error).toMatchObject({ name: "LockOwnershipLostError", status: 409 });
   });
 
-  it("a lost lease is not taken for held, and a body that never began holds nothing", async () => {
+  it("a lost lease is not taken for held", async () => {
     const on = stage();
     await on.client.locks.withLock(KEY, { ttl: TTL, holdAtLeast: 600 }, () => on.clock.jump(31));
     expect(methods(on.network)).toBe("POST DELETE");
+  });
+
+  it("a body that never began holds nothing, whenever the caller's signal aborts around the grant", async () => {
+    const told = new Set<boolean>();
+    for (let delay = 0; delay < 40; delay += 1) {
+      const on = stage();
+      const caller = new AbortController();
+      const fetch: Fetch = async (url, init) => {
+        if (init.method === "POST") void ticks(delay).then(() => caller.abort());
+        return on.network.fetch(url, init);
+      };
+      const body = vi.fn();
+      const options = { ttl: TTL, holdAtLeast: 600, signal: caller.signal };
+      const { acquired } = await on.server.client({ fetch }).locks.withLock(KEY, options, body);
+      told.add(acquired && body.mock.calls.length === 0);
+      expect((await on.rival.locks.get(KEY)).state?.held).toBe(body.mock.calls.length > 0);
+    }
+    expect(told).toEqual(new Set([true, false]));
   });
 
   it.each([

@@ -143,6 +143,7 @@ describe("SDK-14: watching who holds a lock", () => {
 
   it("a stream that is silent is taken for broken", async () => {
     const on = stage();
+    const ended = vi.fn();
     let streams = 0;
     const { fetch } = on.network;
     Object.assign(on.network, {
@@ -152,14 +153,14 @@ describe("SDK-14: watching who holds a lock", () => {
         const begin = (controller: ReadableStreamDefaultController): void =>
           controller.enqueue(new TextEncoder().encode("id: 1\n\n"));
         const headers = { "Content-Type": "text/event-stream" };
-        return Promise.resolve(new Response(new ReadableStream({ start: begin }), { headers }));
+        return Promise.resolve(new Response(new ReadableStream({ start: begin, cancel: ended }), { headers }));
       },
     });
     const { watch } = watched(on);
     await on.clock.advance(SILENCE_SECONDS_MAX - 1);
-    expect(streams).toBe(1);
+    expect([streams, ended.mock.calls.length]).toEqual([1, 0]);
     await on.clock.advance(2);
-    expect(streams).toBe(2);
+    expect([streams, ended.mock.calls.length]).toEqual([2, 1]);
     await watch.return?.();
     expect(on.clock.waiting).toBe(0);
   });
@@ -402,6 +403,9 @@ describe("SDK-15: listing and viewing", () => {
 
   const wrong: ReadonlyArray<[string, unknown]> = [
     ...Object.keys(row).map((name): [string, unknown] => [name, undefined]),
+    ...["acquired_at", "renewed_at", "expires_at", "ttl_seconds", "fencing_token"].map((name): [string, unknown] => {
+      return [name, null]; // of a lock that is held
+    }),
     ["fencing_token", 2 ** 53],
     ["expires_at", "soon"],
   ];
