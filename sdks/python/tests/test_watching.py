@@ -14,10 +14,11 @@ import pytest
 
 from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership, VolcanoError
 from volcano_locks.events import BLOCK_BYTES_MAX, Event, EventReader, TooLongError
+from volcano_locks.hearing import SILENCE_SECONDS_MAX
 from volcano_locks.testing import Answers, DropBeforeSend, FakeLocks, FlakyTransport, ManualClock, Pass
 from volcano_locks.testing.clock import START
 from volcano_locks.views import LockView
-from volcano_locks.watching import SILENCE_SECONDS_MAX, Leadings
+from volcano_locks.watching import Leadings
 
 from .conftest import Face, in_a_fork, until
 

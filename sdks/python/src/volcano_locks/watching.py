@@ -8,7 +8,6 @@ Not promised: every change. Two that follow each other while the client is cut o
 what is told last is so.
 """
 
-import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -16,19 +15,16 @@ from datetime import datetime
 from typing import Any
 
 from volcano_locks.clock import Clock
-from volcano_locks.errors import TransportError, VolcanoError
-from volcano_locks.events import Event, EventReader, TooLongError
-from volcano_locks.flows import Request, expect, lock_path
+from volcano_locks.errors import VolcanoError
+from volcano_locks.flows import Request, lock_path
+from volcano_locks.hearing import body_of, heard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Answer, fencing_token_of, malformed, new_uuid, parse_date
+from volcano_locks.messages import fencing_token_of, new_uuid, parse_date
 from volcano_locks.rests import Rests, passes_by
-from volcano_locks.streams import Stream
-from volcano_locks.transport import Sender, late, perform
+from volcano_locks.transport import Sender, perform
 from volcano_locks.views import LockView
 
-SILENCE_SECONDS_MAX = 45.0
 STEADY_SECONDS = 10.0
-REFUSAL_BYTES_MAX = 65_536
 
 _BEGINS = frozenset({"acquired", "renewed"})
 _ENDS = frozenset({"released", "expired", "force_released"})
@@ -120,58 +116,16 @@ class Watch:
         """What is known after each event of one stream; ends with an error."""
         path = f"{lock_path(self._key)}/events"
         request = Request("GET", path, new_uuid(), self._flows.timeout_seconds, listens=True, last_id=self._last_id)
-        async with self._sender.listen(request) as stream:
-            await self._begun(request, stream)
-            reader = EventReader()
-            look = True
-            while True:
-                for event in await self._heard(request, stream, reader):
-                    look = look or event.kind == "reset"
-                    if look:
-                        self._leadings.looked(await self._look())
-                        look = False
-                    self._leadings.happened(event.kind, _body_of(event))
-                    self._last_id = event.id or self._last_id
-                    yield self._leadings.latest
+        look = True
+        async with aclosing(heard(request, self._sender, self._clock)) as events:
+            async for event in events:
+                look = look or event.kind == "reset"
+                if look:
+                    self._leadings.looked(await self._look())
+                    look = False
+                self._leadings.happened(event.kind, body_of(event))
+                self._last_id = event.id or self._last_id
+                yield self._leadings.latest
 
     async def _look(self) -> LockView:
         return await perform(self._flows.view(self._key, None), self._sender, self._clock)
-
-    async def _begun(self, request: Request, stream: Stream) -> None:
-        """Return if an event stream began, else raise what came instead."""
-        try:
-            answer = await self._clock.within(self._clock.now() + request.timeout_seconds, _answer_of(stream))
-        except TimeoutError:
-            raise late(request) from None
-        expect(request, answer, 200)
-        if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-            raise malformed(answer, "it is no event stream", request.request_id)
-
-    async def _heard(self, request: Request, stream: Stream, reader: EventReader) -> list[Event]:
-        try:
-            data = await self._clock.within(self._clock.now() + SILENCE_SECONDS_MAX, stream.read())
-            if data:
-                return reader.take(data)
-            told = "the event stream ended"
-        except TimeoutError:
-            told = f"the event stream was silent for {SILENCE_SECONDS_MAX:g} seconds"
-        except TooLongError as error:
-            told = str(error)
-        raise TransportError(f"{request.method} {request.path}: {told}", request_id=request.request_id)
-
-
-async def _answer_of(stream: Stream) -> Answer:
-    """The head; with what is told of it if it is a refusal."""
-    status, headers = await stream.head()
-    body = b""
-    while status != 200 and len(body) < REFUSAL_BYTES_MAX and (more := await stream.read()):
-        body += more
-    return Answer(status, headers, body)
-
-
-def _body_of(event: Event) -> dict[str, Any]:
-    try:
-        body = json.loads(event.data or "{}")
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
