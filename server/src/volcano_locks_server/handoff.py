@@ -4,7 +4,8 @@ The theory. A lock is handed on where it becomes free: in the very step that fre
 are one commit, nobody gets in between, and a waiter hears of its grant one commit after the release was asked for.
 When a batch is built, the waiters of its keys are written down (`Heads`). Each run of the step folds the commands
 over the records, and before and after each command those at the head of that key's line are served for as long as the
-lock is free (WAIT-4). A command that would find the lock free therefore finds that the first in line has it.
+lock is free (WAIT-4). A command that would find the lock free therefore finds that the first in line has it. Whoever is
+new in line is there from its own acquire on, so that it passes nobody whose command came before.
 
 The contract. A `Serving` is one run of a step: it changes nothing outside itself, so a store may run the step again.
 What it found is its report; whoever owns the lines acts on the report of the run that was committed. Where nothing is
@@ -67,20 +68,23 @@ class Head(NamedTuple):
 
 
 class Heads(NamedTuple):
-    """Who waits for one key, in order, and how many of them this batch may grant the lock to."""
+    """Who is in line for one key, in order, and to how many waiters this batch may grant the lock."""
 
     waiting: tuple[Head, ...]
     grants_max: int
 
 
 class Served(NamedTuple):
-    """What came of one waiter, at the store's time `at_ms`."""
+    """What came of one waiter, at the store's time `at_ms`. `untold`: it is a grant, and the token's bearer can know
+    nothing of that lease yet.
+    """
 
     key: RecordKey
     place: object
     owner_digest: bytes
     outcome: Granted | Refused
     at_ms: int
+    untold: bool
 
 
 class Deed(NamedTuple):
@@ -109,9 +113,12 @@ class LineReport(NamedTuple):
 
 @dataclass(slots=True)
 class Report:
-    """What a run did besides answering its commands. `granted`: how often each token was granted something."""
+    """What a run did besides answering its commands. `joined`: places that found the lock held and are in line now;
+    `granted`: how often each token was granted something.
+    """
 
     served: list[Served] = field(default_factory=list)
+    joined: list[object] = field(default_factory=list)
     lines: dict[RecordKey, LineReport] = field(default_factory=dict)
     granted: Counter[tuple[RecordKey, bytes]] = field(default_factory=Counter)
     deeds: list[Deed] = field(default_factory=list)
@@ -124,14 +131,15 @@ class Serving:
         self._waiting: Final = {key: deque(mine.waiting) for key, mine in heads.items()}
         self._maybe: Final = {key for key, mine in heads.items() if any(head.maybe for head in mine.waiting)}
         self._grants_left: Final = {key: mine.grants_max for key, mine in heads.items()}
+        self._in_line: Final = {id(head.place) for mine in heads.values() for head in mine.waiting}
         self._outcomes: Final[dict[int, Outcome]] = {}
         self._watched: Final = watched
         self._report: Final = Report()
 
     @property
     def grants(self) -> list[Served]:
-        """The grants of this run so far."""
-        return [one for one in self._report.served if isinstance(one.outcome, Granted)]
+        """The grants of this run so far that nobody knows of."""
+        return [one for one in self._report.served if one.untold]
 
     def report(self) -> Report:
         return self._report
@@ -158,29 +166,40 @@ class Serving:
     def _judged(
         self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
     ) -> tuple[LockRecord | None, Outcome | None]:
-        command, place = asked.command, asked.place
-        if isinstance(command, Acquire) and self._waiting.get(key) and not blocks_others(record, now_ms):
-            return record, HELD  # free for other nodes' waiters: nobody passes those who wait (WAIT-4, WAIT-10)
+        command = asked.command
         if isinstance(command, GiveBack) and self._report.granted[key, command.owner_digest]:
             return record, Released(None)  # its bearer came back in the meantime
-        after, outcome = decide(record, asked, now_ms)
+        if isinstance(command, Acquire) and not blocks_others(record, now_ms) and self._is_left(key, asked.place):
+            decided: tuple[LockRecord | None, Outcome | None] = record, HELD
+        else:
+            decided = decide(record, asked, now_ms)
+        _, outcome = decided
         if isinstance(outcome, Granted) and isinstance(command, Acquire | Renew):
             self._report.granted[key, command.owner_digest] += 1
-        if place is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
-            self._tell_joined(key, place, command, outcome, now_ms)
-        return after, outcome
+        if asked.place is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
+            self._judge_joined(key, asked.place, command, outcome, now_ms)
+        return decided
 
-    def _tell_joined(
+    def _is_left(self, key: RecordKey, place: object | None) -> bool:
+        """Whether a free lock is left to other nodes' waiters: nobody passes those who wait (WAIT-4, WAIT-10)."""
+        return bool(self._waiting.get(key)) or (place is not None and self._grants_left[key] <= 0)
+
+    def _judge_joined(
         self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int
     ) -> None:
-        """What a waiter's own acquire was answered at once: all but that the lock is held (WAIT-2)."""
+        """A waiter's own acquire takes its place in line, or is answered at once (WAIT-2)."""
+        waiting = self._waiting[key]
         if outcome is HELD:
+            self._report.joined.append(place)
+            if id(place) not in self._in_line:
+                self._in_line.add(id(place))
+                waiting.append(Head(place, command, maybe=False))
             return
-        waiting = self._waiting.get(key, ())
         for head in waiting:
             if head.place is place:
-                self._waiting[key].remove(head)
+                waiting.remove(head)
                 break
+        self._grants_left[key] -= isinstance(outcome, Granted)
         self._tell(key, place, command, outcome, now_ms)
 
     def _serve(self, key: RecordKey, waiting: deque[Head], record: LockRecord | None, now_ms: int) -> LockRecord | None:
@@ -202,9 +221,19 @@ class Serving:
             self._report.granted[key, head.acquire.owner_digest] += 1
         if self._watched:
             self._report.deeds.append(Deed(key, head.acquire, record, after, outcome, now_ms, head.place))
-        self._tell(key, head.place, head.acquire, outcome, now_ms)
+        self._tell(key, head.place, head.acquire, outcome, now_ms, maybe=head.maybe)
         return after
 
-    def _tell(self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int) -> None:
+    def _tell(
+        self,
+        key: RecordKey,
+        place: object,
+        command: Acquire,
+        outcome: Granted | Refused,
+        now_ms: int,
+        *,
+        maybe: bool = False,
+    ) -> None:
+        untold = isinstance(outcome, Granted) and (maybe or outcome.how != "repeated")
         self._outcomes[id(place)] = outcome
-        self._report.served.append(Served(key, place, command.owner_digest, outcome, now_ms))
+        self._report.served.append(Served(key, place, command.owner_digest, outcome, now_ms, untold))

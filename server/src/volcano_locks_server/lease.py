@@ -89,10 +89,13 @@ class ForceRelease:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Ends a lease whose grant reached nobody: the service's own word for a waiter that hung up (WAIT-5)."""
+    """Ends a lease whose grant at `granted_at_ms` reached nobody: the service's own word for a waiter that hung up
+    (WAIT-5).
+    """
 
     owner_digest: bytes
     fencing_token: int
+    granted_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,14 +268,14 @@ def force_release(record: LockRecord | None, _command: ForceRelease, now_ms: int
 
 
 def give_back(record: LockRecord | None, command: GiveBack, now_ms: int) -> Decision:
-    """WAIT-5: that very lease, and only if nobody has repeated or renewed it since it began. The token is not retired:
+    """WAIT-5: that very lease, and only if nobody has repeated or renewed it since. The token is not retired:
     its bearer may have lost no more than a connection, and may come back with it.
     """
     if (
         isinstance(record, Held)
         and compare_digest(record.owner_digest, command.owner_digest)
         and record.fencing_token == command.fencing_token
-        and record.renewed_at_ms == record.acquired_at_ms
+        and record.renewed_at_ms == command.granted_at_ms
     ):
         return Decision(Free(record.fencing_token, now_ms), Released(record))
     return Decision(record, Released(None))

@@ -45,17 +45,33 @@ Ask = Callable[[RecordKey, Asked], "asyncio.Future[Outcome | None]"]
 
 
 class Waited(NamedTuple):
-    """What came of a wait. `at_ms` is the store's time of a grant; `began_ms` is this node's, not later than that."""
+    """What came of a wait. For a grant: `at_ms` is the store's time of it, `began_ms` this node's and not later than
+    that, and `untold` whether it is to be given back if nobody is told.
+    """
 
     outcome: Granted | Refused
-    at_ms: int
-    began_ms: int
+    at_ms: int = 0
+    began_ms: int = 0
+    untold: bool = False
 
 
 class Place:
     """A waiter's place in a line. `answer` is that of the request that waits in it now, None while there is none."""
 
-    __slots__ = ("acquire", "answer", "asked", "in_flight", "judged", "key", "late", "maybe", "over", "shown", "timer")
+    __slots__ = (
+        "acquire",
+        "answer",
+        "asked",
+        "in_flight",
+        "in_line",
+        "judged",
+        "key",
+        "late",
+        "maybe",
+        "over",
+        "shown",
+        "timer",
+    )
 
     def __init__(self, key: RecordKey, acquire: Acquire) -> None:
         self.key: Final = key
@@ -63,11 +79,12 @@ class Place:
         self.answer: asyncio.Future[Waited] | None = None
         self.asked: asyncio.Future[Outcome | None] | None = None
         self.timer: Timer | None = None
+        self.in_line = False  # it was found waiting by a batch: from then on it has its turn
         self.judged = False  # by a batch, since this request came
         self.over = False  # its time: it is answered as soon as it is judged and in no batch
         self.in_flight = False  # in a batch that is being committed
         self.late = False  # in one that nobody waits for any more
-        self.maybe: Granted | None = None  # what a batch that failed may have granted
+        self.maybe: GiveBack | None = None  # what a batch that failed may have granted
         self.shown = False  # others were told that it waits
 
     def __repr__(self) -> str:
@@ -213,12 +230,12 @@ class Lines:
             if place.answer is None:
                 self._remove(place, "gave_up")
         elif answer.done() and answer.exception() is None:
-            self.give_back(place.key, place.acquire.owner_digest, answer.result().outcome)
+            self.give_back(place.key, place.acquire.owner_digest, answer.result())
 
-    def give_back(self, key: RecordKey, owner_digest: bytes, outcome: Outcome) -> None:
-        """If that was a grant, it is not going to be told to anybody."""
-        if isinstance(outcome, Granted):
-            self._owe(key, owner_digest, outcome.fencing_token)
+    def give_back(self, key: RecordKey, owner_digest: bytes, waited: Waited) -> None:
+        """What was granted is not going to be told to anybody."""
+        if waited.untold and isinstance(waited.outcome, Granted):
+            self._owe(key, GiveBack(owner_digest, waited.outcome.fencing_token, waited.at_ms))
 
     def withdraw(self, key: RecordKey, owner_digest: bytes) -> None:
         """A release came with a token that may be in line: it waits no more (WAIT-5)."""
@@ -276,7 +293,7 @@ class Lines:
             grants_max = HANDOFFS_IN_A_ROW_MAX - (self._in_a_row[key].grants if key in self._in_a_row else 0)
         waiting = []
         for place in line.places.values():
-            if place.answer is not None and not place.answer.done():
+            if place.in_line and place.answer is not None and not place.answer.done():
                 place.in_flight = True
                 waiting.append(Head(place, place.acquire, place.maybe is not None))
         return Heads(tuple(waiting), grants_max)
@@ -291,6 +308,9 @@ class Lines:
         for place in turn.places:
             place.in_flight = place.late = False
             place.judged = True
+        joined = [place for place in report.joined if isinstance(place, Place)]
+        for place in joined:
+            place.judged = place.in_line = True
         for key, now in report.lines.items():
             self._count_in_a_row(key, report, now.fencing_token)
             line = self._lines.get(key)
@@ -302,7 +322,7 @@ class Lines:
                 self._arm(key, line, turn.began_ms + now.free_in_ms)
             elif now.left and not line.yielding:
                 self._leave_to_others(key, line)
-        for place in turn.places:
+        for place in (*turn.places, *joined):
             self._still_waits(place)
         if self.on_deeds is not None and report.deeds:
             self.on_deeds(report.deeds)
@@ -323,10 +343,11 @@ class Lines:
             place, outcome = served.place, served.outcome
             assert isinstance(place, Place)
             assert isinstance(outcome, Granted)
+            granted = GiveBack(served.owner_digest, outcome.fencing_token, served.at_ms)
             if place.answer is not None:
-                place.maybe = outcome
+                place.maybe = granted
             else:
-                self._owe(served.key, served.owner_digest, outcome.fencing_token)
+                self._owe(served.key, granted)
         for place in turn.places:
             place.in_flight = place.late = False
         for key in turn.keys:
@@ -352,7 +373,7 @@ class Lines:
     def _hand_over(self, served: Served, report: Report, began_ms: int) -> None:
         place, outcome = served.place, served.outcome
         assert isinstance(place, Place)
-        waited = Waited(outcome, served.at_ms, began_ms)
+        waited = Waited(outcome, served.at_ms, began_ms, served.untold)
         if place.answer is not None and place.answer.done():  # its request was cancelled this moment
             self._detach(place)
             self._remove(place, "gave_up")
@@ -366,7 +387,7 @@ class Lines:
         elif isinstance(outcome, Refused):
             self._remove(place, "refused")
         elif report.granted[served.key, served.owner_digest] < 2:
-            self._owe(served.key, served.owner_digest, outcome.fencing_token)
+            self.give_back(served.key, served.owner_digest, waited)
 
     def _count_in_a_row(self, key: RecordKey, report: Report, fencing_token: int) -> None:
         """How often this node's waiters got the lock since another node's had it; no matter if none waits there."""
@@ -448,7 +469,7 @@ class Lines:
         assert answer is not None
         self._detach(place)
         if not answer.done():
-            answer.set_result(answered if isinstance(answered, Waited) else Waited(answered, 0, 0))
+            answer.set_result(answered if isinstance(answered, Waited) else Waited(answered))
 
     def _fail(self, place: Place, error: StoreUnavailableError) -> None:
         answer = place.answer
@@ -469,6 +490,7 @@ class Lines:
     def _keep(self, place: Place) -> None:
         """Keep a place without a request, for a while; what it may have been granted is given back."""
         self._give_back_maybe(place)
+        place.in_line = True
         if self._stopped:
             self._remove(place, "gave_up")
         else:
@@ -548,14 +570,14 @@ class Lines:
 
     def _give_back_maybe(self, place: Place) -> None:
         if place.maybe is not None:
-            self._owe(place.key, place.acquire.owner_digest, place.maybe.fencing_token)
+            self._owe(place.key, place.maybe)
             place.maybe = None
 
-    def _owe(self, key: RecordKey, owner_digest: bytes, fencing_token: int) -> None:
-        before = self._owed.pop((key, owner_digest), None)
+    def _owe(self, key: RecordKey, command: GiveBack) -> None:
+        before = self._owed.pop((key, command.owner_digest), None)
         if before is not None:
             before.forget()
-        owed = self._owed[key, owner_digest] = _Owed(key, GiveBack(owner_digest, fencing_token))
+        owed = self._owed[key, command.owner_digest] = _Owed(key, command)
         self._pay(owed)
 
     def _pay(self, owed: _Owed) -> None:

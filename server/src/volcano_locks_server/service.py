@@ -19,7 +19,7 @@ from .errors import Code, LockError, StoreUnavailableError
 from .handoff import Asked, decide
 from .lease import Acquire, Command, Outcome, Release, Renew
 from .limits import LockKey
-from .lines import LOOK_SECONDS_MAX, Lines
+from .lines import LOOK_SECONDS_MAX, Lines, Waited
 from .quota import Admission, Verdict
 from .store import LockStore, QuotaStore, RecordKey, Signals
 from .telling import hub_of
@@ -112,7 +112,7 @@ class LockService:
         if wait_ms and isinstance(command, Acquire):
             waited = await self.wait_admitted(RecordKey(project_id, key), command, wait_ms, admission)
             assert waited is not None, "only a hang-up gets no answer"
-            return Reply(waited, admission)
+            return Reply(waited.outcome if isinstance(waited, Waited) else waited, admission)
         return Reply(await self.perform_admitted(project_id, key, command, admission), admission)
 
     async def perform_admitted(
@@ -143,7 +143,7 @@ class LockService:
         wait_ms: int,
         admission: Admission,
         gone: "asyncio.Future[None] | None" = None,
-    ) -> Outcome | Denied | None:
+    ) -> Waited | Denied | None:
         """`perform_admitted` for an acquire that waits (WAIT-1 to WAIT-9). Once `gone` is done, nobody waits for the
         answer: then it is None, and nothing was granted. Cancelling does the same.
         """

@@ -9,14 +9,14 @@ import asyncio
 
 from .clock import Clock
 from .errors import StoreUnavailableError
-from .lease import MARGIN_MS, Acquire, Granted, Outcome
+from .lease import MARGIN_MS, Acquire, Granted
 from .lines import Lines, Waited
 from .store import RecordKey
 
 
 async def wait_in_line(
     lines: Lines, key: RecordKey, acquire: Acquire, wait_ms: int, gone: "asyncio.Future[None] | None"
-) -> Outcome | None:
+) -> Waited | None:
     """What came of an acquire that may wait for `wait_ms`; None once `gone` is done.
 
     Raises LockError `too_many_waiters`, and StoreUnavailableError where it is not known whether it was granted.
@@ -42,12 +42,12 @@ async def wait_in_line(
         if gone is not None:
             gone.remove_done_callback(leave)
     if gone is not None and gone.done():
-        lines.give_back(key, acquire.owner_digest, waited.outcome)
+        lines.give_back(key, acquire.owner_digest, waited)
         return None
     if _too_old(waited, lines.clock):
-        lines.give_back(key, acquire.owner_digest, waited.outcome)
+        lines.give_back(key, acquire.owner_digest, waited)
         raise StoreUnavailableError("grant_late", "the grant took so long that its lease was almost over")
-    return waited.outcome
+    return waited
 
 
 def _too_old(waited: Waited, clock: Clock) -> bool:

@@ -202,21 +202,23 @@ class LockRoutes:
         gone = asyncio.create_task(hang_up(request.receive), name="hang-up")
         gone.add_done_callback(_heard)
         try:
-            outcome = await self._service.wait_admitted(key, command, request.wait_ms, admission, gone)
+            waited = await self._service.wait_admitted(key, command, request.wait_ms, admission, gone)
         finally:
             gone.cancel()
-        if outcome is None:
+        if waited is None:
             self._metrics.waited("gave_up", 0.0)
             raise ClientGoneError
-        if isinstance(outcome, Granted):
+        if isinstance(waited, Denied):
+            return waited
+        if isinstance(waited.outcome, Granted):
             authorization = request.found.get(_AUTHORIZATION)
             try:
                 if self._access.caller_now(authorization) is None:
                     await self._access.caller(authorization)
             except BaseException:
-                self._service.lines.give_back(key, command.owner_digest, outcome)
+                self._service.lines.give_back(key, command.owner_digest, waited)
                 raise
-        return outcome
+        return waited.outcome
 
     async def _looked_up(self, operation: Operation, request: _Request, caller: Caller) -> Listed | Stream | None:
         """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""
