@@ -32,6 +32,18 @@ module VolcanoLocks
       raise ArgumentError, "ttl must be from #{TTL_SECONDS_MIN} to #{TTL_SECONDS_MAX} seconds, got #{ttl}"
     end
 
+    # @return [Float] `seconds`, nil being 0, if it is a number from 0 to `max`
+    def checked_seconds(name, seconds, max: Float::INFINITY)
+      return 0.0 if seconds.nil?
+      unless seconds.is_a?(Integer) || seconds.is_a?(Float) || seconds.is_a?(Rational)
+        raise TypeError, "#{name} must be a number of seconds, got #{seconds.class}"
+      end
+      return seconds.to_f if seconds >= 0 && seconds <= max
+
+      limit = max == Float::INFINITY ? "at least 0 seconds (Float::INFINITY: for ever)" : "from 0 to #{max} seconds"
+      raise ArgumentError, "#{name} must be #{limit}, got #{seconds}"
+    end
+
     # @return [String] `value` in lower case if it is a UUID; the error does not show it (SDK-8)
     def checked_uuid(name, value)
       raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)

@@ -12,14 +12,24 @@ module VolcanoLocks
   # - the body succeeded and owned the lock throughout, but the release was not confirmed: the block succeeds. Its work
   #   was protected, and to report it as failed would invite doing it twice; the lock frees itself at its expiry. The
   #   failure is kept in `guard.release_error` and logged.
+  #
+  # A block that is to hold on (SDK-12) and is left before that time renews once, to the rest, in the place of the
+  # release, whose errors that renewal has.
   class Block
     RELEASE_SECONDS_MAX = 5.0
     RELEASE_LOST_SECONDS_MAX = 1.0
+    RENEWAL_END_SECONDS_MAX = 1.0
 
     # @return [LockGuard] for the body, once entered
     attr_reader :guard
+    # @return [LockOwnershipLostError, nil] the loss that was found by the time the block had been left
+    attr_reader :loss
 
-    def initialize(flows, keeper, clock, acquisition)
+    # `hold_seconds`: how long after the entering the lock is held at least.
+    def initialize(flows, keeper, clock, acquisition, hold_seconds)
+      @hold_seconds = hold_seconds
+      @held_until = 0.0
+      @loss = nil
       @flows = flows
       @keeper = keeper
       @clock = clock
@@ -31,11 +41,13 @@ module VolcanoLocks
     # Acquire, then have it renewed. Raises, and there is nothing to keep, when the lock cannot be had (case 18).
     def enter
       lease = @acquisition.run
+      @held_until = @clock.now + @hold_seconds
       hold = Hold.new(lease, @clock, @flows.timeout_seconds, Random.rand)
       @guard = LockGuard.new(hold)
       # A block that is forgotten rather than left (in a fiber that nobody resumes) must not be renewed for ever.
       ObjectSpace.define_finalizer(@guard, Block.forgetting(hold))
       @hold = hold
+      @acquisition.taken
       @keeper.add(hold)
     end
 
@@ -46,10 +58,11 @@ module VolcanoLocks
     def leave(error, aborting: false)
       return @acquisition.give_up(error) unless @hold
 
-      loss = stop_and_release
-      raise loss if loss && error.nil? && !aborting
+      @acquisition.taken
+      @loss = stop_and_let_go
+      raise @loss if @loss && error.nil? && !aborting
 
-      [loss, @guard.release_error].compact.each { |other| Errors.attach(error, other) } if error
+      [@loss, @guard.release_error].compact.each { |other| Errors.attach(error, other) } if error
     end
 
     # A proc that does not know the guard, which it would keep alive.
@@ -59,18 +72,19 @@ module VolcanoLocks
 
     private
 
-    def stop_and_release
+    def stop_and_let_go
       @hold.leave
-      @keeper.remove(@hold)
+      # A renewal under way that landed after the last one would cut the holding on short.
+      @keeper.remove(@hold, seconds_to_hold.positive? ? RENEWAL_END_SECONDS_MAX : 0.0)
       loss = @hold.loss
       # Told lost by the server, or somebody else's process: there is nothing of ours to release.
       return loss if @hold.forked? || loss&.status
 
-      release(loss)
+      let_go(loss)
     end
 
-    def release(loss)
-      @flows.release(@hold.lease, nil, until_: release_until(loss))
+    def let_go(loss)
+      loss.nil? && seconds_to_hold.positive? ? hold_on : @flows.release(@hold.lease, nil, until_: release_until(loss))
       loss
     rescue LockOwnershipLostError => e
       loss || e
@@ -78,6 +92,16 @@ module VolcanoLocks
       @guard.release_error = e
       VolcanoLocks.logger&.warn(not_released(e)) unless loss
       loss
+    end
+
+    # What a sum of fractions added below a microsecond is no second more.
+    def hold_on
+      ttl_seconds = [seconds_to_hold.round(6).ceil, Arguments::TTL_SECONDS_MIN].max
+      @flows.renew_until(@hold.lease, ttl_seconds, release_until(nil), to_the_end: true)
+    end
+
+    def seconds_to_hold
+      @held_until - @clock.now
     end
 
     def release_until(loss)
@@ -88,7 +112,7 @@ module VolcanoLocks
     end
 
     def not_released(error)
-      "lock #{@hold.lease.key} was not released and frees itself at its expiry: #{error.message}"
+      "lock #{@hold.lease.key} was not released or held on to, and frees itself at its expiry: #{error.message}"
     end
   end
 end

@@ -63,18 +63,22 @@ module VolcanoLocks
 
     # A lease of `ttl` seconds. The same `token` again gives the same lease.
     #
+    # With `wait`, it stands in the lock's line for so long, over lost connections and restarts of the server, with one
+    # token (SDK-11).
+    #
     # Interrupted (`Timeout.timeout`, `Thread#raise`), or failed in a way that leaves the outcome unknown, it sends a
-    # release before it raises. Between its return and your assignment an interrupt can still lose the lease;
-    # `with_lock` has no such gap.
+    # release, which gives back the place too, before it raises. Between its return and your assignment an interrupt can
+    # still lose the lease; `with_lock` has no such gap.
     #
     # @param key [String]
     # @param ttl [Integer] 5 to 7,776,000
+    # @param wait [Numeric, nil] how many seconds to wait for the lock; `Float::INFINITY` for ever
     # @param token [String, nil] an owner token of your own, a UUID, to recover an uncertain acquire
     # @param request_id [String, nil] a UUID
     # @return [Lease]
-    # @raise [LockHeldError] when somebody else has the lock
-    def acquire(key, ttl:, token: nil, request_id: nil)
-      acquisition = @flows.acquisition(key, ttl, token, request_id)
+    # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
+    def acquire(key, ttl:, wait: nil, token: nil, request_id: nil)
+      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
       error = nil
       begin
         lease = acquisition.run
@@ -123,28 +127,18 @@ module VolcanoLocks
     # `guard.raise_if_lost!`, before what must not be done twice. Once the block is being left the guard counts as lost,
     # for a thread that outlives it.
     #
+    # @param wait [Numeric, nil] how many seconds to wait for the lock, as for `acquire`
+    # @param hold_at_least [Numeric, nil] seconds from the entering: a block that is left sooner does not release, but
+    #   leaves the lock to expire then (SDK-12)
     # @yieldparam guard [LockGuard]
     # @return [Object] what the block returns
-    # @raise [LockHeldError] when somebody else has the lock
+    # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
     # @raise [LockOwnershipLostError] when the block succeeded but its ownership was lost
-    def with_lock(key, ttl:, token: nil)
-      raise ArgumentError, "with_lock needs a block" unless block_given?
+    def with_lock(key, ttl:, wait: nil, hold_at_least: nil, token: nil, &body)
+      raise ArgumentError, "with_lock needs a block" unless body
 
-      block = Block.new(@flows, @keeper, @clock, @flows.acquisition(key, ttl, token, nil))
-      error = nil
-      # What has to be undone is noted in `block` before it is done, so an interrupt may hit anywhere in here; only the
-      # way out is shielded. Nothing shields the body: the caller's own `Thread.handle_interrupt` keeps its meaning.
-      begin
-        block.enter
-        yield block.guard
-      rescue Exception => e # rubocop:disable Lint/RescueException
-        error = e
-        raise
-      ensure
-        Thread.handle_interrupt(Object => :never) do
-          block.leave(error, aborting: Thread.current.status == "aborting")
-        end
-      end
+      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token)
+      in_block(new_block(acquisition, checked_hold(hold_at_least)), &body)
     end
 
     # @api private
@@ -156,6 +150,33 @@ module VolcanoLocks
     # @return [String]
     def inspect
       "#<#{self.class} #{@api_url}>"
+    end
+
+    private
+
+    def checked_hold(hold_at_least)
+      Arguments.checked_seconds("hold_at_least", hold_at_least, max: Arguments::TTL_SECONDS_MAX)
+    end
+
+    def new_block(acquisition, hold_seconds = 0.0)
+      Block.new(@flows, @keeper, @clock, acquisition, hold_seconds)
+    end
+
+    # What has to be undone is noted in `block` before it is done, so an interrupt may hit anywhere in here; only the
+    # way out is shielded. Nothing shields the body: the caller's own `Thread.handle_interrupt` keeps its meaning.
+    def in_block(block)
+      error = nil
+      begin
+        block.enter
+        yield block.guard
+      rescue Exception => e # rubocop:disable Lint/RescueException
+        error = e
+        raise
+      ensure
+        Thread.handle_interrupt(Object => :never) do
+          block.leave(error, aborting: Thread.current.status == "aborting")
+        end
+      end
     end
   end
 end

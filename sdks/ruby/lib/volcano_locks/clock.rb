@@ -53,6 +53,38 @@ module VolcanoLocks
     end
   end
 
+  # A caller's thread while it is inside something that waits, as a clock sees it.
+  class Attendance
+    # @return [Thread]
+    attr_reader :thread
+
+    def initialize
+      @thread = Thread.current
+      @over = false
+    end
+
+    # @return [Boolean] whether it has come out again
+    def over?
+      @over
+    end
+
+    # It has.
+    def end
+      @over = true
+    end
+
+    # What the block returns; until then this thread attends.
+    def self.during(clock)
+      attendance = new
+      begin
+        clock.watch(attendance)
+        yield
+      ensure
+        attendance.end
+      end
+    end
+  end
+
   # The real clock.
   class SystemClock
     # Timers stand still in suspend; waiting in naps notices the end of a suspend soon enough (SDK-7: and no wait,

@@ -8,25 +8,33 @@ module VolcanoLocks
   class Courier
     USER_AGENT = "volcano-locks-ruby/#{VERSION}".freeze
     HIDDEN = "[hidden]"
+    STOP_LOOK_SECONDS = 0.2
+    CLOSING_SECONDS_MAX = 4.0
+
+    # @return [UnderWay] what `close` waits for
+    attr_reader :under_way
 
     def initialize(config, clock, transport)
       @config = config
       @clock = clock
       @transport = transport
-      @workers = Workers.new(transport)
+      @workers = Workers.new(transport, Workers::THREADS_MAX)
+      # Those that wait have threads of their own: a thousand of them must not keep one renewal waiting.
+      @long_workers = Workers.new(transport, Workers::LONG_THREADS_MAX)
+      @under_way = UnderWay.new
+      @closing = Signal.new
     end
 
     # Send a request and wait for its answer. An interrupt of this thread drops the request, unless it is to be carried
-    # `to_the_end`.
+    # `to_the_end`. So does a `stop` that says yes, which raises {Stopped}.
     #
     # @return [Answer]
     # @raise [TransportError] when none came in time
-    def ask(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, to_the_end: false)
-      call = send_off(verb, path, request_id: request_id, timeout_seconds: timeout_seconds, token: token,
-                                  ttl_seconds: ttl_seconds, to_the_end: to_the_end)
+    def ask(verb, path, to_the_end: false, stop: nil, **options)
+      call = send_off(verb, path, to_the_end: to_the_end, **options)
       over = false
       begin
-        @clock.wait(call.until, call.signal) until call.done? || call.late?
+        wait_until(call.until, call.signal, stop) until call.done? || call.late?
         over = true
       ensure
         # A call that is late is dropped in any case, and one that is done has nothing left to drop.
@@ -38,18 +46,31 @@ module VolcanoLocks
     # Send a request without waiting. The block is told, in another thread, that it is over; `drop` it when it is late.
     #
     # @return [Call]
-    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, to_the_end: false,
-                 &on_over)
+    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
+                 to_the_end: false, &on_over)
       if timeout_seconds <= 0
         raise TransportError.new("no time left to ask", request_sent: false, request_id: request_id)
       end
 
       until_ = @clock.now + timeout_seconds
-      request = request_for(verb, path, request_id, timeout_seconds, token, ttl_seconds)
+      body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
+      request = request_for(verb, path, request_id, timeout_seconds, token: token, body: body)
       call = Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over)
       @clock.watch(call)
-      @workers.submit(call)
+      (wait_seconds ? @long_workers : @workers).submit(call)
       call
+    end
+
+    # Rest between two requests of something that goes on. The client's closing ends it, and so does `stop`.
+    def rest(seconds, stop: nil)
+      until_ = @clock.now + seconds
+      wait_until(until_, @closing, stop) until closing? || @clock.now >= until_
+      raise VolcanoError, Workers::CLOSED if closing?
+    end
+
+    # @return [Boolean] whether the client is closed, or about to be
+    def closing?
+      @closing.set?
     end
 
     # @return [Answer] of a call that is done or late
@@ -65,15 +86,32 @@ module VolcanoLocks
       end
     end
 
-    # End the threads and the connections.
+    # End the threads and the connections. Requests under way are cut short, but for those that go to the end; what was
+    # given up by that is given back first. All of this is bounded in real time. Idempotent.
     def close
-      @workers.close
+      @closing.set
+      give_up = real_seconds + CLOSING_SECONDS_MAX
+      both = [@workers, @long_workers]
+      both.each(&:end_what_can_be_cut_short)
+      @under_way.wait(give_up - real_seconds)
+      both.each { |workers| workers.close(give_up - real_seconds) }
       @transport.close if @transport.respond_to?(:close)
     end
 
     private
 
-    def request_for(verb, path, request_id, timeout_seconds, token, ttl_seconds)
+    def wait_until(until_, signal, stop)
+      return @clock.wait(until_, signal) if stop.nil?
+      raise Stopped, "told to stop" if stop.call
+
+      @clock.wait([until_, @clock.now + STOP_LOOK_SECONDS].min, signal)
+    end
+
+    def real_seconds
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+
+    def request_for(verb, path, request_id, timeout_seconds, token:, body:)
       headers = {
         "Authorization" => "Bearer #{@config.service_key}",
         "Accept" => "application/json",
@@ -83,9 +121,9 @@ module VolcanoLocks
         "X-Volcano-Lock-Holder" => @config.holder_label
       }
       headers["X-Volcano-Lock-Token"] = token if token
-      headers["Content-Type"] = "application/json" if ttl_seconds
-      body = ttl_seconds ? JSON.generate({ ttl_seconds: ttl_seconds }) : nil
-      Request.new(verb: verb, path: path, headers: headers, body: body, timeout_seconds: timeout_seconds)
+      headers["Content-Type"] = "application/json" unless body.empty?
+      Request.new(verb: verb, path: path, headers: headers, timeout_seconds: timeout_seconds,
+                  body: body.empty? ? nil : JSON.generate(body))
     end
 
     def without_secrets(answer, request)

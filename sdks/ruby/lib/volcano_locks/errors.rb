@@ -71,6 +71,9 @@ module VolcanoLocks
   # A grant that came after the time it granted.
   class LateAnswerError < TransportError; end
 
+  # The client was closed in the midst of a request, which may have been served.
+  class CutShortError < VolcanoError; end
+
   # From the code and status of a refusal to the class it is raised as, and errors attached to another.
   module Errors
     BY_CONFLICT = { LOCK_HELD => LockHeldError, LOCK_OWNERSHIP_LOST => LockOwnershipLostError }.freeze

@@ -22,15 +22,18 @@ module VolcanoLocks
       @timeout_seconds = timeout_seconds
     end
 
-    # @return [Acquisition] one that has not begun
-    def acquisition(key, ttl, token, request_id)
-      Acquisition.new(
-        self, @courier, @clock,
+    # @return [Acquisition] one that has not begun; with a `wait`, a {Wait}
+    def acquisition(key, ttl, token: nil, request_id: nil, wait: nil, stop: nil)
+      wait_seconds = Arguments.checked_seconds("wait", wait)
+      options = {
         key: Arguments.checked_key(key),
         token: token.nil? ? Arguments.new_uuid : Arguments.checked_uuid("token", token),
         ttl_seconds: Arguments.checked_ttl(ttl),
         request_id: Arguments.request_id_or_new(request_id)
-      )
+      }
+      return Acquisition.new(self, @courier, @clock, **options) if wait_seconds.zero?
+
+      Wait.new(self, @courier, @clock, wait_seconds: wait_seconds, stop: stop, **options)
     end
 
     # @return [Lease] the same lease with a new expiry; it keeps its fencing token and its owner token
@@ -42,6 +45,15 @@ module VolcanoLocks
       alive = lease.deadline && lease.deadline > @clock.now
       until_ = alive ? lease.deadline : Float::INFINITY
       retried(until_) { Renewal.new(self, @courier, @clock, lease, ttl_seconds, id, left(until_)).wait }
+    end
+
+    # @return [Lease] renewed to `ttl_seconds`, if that can be had before `until_`; if it is to be carried `to_the_end`,
+    #   closing the client does not cut it short
+    def renew_until(lease, ttl_seconds, until_, to_the_end: false)
+      id = Arguments.new_uuid
+      retried(until_) do
+        Renewal.new(self, @courier, @clock, lease, ttl_seconds, id, left(until_)).wait(to_the_end: to_the_end)
+      end
     end
 
     # @return [Renewal] one of the background: it is sent once, and nobody waits for it
@@ -94,14 +106,17 @@ module VolcanoLocks
     end
 
     # @return [Lease] what an answer granted, counted from before its request was sent (SDK-4)
-    # @raise [LateAnswerError] when it came after the time it granted (case 14)
     def granted(answer, status, key:, token:, ttl_seconds:, deadline:, request_id:)
-      lease = Messages.lease_from(expect(answer, status, request_id), key: key, token: token,
-                                                                      ttl_seconds: ttl_seconds, deadline: deadline,
-                                                                      request_id: request_id)
-      return lease if @clock.now < deadline
+      Messages.lease_from(expect(answer, status, request_id), key: key, token: token, ttl_seconds: ttl_seconds,
+                                                              deadline: deadline, request_id: request_id)
+    end
 
-      late = "the lease of #{key.inspect} had run out before the answer that granted it came"
+    # @return [Lease] the lease
+    # @raise [LateAnswerError] when it came after the time it granted (case 14)
+    def in_time(lease, request_id)
+      return lease if @clock.now < lease.deadline
+
+      late = "the lease of #{lease.key.inspect} had run out before the answer that granted it came"
       raise LateAnswerError.new(late, request_id: request_id)
     end
 
@@ -148,7 +163,7 @@ module VolcanoLocks
     def self.may_have_been_served?(error)
       return error.request_sent? if error.is_a?(TransportError)
 
-      error.is_a?(ServerError) || error.status == 408
+      error.is_a?(ServerError) || error.is_a?(CutShortError) || error.status == 408
     end
 
     # Seconds: a broken connection is tried anew at once; a server that asks for time gets some.
@@ -165,74 +180,6 @@ module VolcanoLocks
     end
   end
 
-  # One acquire, with a memory of what may have come of it.
-  #
-  # What might be held is noted before each send, not after its answer: so whatever ends the caller, wherever it hits,
-  # `give_up` knows whether there is something to give back (case 37).
-  #
-  # Not promised: that the release of `give_up` arrives. Until it does the lock may stay held for one TTL; acquiring
-  # again with the same `token` then gives the same lease.
-  class Acquisition
-    def initialize(flows, courier, clock, key:, token:, ttl_seconds:, request_id:)
-      @flows = flows
-      @courier = courier
-      @clock = clock
-      @key = key
-      @token = token
-      @ttl_seconds = ttl_seconds
-      @request_id = request_id
-      @pid = Process.pid
-      @uncertain = false
-      @taken = false
-    end
-
-    # @return [Lease] whose deadline is the time before its request plus its TTL
-    def run
-      timeout_seconds = [@flows.timeout_seconds, @ttl_seconds.to_f].min
-      @flows.retried { attempt(timeout_seconds) }
-    end
-
-    # The caller has the lease: there is nothing to give back any more.
-    def taken
-      @taken = true
-    end
-
-    # Release what may have been acquired without the caller knowing of it (SDK-2). `error` is what the caller will be
-    # told; a failure is attached to it. Does nothing where nothing can be held.
-    def give_up(error)
-      return if @taken || !@uncertain || Process.pid != @pid
-
-      @taken = true
-      id = Arguments.new_uuid
-      answer = @courier.ask("DELETE", Flows.lease_path(@key), request_id: id, token: @token, to_the_end: true,
-                                                              timeout_seconds: Flows::GIVE_UP_SECONDS_MAX)
-      @flows.expect(answer, 204, id)
-    rescue VolcanoError => e
-      Errors.attach(error, e) if error
-    end
-
-    private
-
-    def attempt(timeout_seconds)
-      uncertain_before = @uncertain
-      deadline = @clock.now + @ttl_seconds
-      @uncertain = true
-      begin
-        answer = @courier.ask("POST", Flows.lease_path(@key), request_id: @request_id, token: @token,
-                                                              ttl_seconds: @ttl_seconds,
-                                                              timeout_seconds: timeout_seconds)
-        @flows.granted(answer, 201, key: @key, token: @token, ttl_seconds: @ttl_seconds, deadline: deadline,
-                                    request_id: @request_id)
-      rescue VolcanoError => e
-        @uncertain = uncertain_before || Flows.may_have_been_served?(e)
-        # What was granted by now would be over by now: another try has nothing to find (case 14).
-        raise e unless e.is_a?(TransportError) && @uncertain && @clock.now >= deadline
-
-        raise LateAnswerError.new(e.message, request_id: @request_id), cause: nil
-      end
-    end
-  end
-
   # One renewal, sent once.
   class Renewal
     def initialize(flows, courier, clock, lease, ttl_seconds, request_id, timeout_seconds)
@@ -246,8 +193,8 @@ module VolcanoLocks
     end
 
     # @return [Lease] send it, and wait
-    def wait
-      granted(@courier.ask("PATCH", Flows.lease_path(@lease.key), **options))
+    def wait(to_the_end: false)
+      granted(@courier.ask("PATCH", Flows.lease_path(@lease.key), to_the_end: to_the_end, **options))
     end
 
     # Send it. The block is told, in another thread, that it is over.
@@ -277,6 +224,12 @@ module VolcanoLocks
       @call.drop
     end
 
+    # Let it come to its end, for at most `seconds` of real time; then drop it.
+    def end_within(seconds)
+      @call.signal.sleep(seconds) { false } unless @call.done?
+      drop
+    end
+
     private
 
     def options
@@ -284,8 +237,9 @@ module VolcanoLocks
     end
 
     def granted(answer)
-      @flows.granted(answer, 200, key: @lease.key, token: @lease.token, ttl_seconds: @ttl_seconds,
-                                  deadline: @deadline, request_id: @request_id)
+      lease = @flows.granted(answer, 200, key: @lease.key, token: @lease.token, ttl_seconds: @ttl_seconds,
+                                          deadline: @deadline, request_id: @request_id)
+      @flows.in_time(lease, @request_id)
     end
   end
 end

@@ -34,13 +34,13 @@ module VolcanoLocks
       @clock.now + ERROR_PAUSE_SECONDS
     end
 
-    # Renew no more; a renewal under way is dropped.
-    def stop
-      @mutex.synchronize do
+    # Renew no more; a renewal under way is given so many seconds of real time to end by itself, then dropped.
+    def stop(patience_seconds = 0.0)
+      renewal = @mutex.synchronize do
         @stopped = true
-        @renewal&.drop
-        @renewal = nil
+        @renewal.tap { @renewal = nil }
       end
+      patience_seconds.positive? ? renewal&.end_within(patience_seconds) : renewal&.drop
     end
 
     private
@@ -99,14 +99,14 @@ module VolcanoLocks
       end
     end
 
-    # Keep it no more: no renewal is begun or believed after this. Harmless when repeated.
-    def remove(hold)
+    # Keep it no more: no renewal is begun or believed after this. Harmless when repeated. See {Beat#stop}.
+    def remove(hold, patience_seconds = 0.0)
       after_fork
       beat = @mutex.synchronize do
         index = @beats.index { |one| one.hold.equal?(hold) }
         index && @beats.delete_at(index)
       end
-      beat&.stop
+      beat&.stop(patience_seconds)
     end
 
     # Keep nothing any more.

@@ -23,5 +23,6 @@ module VolcanoLocks
 end
 
 require_relative "testing/clock"
+require_relative "testing/lock"
 require_relative "testing/fake"
 require_relative "testing/flaky"

@@ -123,12 +123,14 @@ module VolcanoLocks
   # A forked child finds none of its parent's and starts its own.
   class Workers
     THREADS_MAX = 64
+    LONG_THREADS_MAX = 1000
     IDLE_SECONDS_MAX = 30.0
-    CLOSING_SECONDS_MAX = 4.0
     CLOSED = "this client is closed"
 
-    def initialize(transport)
+    def initialize(transport, threads_max)
       @transport = transport
+      @threads_max = threads_max
+      @closing = false
       @closed = false
       begin_here
     end
@@ -139,29 +141,39 @@ module VolcanoLocks
 
       after_fork
       @mutex.synchronize do
-        raise VolcanoError, CLOSED if @closed
-
+        refuse_if_closed(call)
         @queue << call
-        start if @idle < @queue.length && @count < THREADS_MAX
+        start if @idle < @queue.length && @count < @threads_max
         @added.signal
       end
     end
 
-    # End every thread. Calls that go to the end are waited for, a while of real time; the others end without an answer.
-    # Idempotent.
-    def close
+    # Take no more calls but those that go to the end, and end the others.
+    def end_what_can_be_cut_short
       after_fork
-      leaving = @mutex.synchronize do
-        @closed = true
-        (@queue + @running).select(&:to_the_end?)
+      calls = @mutex.synchronize do
+        @closing = true
+        cut = @queue.reject(&:to_the_end?)
+        @queue -= cut
+        cut + @running.reject(&:to_the_end?)
       end
-      give_up = real_seconds + CLOSING_SECONDS_MAX
+      calls.each { |call| cut_short(call) }
+    end
+
+    # End every thread. Calls that go to the end are waited for, for so many seconds of real time; what is left then
+    # ends without an answer. Idempotent.
+    def close(seconds)
+      after_fork
+      end_what_can_be_cut_short
+      leaving = @mutex.synchronize { @queue + @running }
+      give_up = real_seconds + seconds
       leaving.each { |call| wait_for(call, give_up) }
       calls = @mutex.synchronize do
+        @closed = true
         @added.broadcast
         @queue.slice!(0..) + @running
       end
-      calls.each { |call| call.drop(VolcanoError.new(CLOSED, request_id: call.request.request_id)) }
+      calls.each { |call| cut_short(call) }
     end
 
     private
@@ -170,14 +182,21 @@ module VolcanoLocks
       call.signal.sleep(give_up - real_seconds) { false } until call.done? || real_seconds >= give_up
     end
 
+    def refuse_if_closed(call)
+      raise VolcanoError, CLOSED if @closed || (@closing && !call.to_the_end?)
+    end
+
+    def cut_short(call)
+      call.drop(CutShortError.new(CLOSED, request_id: call.request.request_id))
+    end
+
     def real_seconds
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
     # This thread is being killed, maybe because the process ends: an idle worker would be waited for.
     def run_alone(call)
-      raise VolcanoError, CLOSED if @closed
-
+      refuse_if_closed(call)
       new_thread { call.run(@transport) }
     rescue ThreadError # at the end of a process there are no new threads
       call.run(@transport)

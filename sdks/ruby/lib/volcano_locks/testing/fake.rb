@@ -1,20 +1,16 @@
 # frozen_string_literal: true
 
+require "uri"
+
 module VolcanoLocks
   module Testing
     # The lease rules in memory, behind the same wire, under the test's clock.
     #
     # The client is the real one: what is faked is the server, at the transport. One `FakeLocks` may serve any number of
-    # clients and threads.
+    # clients and threads. A request that waits does so on the clock, which somebody else has to move.
     class FakeLocks
-      MARGIN_SECONDS = 1.0
-      GRACE_SECONDS = 1.0
       URL = "http://fake.invalid"
       SERVICE_KEY = "sk-fake"
-
-      # What is remembered of a lock. `owner` is nil while it is free.
-      Lock = Struct.new(:fencing_token, :owner, :expires_at, :deadline, :retired)
-      private_constant :Lock
 
       # @return [ManualClock]
       attr_reader :clock
@@ -22,7 +18,7 @@ module VolcanoLocks
       def initialize(clock = nil)
         @clock = clock || ManualClock.new
         @mutex = Mutex.new
-        @locks = Hash.new { |locks, key| locks[key] = Lock.new(0, nil, 0.0, 0.0, []) }
+        @locks = Hash.new { |locks, key| locks[key] = FakeLock.new(key) { |_happening| nil } }
       end
 
       # A client of these locks under this clock; options as for {Client}.
@@ -30,84 +26,125 @@ module VolcanoLocks
         Client.new(api_url: URL, service_key: SERVICE_KEY, clock: @clock, transport: self, **options)
       end
 
-      # Serve one request at the clock's instant.
+      # How many requests wait for this lock now: for a test that goes on when somebody waits.
+      def waiters(key)
+        guarded { looked_at(key).waiters }
+      end
+
+      # As when a node stops and starts again: who waits is answered 503 (WAIT-8).
+      def restart
+        guarded { @locks.each_value(&:turn_away) }
+      end
+
+      # Serve one request at the clock's instant; one that waits, as long as it waits.
       def call(request)
-        _, _, key, ending = request.path.split("/")
-        ttl = request.body ? JSON.parse(request.body).fetch("ttl_seconds") : 0
-        @mutex.synchronize do
-          serve(@locks[key], [request.verb, ending], request.token, ttl)
-        end
+        path, query = request.path.split("?", 2)
+        key, ending = path.delete_prefix("/locks/").split("/")
+        body = request.body ? JSON.parse(request.body) : {}
+        asked = FakeLock::Asked.new(request.token, body["ttl_seconds"], request.headers["X-Volcano-Lock-Holder"])
+        return acquire(key, asked, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
+
+        guarded { at_once([request.verb, ending], looked_at(key), asked, URI.decode_www_form(query || "").to_h) }
       end
 
       private
 
-      def serve(lock, asked, token, ttl)
-        case asked
-        when %w[POST lease] then acquire(lock, token, ttl)
-        when %w[PATCH lease] then renew(lock, token, ttl, 200)
-        when %w[DELETE lease] then release(lock, token)
-        when ["GET", nil] then read(lock)
-        when ["DELETE", nil] then free(lock, lock.owner)
+      # A request that is cut off leaves nothing half done.
+      def guarded(&work)
+        Thread.handle_interrupt(Object => :never) { @mutex.synchronize(&work) }
+      end
+
+      def looked_at(key)
+        @locks[key].tap { |lock| lock.look(@clock.now, utc_ms) }
+      end
+
+      def at_once(operation, lock, asked, _parameters)
+        case operation
+        when %w[PATCH lease] then told(lock, lock.renew(asked, @clock.now), 200)
+        when %w[DELETE lease] then freed(lock, lock.release(asked.token, @clock.now))
+        when ["DELETE", nil] then freed(lock, lock.force_release(@clock.now))
+        when ["GET", nil] then answer(200, lock.owner ? { held: true, **term(lock) } : { held: false })
         else refused(404, "not_found")
         end
       end
 
-      # Whether nobody may take it over yet. One that lapsed keeps its owner, whom a release or force release retires.
-      def held?(lock)
-        !lock.owner.nil? && @clock.now < lock.expires_at + GRACE_SECONDS
+      # In the same step the next in line has it.
+      def freed(lock, refusal)
+        looked_at(lock.key)
+        told(lock, refusal, 204)
       end
 
-      def acquire(lock, token, ttl)
-        return lock.owner == token ? renew(lock, token, ttl, 201) : refused(409, LOCK_HELD) if held?(lock)
-        return refused(409, LOCK_OWNERSHIP_LOST) if lock.retired.include?(token)
+      def acquire(key, asked, wait_seconds)
+        until_ = @clock.now + wait_seconds
+        place = nil
+        answer = guarded do
+          lock = looked_at(key)
+          refusal = lock.acquire(asked, @clock.now, utc_ms)
+          next told(lock, refusal, 201) if refusal != LOCK_HELD || wait_seconds.zero?
 
-        lock.owner = token
-        lock.retired = []
-        lock.deadline = @clock.now + Arguments::TTL_SECONDS_MAX
-        lock.fencing_token = [lock.fencing_token + 1, (@clock.utc_now.to_r * 1000).to_i].max
-        granted(lock, ttl, 201)
-      end
-
-      def renew(lock, token, ttl, status)
-        if lock.owner != token || @clock.now >= lock.expires_at - MARGIN_SECONDS
-          return refused(409, LOCK_OWNERSHIP_LOST)
+          place = lock.join(asked, @clock.now)
+          nil
         end
-
-        granted(lock, ttl, status)
+        answer || waited(key, place, until_)
+      ensure
+        hang_up(key, place) if place && !place.heard
       end
 
-      def release(lock, token)
-        return refused(409, LOCK_OWNERSHIP_LOST) if held?(lock) && lock.owner != token
+      def waited(key, place, until_)
+        loop do
+          answer, due = guarded do
+            place.changed.clear
+            lock = looked_at(key)
+            [answer_to(lock, place, until_), [until_, lock.due_at].min]
+          end
+          return answer if answer
 
-        free(lock, token)
+          @clock.wait(due, place.changed)
+        end
       end
 
-      def free(lock, retired)
-        lock.owner = nil
-        lock.retired << retired if retired
-        Answer.new(204, {}, "")
+      # nil while there is none.
+      def answer_to(lock, place, until_)
+        return nil unless place.settled || @clock.now >= until_
+
+        place.heard = true
+        return told(lock, place.refusal, 201) if place.settled
+
+        lock.end_wait(place, @clock.now)
+        refused(409, LOCK_HELD)
       end
 
-      def granted(lock, ttl, status)
-        lock.expires_at = [@clock.now + ttl, lock.deadline].min
-        answer(status, term(lock))
+      def hang_up(key, place)
+        guarded do
+          @locks[key].hung_up(place, @clock.now)
+          looked_at(key)
+        end
       end
 
-      def read(lock)
-        answer(200, held?(lock) ? { held: true, **term(lock) } : { held: false })
+      def told(lock, refusal, status)
+        return refused(refusal == FakeLock::UNAVAILABLE ? 503 : 409, refusal) if refusal
+
+        status == 204 ? Answer.new(204, {}, "") : answer(status, term(lock))
       end
 
       def term(lock)
-        left = Rational(((lock.expires_at - @clock.now) * 1000).round, 1000)
-        { expires_at: Messages.date_text(@clock.utc_now + left), fencing_token: lock.fencing_token }
+        { expires_at: date(lock.expires_at), fencing_token: lock.fencing_token }
+      end
+
+      def date(instant)
+        Messages.date_text(@clock.utc_now + Rational(((instant - @clock.now) * 1000).round, 1000))
+      end
+
+      def utc_ms
+        (@clock.utc_now.to_r * 1000).to_i
       end
 
       def refused(status, code)
-        answer(status, { error: code.tr("_", " "), code: code })
+        answer(status, { error: code.tr("_", " "), code: code }, status == 503 ? { "retry-after" => "1" } : {})
       end
 
-      def answer(status, body)
-        Answer.new(status, { "content-type" => "application/json" }, JSON.generate(body))
+      def answer(status, body, headers = {})
+        Answer.new(status, { "content-type" => "application/json", **headers }, JSON.generate(body))
       end
     end
 
