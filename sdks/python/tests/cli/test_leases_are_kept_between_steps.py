@@ -13,6 +13,7 @@ from click.testing import Result
 
 from volcano_locks import Client, Lease
 from volcano_locks.cli.lease_file import has_lapsed
+from volcano_locks.config import default_holder
 
 from .conftest import Start
 
@@ -71,12 +72,12 @@ def test_lost_lease_is_76(invoke: Invoke, key: str, client: Client) -> None:
 
 
 def test_held_lock_is_75_and_leaves_no_file(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
-    """CLI-10: until when it is held is said as `run` says it."""
+    """CLI-10: by whom and until when it is held is said as `run` says it."""
     lease = client.locks.acquire(key, ttl=30)
     result = invoke("acquire", key, "--lease-file", str(tmp_path / "lease"))
     assert (result.exit_code, result.stdout) == (75, "")
     until = f"{lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
-    assert f"{key} is held by another until {until} unless renewed; nothing was acquired" in result.stderr
+    assert f"{key} is held by {default_holder()} until {until} unless renewed; nothing was acquired" in result.stderr
     assert "-w DURATION waits for it" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -203,3 +204,12 @@ def test_no_command_takes_a_secret_as_an_argument(invoke: Invoke) -> None:
         assert "--token" not in text
         assert "--service-key " not in text
         assert "--admin-token " not in text
+
+
+def test_a_lease_that_cannot_be_printed_is_released(start: Start, key: str, client: Client) -> None:
+    """CLI-10: nobody has its owner token."""
+    process = start("acquire", key)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(60) == 74
+    assert not client.locks.get(key).held

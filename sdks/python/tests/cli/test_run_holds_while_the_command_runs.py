@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks import Client
+from volcano_locks.config import default_holder
 from volcano_locks_server.testing import RunningServer
 
 from .conftest import PROGRAM, Start
@@ -58,7 +59,8 @@ def test_held_lock_means_75_and_nothing_run(start: Start, key: str, client: Clie
     process = start("run", key, "--", "touch", str(tmp_path / "ran"))
     _, err = process.communicate()
     assert process.returncode == 75
-    assert f"{key} is held by another until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ}" in err
+    assert f"until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} unless renewed; nothing was run" in err
+    assert f"{key} is held by {default_holder()} " in err
     assert "-w DURATION waits for it" in err
     assert not (tmp_path / "ran").exists()
     quiet = start("run", key, "-q", "-n", "-E", "0", "--", "touch", str(tmp_path / "ran"))

@@ -332,7 +332,10 @@ class _Clocks:
 
     def __init__(self) -> None:
         self.server = ServerClock()
-        self.checks = ManualClock(on_move=lambda seconds: self.server.advance(round(seconds * 1_000)) and None)
+        self.checks = ManualClock(on_move=self._moved)
+
+    def _moved(self, seconds: float) -> None:
+        self.server.advance(round(seconds * 1_000))
 
 
 def _app_with(change: Callable[[Went], Went]) -> type[App]:

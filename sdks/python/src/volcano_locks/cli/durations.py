@@ -6,6 +6,7 @@ from typing import Final
 TTL_SECONDS_MIN: Final = 5
 TTL_SECONDS_MAX: Final = 7_776_000
 WAIT_SECONDS_MAX: Final = 7_776_000
+HOLD_SECONDS_MAX: Final = TTL_SECONDS_MAX
 KEEP_OLD_SECONDS_MAX: Final = 604_800
 KEY_LIFE_SECONDS_MAX: Final = 3_650 * 86_400
 
@@ -28,3 +29,15 @@ def duration_text(seconds: int) -> str:
         if seconds and seconds % _UNIT_SECONDS[unit] == 0:
             return f"{seconds // _UNIT_SECONDS[unit]}{unit}"
     return f"{seconds}s"
+
+
+def span_text(seconds: float) -> str:
+    """About how long that is, in at most two units: `12 s`, `2m 5s`, `3d 4h`. Less than none is none."""
+    left = max(int(seconds), 0)
+    if left < 60:
+        return f"{left} s"
+    for unit, smaller in ("dh", "hm", "ms"):
+        if left >= _UNIT_SECONDS[unit]:
+            count, rest = divmod(left, _UNIT_SECONDS[unit])
+            return f"{count}{unit} {rest // _UNIT_SECONDS[smaller]}{smaller}"
+    raise AssertionError

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def held_text(client: "Client", key: str, *, undone: str, waited: bool) -> str:
-    """Until when `key` is held, if that can be learnt; `undone` is what was not done, as in "nothing was run"."""
-    until = ""
+    """By whom and until when `key` is held, if that can be learnt; `undone` is what was not done: "nothing was run"."""
+    holder, until = "another", ""
     with suppress(VolcanoError):
-        state = client.locks.get(key)
-        if state.held and state.expires_at is not None:
-            until = f" until {instant_text(state.expires_at)} unless renewed"
+        view = client.locks.view(key)
+        if view.held and view.expires_at is not None:
+            holder, until = view.holder or holder, f" until {instant_text(view.expires_at)} unless renewed"
     advice = "" if waited else " (-w DURATION waits for it)"
-    return f"{key} is held by another{until}; {undone}{advice}"
+    return f"{key} is held by {holder}{until}; {undone}{advice}"

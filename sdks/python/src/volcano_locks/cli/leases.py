@@ -8,14 +8,14 @@ Nobody renews such a lease but the script. `run` does all of this by itself and 
 """
 
 import os
-import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from volcano_locks.errors import LockHeldError
+from volcano_locks.errors import LockHeldError, VolcanoError
 from volcano_locks.messages import Lease, checked_key, checked_ttl, checked_uuid
 
 from . import exits
@@ -23,9 +23,10 @@ from .connection import Connection, service_options
 from .held import held_text
 from .lease_file import STDIN, LeaseFile, read_lease, record_of
 from .output import held, instant_json, json_line, message
-from .parameters import TTL, WAIT
+from .parameters import TTL
 from .problems import explained
-from .waiting import Patience, patiently
+from .progress import Progress
+from .waiting import wait_options
 
 TOKEN_VARIABLE: Final = "VOLCANO_LOCK_TOKEN"  # noqa: S105 (the variable's name)
 
@@ -35,23 +36,23 @@ _LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 @click.command(short_help="Acquire a lock and print or keep its lease.")
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease.")
-@click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
-@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="DURATION", help="Wait for the lock, at most so long.")
+@wait_options
 @click.option(
     "--lease-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
     help="Keep the lease here (mode 0600) instead of printing it.",
 )
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of a lock that is held or waited for.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @service_options
 def acquire(
     *,
     key: str,
     ttl: int,
-    no_wait: bool,
-    wait_seconds: int | None,
+    wait: float,
     lease_file: Path | None,
+    quiet: bool,
     as_json: bool,
     connection: Connection,
 ) -> None:
@@ -74,20 +75,26 @@ def acquire(
       lease=$(volcano-locks acquire deploy --ttl 5m)
       echo "$lease" | volcano-locks release --lease-file -
     """
-    if no_wait and wait_seconds is not None:
-        raise click.UsageError("-n and -w exclude each other")
-    patience = Patience(wait_seconds or 0, time.monotonic)
     with explained(connection), connection.client() as client:
 
         def granted() -> Lease:
             try:
-                return patiently(lambda: client.locks.acquire(key, ttl=ttl), patience)
+                with Progress(connection, key) as progress:
+                    if wait and not quiet:
+                        progress.begin()
+                    return client.locks.acquire(key, ttl=ttl, wait=wait)
             except LockHeldError:
-                told = held_text(client, key, undone="nothing was acquired", waited=bool(wait_seconds))
+                told = None if quiet else held_text(client, key, undone="nothing was acquired", waited=wait > 0)
                 raise exits.Stop(told, exits.NOT_ACQUIRED) from None
 
         if lease_file is None:
-            json_line(record_of(granted()))
+            lease = granted()
+            try:
+                json_line(record_of(lease))
+            except BaseException:  # nobody has its owner token
+                with suppress(VolcanoError):
+                    client.locks.release(lease)
+                raise
             return
         with LeaseFile(lease_file, key) as room:
             lease = granted()

@@ -35,18 +35,41 @@ def json_line(value: object) -> None:
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
     """Rows under their heads, in columns that line up, on stdout. No rows: the heads alone.
 
-    On a terminal the first column, the names, is cut so that no row is wider than the screen.
+    On a terminal the first columns, which are `names`, are cut so that no row is wider than the screen.
     """
-    widths = [max(len(row[column]) for row in (heads, *rows)) for column in range(len(heads))]
+    widths = widths_of((heads, *rows))
     if sys.stdout.isatty():
-        excess = sum(widths) + len(GAP) * (len(widths) - 1) - shutil.get_terminal_size().columns
-        widths[0] = max(widths[0] - max(excess, 0), min(widths[0], NAME_CHARACTERS_MIN))
+        room = shutil.get_terminal_size().columns - total_width(widths) + sum(widths[:names])
+        widths[:names] = fitting(widths[:names], room)
     for row in (heads, *rows):
-        cells = (cut(row[0], widths[0]), *row[1:])
+        cells = (*map(cut, row[:names], widths), *row[names:])
         line(GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+
+
+def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
+    """What each column needs."""
+    return [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+
+def total_width(widths: Sequence[int]) -> int:
+    """What columns of these widths need with the gaps between them."""
+    return sum(widths) + len(GAP) * (len(widths) - 1)
+
+
+def fitting(widths: Sequence[int], room: int) -> list[int]:
+    """`widths` cut to `room` together, the widest first, but none below NAME_CHARACTERS_MIN."""
+    found = list(widths)
+    while sum(found) > room and max(found) > NAME_CHARACTERS_MIN:
+        found[found.index(max(found))] -= 1
+    return found
+
+
+def fitted(names: Sequence[str], room: int) -> tuple[str, ...]:
+    """`names` cut to `room` together."""
+    return tuple(map(cut, names, fitting([len(name) for name in names], room)))
 
 
 def cut(text: str, width: int) -> str:

@@ -5,6 +5,7 @@ from typing import Final
 import click
 
 from .durations import (
+    HOLD_SECONDS_MAX,
     KEEP_OLD_SECONDS_MAX,
     KEY_LIFE_SECONDS_MAX,
     TTL_SECONDS_MAX,
@@ -41,6 +42,7 @@ class Duration(click.ParamType[int]):
 
 TTL: Final = Duration(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
 WAIT: Final = Duration(0, WAIT_SECONDS_MAX)
+HOLD: Final = Duration(1, HOLD_SECONDS_MAX)
 KEEP_OLD: Final = Duration(0, KEEP_OLD_SECONDS_MAX)
 KEY_LIFE: Final = Duration(1, KEY_LIFE_SECONDS_MAX)
 EXIT_CODE: Final = click.IntRange(0, 255)

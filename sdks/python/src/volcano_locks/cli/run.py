@@ -9,13 +9,13 @@ import errno
 import logging
 import os
 import sys
-import time
-from contextlib import ExitStack
+from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from volcano_locks.errors import LockHeldError, LockOwnershipLostError
+from volcano_locks.errors import LockHeldError, LockOwnershipLostError, VolcanoError
 from volcano_locks.messages import checked_key
 
 from . import exits
@@ -25,12 +25,13 @@ from .events import Events, interrupt_on_ending_signals
 from .held import held_text
 from .linux import adopt_orphans
 from .output import instant_json, instant_text, message
-from .parameters import EXIT_CODE, TTL, WAIT
+from .parameters import EXIT_CODE, HOLD, TTL
 from .problems import explained
 from .program import find_program
+from .progress import Progress
 from .supervisor import Ended, Supervisor
 from .terminal import Terminal
-from .waiting import Patience, patiently
+from .waiting import wait_options
 from .warden import Warden
 
 if TYPE_CHECKING:
@@ -69,27 +70,32 @@ class RunCommand(click.Command):
 @click.command(cls=RunCommand, short_help="Run a command while holding a lock.")
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease, renewed while CMD runs.")
-@click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
-@click.option("-w", "--wait", "wait_seconds", type=WAIT, metavar="DURATION", help="Wait for the lock, at most so long.")
+@wait_options
+@click.option(
+    "--hold-at-least",
+    type=HOLD,
+    metavar="DURATION",
+    help="Leave the lock taken until so long after CMD's start, also if it ends sooner.",
+)
+@click.option("--skip-ok", is_flag=True, help="Exit 0, without a word, when the lock is held. For cron.")
 @click.option(
     "-E",
     "--not-acquired-code",
     "not_acquired",
     type=EXIT_CODE,
-    default=exits.NOT_ACQUIRED,
     metavar="CODE",
-    show_default=True,
-    help="Exit code when the lock is held.",
+    help=f"Exit code when the lock is held.  [default: {exits.NOT_ACQUIRED}]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing when the lock is held.")
+@click.option("-q", "--quiet", is_flag=True, help="Say nothing of a lock that is held or waited for.")
 @service_options
 def run(
     *,
     key: str,
     ttl: int,
-    no_wait: bool,
-    wait_seconds: int | None,
-    not_acquired: int,
+    wait: float,
+    hold_at_least: int | None,
+    skip_ok: bool,
+    not_acquired: int | None,
     quiet: bool,
     connection: Connection,
 ) -> int:
@@ -99,7 +105,14 @@ def run(
     Examples:
       volcano-locks run daily-rollup -- ./rollup.sh --day today
       volcano-locks run deploy --ttl 2m -w 10m -- make deploy
-      * * * * *  volcano-locks run -q -E 0 tick -- /usr/local/bin/tick
+      volcano-locks run scheduler --wait -- ./scheduler
+
+    \b
+    In a crontab, the same line on every host:
+      0 3 * * *  volcano-locks run --skip-ok --hold-at-least 60s tick -- tick
+
+    Who waits stands in the lock's line, first come first served, and is told
+    on stderr who holds the lock. Waiting goes on while the server is away.
 
     CMD runs in a process group of its own and finds VOLCANO_LOCK_KEY,
     VOLCANO_LOCK_FENCING_TOKEN and VOLCANO_LOCK_EXPIRES_AT in its environment,
@@ -116,8 +129,8 @@ def run(
       69  server unavailable            77  credentials
       75  lock not acquired             126, 127  CMD cannot be run
     """
-    if no_wait and wait_seconds is not None:
-        raise click.UsageError("-n and -w exclude each other")
+    if skip_ok and not_acquired is not None:
+        raise click.UsageError("--skip-ok and -E exclude each other: --skip-ok is -q -E 0")
     command: tuple[str, ...] = click.get_current_context().meta[_COMMAND]
     program = find_program(command[0])
     with explained(connection):
@@ -126,38 +139,60 @@ def run(
     child = Child.prepare(program, command)
     warden = Warden.post(child)
     interrupt_on_ending_signals()
+    wish = Wish(key, ttl, wait, hold_at_least, quiet or skip_ok)
     try:
         with explained(connection), connection.client() as client:
             try:
-                return _run_holding(child, program, client, key, ttl=ttl, wait_seconds=wait_seconds or 0)
+                return _run_holding(child, program, client, wish, Progress(connection, key))
             except LockHeldError:
-                told = None if quiet else held_text(client, key, undone="nothing was run", waited=bool(wait_seconds))
-                raise exits.Stop(told, not_acquired) from None
+                told = None if wish.quiet else held_text(client, key, undone="nothing was run", waited=wait > 0)
+                refused = exits.NOT_ACQUIRED if not_acquired is None else not_acquired
+                raise exits.Stop(told, 0 if skip_ok else refused) from None
     finally:
         child.dismiss()
         if not child.alive():  # otherwise this is a failure of ours, and the warden stops what still runs
             warden.relieve()
 
 
-def _run_holding(child: Child, program: str, client: "Client", key: str, *, ttl: int, wait_seconds: int) -> int:
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How the lock is wanted."""
+
+    key: str
+    ttl: int
+    wait: float
+    hold_at_least: int | None
+    quiet: bool
+
+
+def _run_holding(child: Child, program: str, client: "Client", wish: Wish, progress: Progress) -> int:
     """Acquire, run, release; the exit code. Raises the client's errors of acquiring."""
     logging.getLogger("volcano_locks").addHandler(logging.NullHandler())
-    if wait_seconds and sys.stderr.isatty():
-        message(f"waiting for {key}")
-    patience = Patience(wait_seconds, time.monotonic)
+    block = client.locks.with_lock(wish.key, ttl=wish.ttl, wait=wish.wait, hold_at_least=wish.hold_at_least)
+    guard: LockGuard | None = None
     ended: Ended | None = None
     try:
-        with ExitStack() as stack:
-            guard = patiently(lambda: stack.enter_context(client.locks.with_lock(key, ttl=ttl)), patience)
-            ended = _run_guarded(guard, child, program)
-            if not ended.gone:
-                _leave_locked(ended)
+        with progress:
+            if wish.wait and not wish.quiet:
+                progress.begin()
+            # Not through an ExitStack: a signal could come between what it acquires and what it remembers.
+            with block as guard:
+                progress.end()
+                ended = _run_guarded(guard, child, program)
+                if not ended.gone:
+                    _leave_locked(ended)
     except LockOwnershipLostError as error:
         told = ended is not None and ended.lost
         raise exits.Stop(None if told else str(error), exits.OWNERSHIP_LOST) from None
+    except BaseException:
+        if guard is not None and wish.hold_at_least:  # nothing was run, so there is nothing to keep others from
+            with suppress(VolcanoError):
+                client.locks.release(guard.lease)
+        raise
     if guard.release_error is not None:
-        message(f"the command has ended; the lock was not released: {guard.release_error}")
-        message(f"{key} is free again by itself at {instant_text(guard.lease.expires_at)}")
+        undone = "held on to for longer" if wish.hold_at_least else "released"
+        message(f"the command has ended; the lock was not {undone}: {guard.release_error}")
+        message(f"{wish.key} is free again by itself at {instant_text(guard.lease.expires_at)}")
     return ended.exit_code
 
 

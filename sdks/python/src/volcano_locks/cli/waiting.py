@@ -1,55 +1,27 @@
-"""Waiting for a held lock by asking again: how long to rest between two attempts.
+"""How long a command waits for a lock: `-n` not at all, which is the default, `-w DURATION`, or `--wait` for ever."""
 
-The rests grow, so that many waiters do not eat the project's quota, and are spread by chance, so that those
-who started together do not ask together. A server that names a time (Retry-After) is not asked sooner.
-
-Not promised: an order among waiters, or that a lock which is free for a shorter time than a rest is caught.
-"""
-
-import random
-import time
 from collections.abc import Callable
-from typing import Final, TypeVar
+from functools import wraps
+from math import inf
+from typing import Any, TypeVar
 
-from volcano_locks.errors import LockHeldError, RateLimitedError, TransportError, UnavailableError
+import click
 
-REST_SECONDS_FIRST: Final = 0.5
-REST_SECONDS_MAX: Final = 5.0
-REST_GROWTH: Final = 1.6
+from .parameters import WAIT
 
-T = TypeVar("T")
-
-
-class Patience:
-    """Patience for `wait_seconds`, counted from now on the clock `now`."""
-
-    def __init__(
-        self, wait_seconds: float, now: Callable[[], float], spread: Callable[[], float] = random.random
-    ) -> None:
-        self._now = now
-        self._until = now() + wait_seconds
-        self._spread = spread
-        self._rest_seconds = REST_SECONDS_FIRST
-
-    def rest_seconds(self, retry_after: float | None = None) -> float | None:
-        """Seconds until the next attempt; None when another one would come too late. The last rest is cut, so
-        that the last attempt is made at the very end."""
-        left = self._until - self._now()
-        if left <= 0 or (retry_after is not None and retry_after > left):
-            return None
-        rest = max(self._rest_seconds * (0.5 + self._spread() / 2), retry_after or 0.0)
-        self._rest_seconds = min(self._rest_seconds * REST_GROWTH, REST_SECONDS_MAX)
-        return min(rest, left)
+R = TypeVar("R")
 
 
-def patiently(attempt: Callable[[], T], patience: Patience) -> T:
-    """`attempt()`'s result, tried again while the lock is held or the server cannot answer and patience lasts;
-    then the last failure is raised. Anything else is raised at once."""
-    while True:
-        try:
-            return attempt()
-        except (LockHeldError, RateLimitedError, UnavailableError, TransportError) as error:
-            rest = patience.rest_seconds(error.retry_after)
-            if rest is None:
-                raise
-        time.sleep(rest)
+def wait_options(command: Callable[..., R]) -> Callable[..., R]:
+    """-n, -w and --wait; `command` gets them as its argument `wait`, in seconds."""
+
+    @wraps(command)
+    def waiting(*, no_wait: bool, at_most: int | None, for_ever: bool, **arguments: Any) -> R:
+        if sum((no_wait, at_most is not None, for_ever)) > 1:
+            raise click.UsageError("-n, -w and --wait exclude each other")
+        return command(wait=inf if for_ever else float(at_most or 0), **arguments)
+
+    no_wait = click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
+    at_most = click.option("-w", "at_most", type=WAIT, metavar="DURATION", help="Wait in its line, at most so long.")
+    for_ever = click.option("--wait", "for_ever", is_flag=True, help="Wait in its line, for ever.")
+    return no_wait(at_most(for_ever(waiting)))
