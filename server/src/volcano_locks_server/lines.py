@@ -377,10 +377,6 @@ class Lines:
         if place.answer is not None and place.answer.done():  # its request was cancelled this moment
             self._detach(place)
             self._remove(place, "gave_up")
-        line = self._lines.get(served.key)
-        if place.answer is None and line is not None:  # gone or absent; perhaps the same token waits in another place
-            heir = line.places.get(served.owner_digest)
-            place = heir if heir is not None else place
         if place.answer is not None:
             self._answer(place, waited)
             self._remove(place, "granted" if isinstance(outcome, Granted) else "refused")

@@ -14,6 +14,7 @@ from volcano_locks_server.lease import (
     Command,
     ForceRelease,
     Free,
+    GiveBack,
     Granted,
     Held,
     LockRecord,
@@ -268,3 +269,20 @@ def test_the_reserve_knows_its_owner() -> None:
     assert not lease.owns(held_until(30_000), OTHER, NOW)
     assert not lease.owns(Free(77, NOW, (ME,)), ME, NOW)
     assert not lease.owns(None, ME, NOW)
+
+
+def test_only_the_very_grant_that_nobody_heard_of_is_given_back() -> None:
+    """WAIT-5: not one that was repeated or renewed since, nor another lease; and no token is retired by it."""
+    granted = replace(held_until(20_000), acquired_at_ms=NOW - 10, renewed_at_ms=NOW - 10)
+    given_back = GiveBack(ME, 77, NOW - 10)
+    assert decide(granted, given_back, NOW) == (Free(77, NOW), Released(granted))
+    for other in (
+        replace(granted, renewed_at_ms=NOW - 9),
+        replace(granted, fencing_token=78),
+        replace(granted, owner_digest=OTHER),
+        Free(77, NOW),
+        None,
+    ):
+        kept, answer = decide(other, given_back, NOW)
+        assert kept is other
+        assert answer == Released(None)

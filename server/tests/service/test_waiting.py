@@ -4,7 +4,7 @@ The store's commits can be held at a gate, so that each race is played out on pu
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
@@ -13,6 +13,7 @@ from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import (
     Acquire,
     ForceRelease,
+    Free,
     Granted,
     Held,
     Outcome,
@@ -347,6 +348,74 @@ async def test_a_grant_on_its_way_to_somebody_who_hangs_up_is_given_back(house: 
     assert granted(await soon(again))
 
 
+@pytest.mark.parametrize("later", range(12))
+async def test_at_no_moment_does_a_hang_up_keep_the_grant(house: House, later: int) -> None:
+    """WAIT-5: so many turns of the event loop after the commit is let go."""
+    await house.acquire(1)
+    gone, stays = await house.wait(2), await house.wait(3)
+    house.store.gate.clear()
+    releasing = asyncio.create_task(house.release(1))
+    await settled()
+    house.store.gate.set()
+    for _ in range(later):
+        await asyncio.sleep(0)
+    gone.cancel()
+    await releasing
+    await settled()
+    if gone.cancelled():
+        assert granted(await soon(stays))
+        assert house.store.holder == 3
+    else:  # it had heard of its grant
+        assert granted(gone.result())
+        assert house.store.holder == 2
+        stays.cancel()
+
+
+async def test_a_lease_that_was_told_is_not_taken_back_from_a_repeat_that_hangs_up(house: House) -> None:
+    """WAIT-5, LEASE-4: its bearer knows of it."""
+    assert granted(await house.acquire(1))
+    house.store.gate.clear()
+    again = await house.wait(1)
+    again.cancel()
+    house.store.gate.set()
+    await settled()
+    assert house.store.holder == 1
+
+
+async def test_what_could_not_be_given_back_is_left_to_a_bearer_who_came_back(house: House) -> None:
+    """WAIT-5: the giving back that is tried again later ends nothing that was told meanwhile."""
+    await house.acquire(1)
+    gone = await house.wait(2)
+    house.store.gate.clear()
+    releasing = asyncio.create_task(house.release(1))
+    await settled()
+    gone.cancel()
+    house.store.fails = ["before"]
+    house.store.gate.set()
+    await releasing
+    await settled()
+    assert granted(await house.acquire(2))
+    await house.advance(1_000)
+    assert house.store.holder == 2
+
+
+async def test_a_failed_commit_grants_nothing_for_good_to_somebody_who_hung_up_during_it(house: House) -> None:
+    """WAIT-5, WAIT-9."""
+    await house.acquire(1)
+    gone = await house.wait(2)
+    house.store.gate.clear()
+    house.store.fails = ["after"]
+    releasing = asyncio.create_task(house.release(1))
+    await settled()
+    gone.cancel()
+    await settled()
+    assert house.store.holder == 2
+    house.store.gate.set()
+    assert code(await releasing) == "lock_unavailable"
+    await house.advance(1_000)
+    assert house.store.holder is None
+
+
 async def test_a_first_acquire_that_hangs_up_in_its_commit_keeps_nothing(house: House) -> None:
     """WAIT-5: also where nobody else waits."""
     house.store.gate.clear()
@@ -610,6 +679,15 @@ async def test_a_lock_freed_elsewhere_is_noticed(house: House) -> None:
     assert granted(await soon(waiting))
 
 
+async def test_a_lock_freed_elsewhere_is_not_for_passers_by(house: House) -> None:
+    """WAIT-4: the first command that finds it free finds that the first in line has it."""
+    await house.acquire(1)
+    waiting = await house.wait(2)
+    free_elsewhere(house)
+    assert code(await house.acquire(9)) == "lock_held"
+    assert granted(await soon(waiting))
+
+
 async def test_nodes_look_again_without_a_word() -> None:
     """WAIT-10: all lines in one batch, every LOOK_SECONDS_MAX, and not at all when nobody waits."""
     house = House(ManualClock(), several_nodes=True)
@@ -710,11 +788,4 @@ async def test_reads_see_the_new_holder(house: House) -> None:
 def free_elsewhere(house: House) -> None:
     """Another node released the lock."""
     record = house.store.records[LOCK]
-    house.store.records[LOCK] = lease_freed(record, house.clock.now_ms)
-
-
-def lease_freed(record: object, now_ms: Callable[[], int]) -> object:
-    from volcano_locks_server.lease import Free
-
-    assert isinstance(record, Held)
-    return Free(record.fencing_token, now_ms())
+    house.store.records[LOCK] = Free(record.fencing_token, house.clock.now_ms())
