@@ -33,10 +33,7 @@ const ANSWERS = {
 };
 const TURNS_BETWEEN_VERBS = 8;
 const FOREVER = "forever";
-/** What a real server is given to read a request that waits, or for its answer to come back, in real time. */
-const ON_THE_WAY_MS = 50;
-/** While requests wait at a real server, time goes by in steps, since only the server knows when it will answer. */
-const STEP_SECONDS = 1;
+const AGAIN_MS = 1;
 
 // --- lines -------------------------------------------------------------------------------------------------
 
@@ -60,6 +57,57 @@ function nextLine() {
 
 function say(message) {
   writeSync(1, `${JSON.stringify(message)}\n`);
+}
+
+// --- time --------------------------------------------------------------------------------------------------
+
+/**
+ * The clock over a real server. Once a request has waited in a line there, time stops for what is due at the server too,
+ * and goes on when the server is at rest: when all that is under way waits.
+ */
+class SharedClock extends ManualClock {
+  waits = false;
+  #underWay = 0;
+  #serverDue = Number.POSITIVE_INFINITY;
+
+  constructor() {
+    super({ onMove: askToMove });
+  }
+
+  nextDue() {
+    return Math.min(super.nextDue(), this.#serverDue);
+  }
+
+  async settle() {
+    for (;;) {
+      await super.settle();
+      if (!this.waits) return;
+      say({ under_way: this.#underWay });
+      const { at_rest: atRest, next_due_seconds: seconds } = JSON.parse(nextLine());
+      this.#serverDue = seconds === null ? Number.POSITIVE_INFINITY : this.now() + seconds;
+      if (atRest) return;
+      await pauseMs(AGAIN_MS);
+    }
+  }
+
+  /** One more request is under way, until `work` ends. */
+  async sending(work) {
+    this.#underWay += 1;
+    try {
+      return await work;
+    } finally {
+      this.#underWay -= 1;
+    }
+  }
+}
+
+function askToMove(seconds) {
+  say({ move_seconds: seconds });
+  nextLine();
+}
+
+function pauseMs(ms) {
+  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 // --- the network -------------------------------------------------------------------------------------------
@@ -87,11 +135,9 @@ class Outages {
 /** One actor's way to the server. Time on the way is waited for on the clock. */
 class Network {
   sent = [];
-  /** Requests that wait at a real server. */
-  waiting = new Set();
 
-  constructor(actor, inner, clock, outages, real) {
-    Object.assign(this, { actor, inner, clock, outages, real });
+  constructor(actor, inner, clock, outages) {
+    Object.assign(this, { actor, inner, clock, outages });
   }
 
   fetch = async (url, init) => {
@@ -124,24 +170,13 @@ class Network {
       const text = await response.text();
       return new Response(text === "" ? null : text, { status: response.status, headers: response.headers });
     };
-    if (!waits(init)) return this.clock.track(whole());
-    const answer = whole();
-    if (this.real) this.#waits(answer);
-    return answer;
+    if (!waits(init)) return this.clock.track(this.#sending(whole()));
+    this.clock.waits = true;
+    return this.#sending(whole());
   }
 
-  #waits(answer) {
-    const over = answer.then(
-      () => this.waiting.delete(over),
-      () => this.waiting.delete(over),
-    );
-    this.waiting.add(over);
-    this.look();
-  }
-
-  /** Have the clock wait for answers that may be on their way. */
-  look() {
-    for (const over of this.waiting) this.clock.track(Promise.race([over, pauseMs(ON_THE_WAY_MS)]));
+  #sending(work) {
+    return this.clock instanceof SharedClock ? this.clock.sending(work) : work;
   }
 
   #never({ signal }) {
@@ -159,10 +194,6 @@ class Network {
 
 function waits({ body }) {
   return typeof body === "string" && "wait_seconds" in JSON.parse(body);
-}
-
-function pauseMs(ms) {
-  return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
 /** An answer whose fields are others. */
@@ -253,8 +284,7 @@ class Face {
   #outages = new Outages();
 
   open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
-    this.real = !fake;
-    this.clock = new ManualClock(fake ? {} : { onMove: (seconds) => this.#moved(seconds) });
+    this.clock = fake ? new ManualClock() : new SharedClock();
     this.address = { apiUrl, serviceKey };
     const server = fake ? new FakeLocks(this.clock) : null;
     this.inner = server?.fetch ?? ((url, init) => fetch(url, init));
@@ -266,7 +296,7 @@ class Face {
   }
 
   async advance_ms({ value }) {
-    await this.#advance(value / 1_000);
+    await this.clock.advance(value / 1_000);
     return {};
   }
 
@@ -307,7 +337,6 @@ class Face {
   }
 
   async waited(args) {
-    this.#look();
     await this.clock.settle();
     const { result } = this.#waits.get(placeOf(args));
     if (result === null) return { pending: true };
@@ -412,25 +441,6 @@ class Face {
     return shown(result.lease);
   }
 
-  #moved(seconds) {
-    say({ move_seconds: seconds });
-    nextLine();
-    this.#look();
-  }
-
-  #look() {
-    for (const network of this.#networks.values()) network.look();
-  }
-
-  async #advance(seconds) {
-    const target = this.clock.now() + seconds;
-    for (let left = seconds; left > 1e-6; left = target - this.clock.now()) {
-      await this.clock.settle();
-      const waits = [...this.#networks.values()].some((network) => network.waiting.size > 0);
-      await this.clock.advance(waits ? Math.min(left, STEP_SECONDS) : left);
-    }
-  }
-
   /** `work` that somebody waits for: time goes by until it is over, since nobody else would move it. */
   async #blocking(work) {
     let over = false;
@@ -442,14 +452,12 @@ class Face {
       await this.clock.settle();
       if (over) return watched;
       if (this.clock.nextDue() === Number.POSITIVE_INFINITY) throw new Error("waits for nothing that will come");
-      const waits = [...this.#networks.values()].some((network) => network.waiting.size > 0);
-      const left = this.clock.nextDue() - this.clock.now();
-      await this.clock.advance(waits ? Math.min(left, STEP_SECONDS) : left);
+      await this.clock.advance(this.clock.nextDue() - this.clock.now());
     }
   }
 
   #network(actor) {
-    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages, this.real);
+    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages);
     this.#networks.set(actor, known);
     return known;
   }

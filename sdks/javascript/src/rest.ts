@@ -8,17 +8,19 @@ import { RateLimitedError, TransportError, type VolcanoError } from "./errors.ts
 
 export const REST_SECONDS_MIN = 0.2;
 export const REST_SECONDS_MAX = 5;
+const RETRY_AFTER_SPREAD = 0.1;
 const FAILURES_COUNTED_MAX = 16;
 
 /** The rests between the tries of one endeavour. */
 export class Rests {
   #failures = 0;
 
-  /** Seconds to rest after one more failure: `retryAfter` if that was told and is any. */
+  /** Seconds to rest after one more failure: `retryAfter`, if that is any, and up to a tenth more. */
   next(retryAfter: number | null): number {
     const longest = Math.min(REST_SECONDS_MIN * 2 ** this.#failures, REST_SECONDS_MAX);
     this.#failures = Math.min(this.#failures + 1, FAILURES_COUNTED_MAX);
-    return retryAfter || Math.max(REST_SECONDS_MIN, longest * (1 + Math.random()) * 0.5);
+    if (retryAfter !== null && retryAfter > 0) return retryAfter * (1 + Math.random() * RETRY_AFTER_SPREAD);
+    return Math.max(REST_SECONDS_MIN, longest * (1 + Math.random()) * 0.5);
   }
 
   /** It went well: the next failure is the first again. */
