@@ -3,9 +3,9 @@
 The theory. A lock is handed on where it becomes free: in the very step that frees it. So a release and the next grant
 are one commit, nobody gets in between, and a waiter hears of its grant one commit after the release was asked for.
 When a batch is built, the waiters of its keys are written down (`Heads`). Each run of the step folds the commands
-over the records, and before and after each command those at the head of that key's line are served for as long as the
-lock is free (WAIT-4). A command that would find the lock free therefore finds that the first in line has it. Whoever is
-new in line is there from its own acquire on, so that it passes nobody whose command came before.
+over the records, and after each command those at the head of that key's line are served for as long as the lock is
+free (WAIT-4). An acquire that finds it free while somebody is in line is refused, so nobody passes. Whoever is new in
+line is there from its own acquire on, so that it passes nobody whose command came before.
 
 The contract. A `Serving` is one run of a step: it changes nothing outside itself, so a store may run the step again.
 What it found is its report; whoever owns the lines acts on the report of the run that was committed. Where nothing is
@@ -147,16 +147,15 @@ class Serving:
     def judge(
         self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
     ) -> tuple[LockRecord | None, Outcome | None]:
-        """Serve the line, judge the command, serve the line again."""
+        """Judge the command, then serve the line."""
         waiting = self._waiting.get(key)
-        before = record if not waiting else self._serve(key, waiting, record, now_ms)
         if asked.place is not None and (served := self._outcomes.get(id(asked.place))) is not None:
-            after: LockRecord | None = before
+            after: LockRecord | None = record
             outcome: Outcome | None = served
         else:
-            after, outcome = self._judged(key, before, asked, now_ms)
+            after, outcome = self._judged(key, record, asked, now_ms)
             if self._watched:
-                self._report.deeds.append(Deed(key, asked.command, before, after, outcome, now_ms, asked.place))
+                self._report.deeds.append(Deed(key, asked.command, record, after, outcome, now_ms, asked.place))
         if waiting is not None:
             after = self._serve(key, waiting, after, now_ms)
             fencing_token = 0 if after is None else after.fencing_token
@@ -181,7 +180,9 @@ class Serving:
         return decided
 
     def _is_left(self, key: RecordKey, place: object | None) -> bool:
-        """Whether a free lock is left to other nodes' waiters: nobody passes those who wait (WAIT-4, WAIT-10)."""
+        """Whether a free lock is not for this acquire: nobody passes those who wait, here or on other nodes (WAIT-4,
+        WAIT-10).
+        """
         return bool(self._waiting.get(key)) or (place is not None and self._grants_left[key] <= 0)
 
     def _judge_joined(

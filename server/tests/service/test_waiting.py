@@ -44,6 +44,7 @@ class Store(MemoryStore):
         self.fails: list[str] = []  # for the next updates: "before" they are done, or "after"
         self.updates = 0
         self.in_update = 0
+        self.through: asyncio.Queue[None] = asyncio.Queue()
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         self.updates += 1
@@ -53,12 +54,27 @@ class Store(MemoryStore):
         results = await super().update(keys, step)
         self.in_update += 1
         try:
-            await self.gate.wait()
+            await self._let_go()
         finally:
             self.in_update -= 1
         if fails == "after":
             raise StoreUnavailableError("connection_lost", "no answer")
         return results
+
+    def let_through(self, count: int) -> None:
+        """Let so many updates pass the closed gate."""
+        for _ in range(count):
+            self.through.put_nowait(None)
+
+    async def _let_go(self) -> None:
+        if self.gate.is_set():
+            return
+        ways = [asyncio.create_task(self.gate.wait()), asyncio.create_task(self.through.get())]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
 
     @property
     def holder(self) -> int | None:
@@ -371,6 +387,28 @@ async def test_at_no_moment_does_a_hang_up_keep_the_grant(house: House, later: i
         stays.cancel()
 
 
+@pytest.mark.parametrize("wait_ms", [0, 20_000])
+async def test_who_comes_back_in_the_very_commit_of_the_grant_keeps_it(house: House, wait_ms: int) -> None:
+    """WAIT-5, LEASE-4."""
+    await house.acquire(1)
+    gone = await house.wait(2)
+    house.store.gate.clear()
+    reading = asyncio.create_task(house.ask(Read()))
+    await settled()
+    asked = [house.release(1), house.ask(Acquire(digest(2), 30), wait_ms)]
+    releasing, back = [asyncio.create_task(one) for one in asked]
+    await settled()
+    house.store.let_through(1)
+    await reading
+    await settled()
+    gone.cancel()
+    await settled()
+    house.store.gate.set()
+    await releasing
+    assert granted(await soon(back))
+    assert house.store.holder == 2
+
+
 async def test_a_lease_that_was_told_is_not_taken_back_from_a_repeat_that_hangs_up(house: House) -> None:
     """WAIT-5, LEASE-4: its bearer knows of it."""
     assert granted(await house.acquire(1))
@@ -610,6 +648,22 @@ async def test_an_uncertain_grant_of_somebody_who_is_gone_is_given_back(house: H
     assert house.store.holder == 2
     for _ in range(6):
         await house.advance(1_000)
+    assert house.store.holder is None
+
+
+async def test_an_uncertain_grant_that_is_found_is_given_back_if_its_bearer_hangs_up_then(house: House) -> None:
+    """WAIT-5, WAIT-9."""
+    await house.acquire(1)
+    gone = await house.wait(2)
+    house.store.fails = ["after"]
+    assert code(await house.release(1)) == "lock_unavailable"
+    house.store.gate.clear()
+    await house.advance(100)
+    assert house.store.in_update
+    gone.cancel()
+    house.store.gate.set()
+    await settled()
+    await house.advance(1_000)
     assert house.store.holder is None
 
 
