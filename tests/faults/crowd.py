@@ -64,9 +64,16 @@ class Crowd:
     async def work_until(self, enough: Callable[[], bool]) -> None:
         """Let the workers go on until they have done enough to be judged by, however long the machine takes."""
         gives_up_at = now() + WORK_SECONDS_MAX
-        while not enough() and not any(worker.done() for worker in self._workers):
+        while not enough():
+            self.complain()
             assert now() < gives_up_at, f"{self.counted()}, {self.takeovers()} takeovers"
             await asyncio.sleep(0.05)
+
+    def complain(self) -> None:
+        """Raise what a worker met that must not be, if one did: nothing comes from those that have ended."""
+        for worker in self._workers:
+            if worker.done():
+                worker.result()
 
     def has_had(self, leases: int, takeovers: int = 0) -> bool:
         """Whether so many were granted, so many renewed, and so many locks changed hands that had been abandoned."""

@@ -55,6 +55,7 @@ class NodesCrowd(Crowd):
                 seen += 1
                 if sent_at >= since and (not urls or url in urls):
                     return answered_at - since
+            self.complain()
             await asyncio.sleep(0.02)
         raise AssertionError(f"no grant within {PROMISED_SECONDS + BUSY_SECONDS:g} s")
 
