@@ -49,8 +49,16 @@ class Place:
     def settle(self, answer: str) -> None:
         """Tell its request, in whatever loop that is served."""
         self.answer = answer
+        self.wake()
+
+    def wake(self) -> None:
+        """Have its request look again."""
         with contextlib.suppress(RuntimeError):  # that loop is closed
-            self._loop.call_soon_threadsafe(done, self.changed)
+            self._loop.call_soon_threadsafe(self._change)
+
+    def _change(self) -> None:
+        done(self.changed)
+        self.changed = self._loop.create_future()
 
 
 @dataclass(slots=True)
@@ -130,6 +138,8 @@ class FakeLock:
         if self.owner != asked.token or now >= self.expires_at - MARGIN_SECONDS:
             return LOCK_OWNERSHIP_LOST
         self._set(asked, now)
+        for place in self._line:
+            place.wake()  # a shorter lease ends sooner than it knows
         self.tell(self.key, Happening("renewed", self.fencing_token, self.holder, "renewed", self.expires_at))
         return ""
 
