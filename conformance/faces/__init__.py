@@ -60,7 +60,7 @@ RESTART: Final = frozenset({"restart"})
 
 
 ADAPTERS: Final = (
-    Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops"})),
+    Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops", "waits"})),
     Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb")),
 )
 """The clients in other languages, one line each."""

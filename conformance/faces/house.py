@@ -4,6 +4,7 @@ Two kinds. A listening house is the very `Server` that `serve` starts, with its 
 that does not listen is the same ASGI application put together by hand over a store that can be told to fail.
 """
 
+import asyncio
 import io
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from .rest import come_to_rest
 from .search import kept_by, search
 from .service import PURGE_LIMIT
 
+SOON_SECONDS: Final = 0.02
 ADMIN_TOKEN: Final = "conformance-admin-token"
 
 
@@ -78,9 +80,11 @@ class House:
         self.clock.set(self._start_ms + round(self._moved_seconds * 1_000))
 
     def due_in_seconds(self) -> float | None:
-        """How long until something is to be done by its clock; None if nothing is."""
+        """How long until something is to be done by its clock, to the instant of the clock that it follows; None if
+        nothing is.
+        """
         due_ms = self.clock.next_due_ms()
-        return None if due_ms is None else (due_ms - self.clock.now_ms()) / 1_000
+        return None if due_ms is None else (due_ms - self._start_ms) / 1_000 - self._moved_seconds
 
     def is_at_rest(self, under_way: int) -> bool:
         """Whether all that it does is to keep `under_way` requests waiting in lines, which is all that is under way."""
@@ -91,6 +95,19 @@ class House:
     def settle(self, under_way: Callable[[], int]) -> None:
         """Return once it is at rest. `under_way` tells how many requests its clients have."""
         self.loop.run(come_to_rest(lambda: self.is_at_rest(under_way())))
+
+    def soon_rests(self, under_way: int) -> bool:
+        """Whether it comes to rest within a moment: an answer may be on its way to a client that is asking this."""
+
+        async def soon() -> bool:
+            try:
+                async with asyncio.timeout(SOON_SECONDS):
+                    await come_to_rest(lambda: self.is_at_rest(under_way))
+            except TimeoutError:
+                return False
+            return True
+
+        return self.loop.run(soon())
 
     def fail(self, kind: str, count: int) -> None:
         """Have the store of a house that does not listen fail, see `FaultyStore.fail`."""

@@ -34,8 +34,15 @@ class Adapter:
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = b""
 
-    def ask(self, verb: str, args: Mapping[str, object], move: Callable[[float], None]) -> Answer:
-        """The answer to a verb; `move` is called with the seconds that the server's clock must go on meanwhile.
+    def ask(
+        self,
+        verb: str,
+        args: Mapping[str, object],
+        move: Callable[[float], None],
+        look: Callable[[int], Mapping[str, object]] = lambda _under_way: {},
+    ) -> Answer:
+        """The answer to a verb; `move` is called with the seconds that the server's clock must go on meanwhile, `look`
+        with the number of requests that the client has under way, for how the server stands.
 
         AssertionError where the client did what no caller may see, ended, or does not answer in real time.
         """
@@ -45,6 +52,8 @@ class Adapter:
             if "move_seconds" in heard:
                 move(heard["move_seconds"])
                 self._say({"moved": True})
+            elif "under_way" in heard:
+                self._say(look(heard["under_way"]))
             elif "answer" in heard:
                 answer: Answer = heard["answer"]
                 return answer
@@ -123,7 +132,9 @@ class ProcessFace:
 
     def do(self, verb: str, args: Mapping[str, object]) -> Answer:
         if self._house is not None and verb == "restart":
-            return self._house.restart()
+            answer = self._house.restart()
+            self._ask("advance_ms", {"value": 0})
+            return answer
         if self._house is not None and verb == "purge":
             return self._house.purge()
         return self._ask(verb, args)
@@ -144,7 +155,11 @@ class ProcessFace:
                 self._house.close()
 
     def _ask(self, verb: str, args: Mapping[str, object]) -> Answer:
-        return self._adapter.ask(verb, args, self._move)
+        return self._adapter.ask(verb, args, self._move, self._look)
+
+    def _look(self, under_way: int) -> Answer:
+        assert self._house is not None, "a fake's clock is the adapter's own"
+        return {"at_rest": self._house.soon_rests(under_way), "next_due_seconds": self._house.due_in_seconds()}
 
     def _move(self, seconds: float) -> None:
         assert self._house is not None, "a fake's clock is the adapter's own"
