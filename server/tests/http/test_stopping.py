@@ -89,7 +89,7 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
             store.gate.set()
             answer = await asyncio.wait_for(in_flight, 30)
             assert answer.status_code == 201
-            await asyncio.wait_for(stopping, 30)
+            await asyncio.wait_for(stopping, 12)
             with pytest.raises(httpx2.TransportError):
                 await client.get("/healthz")
 

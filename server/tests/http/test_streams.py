@@ -73,7 +73,7 @@ class Ear:
 
     async def hang_up(self) -> None:
         self.gone.set()
-        await asyncio.wait_for(self.listening, 5)
+        await asyncio.wait_for(self.listening, 30)
 
 
 @asynccontextmanager
@@ -145,7 +145,7 @@ async def test_those_who_wait_are_told_too(house: House) -> None:
         leaving.cancel()
         await turns()
         await house.release("a", owner)
-        await asyncio.wait_for(patient, 5)
+        await asyncio.wait_for(patient, 30)
         at_once = wait(b"x", 30_000)
         await turns()
         at_once.cancel()
@@ -283,7 +283,7 @@ async def test_a_revoked_key_ends_its_stream_within_15_seconds(house: House) -> 
         await registry.delete_service_key(house.project_id, made["id"])  # as another node would
         await moved(house, streams.PING_MS)
         await moved(house, 15_000 - streams.PING_MS)
-        await asyncio.wait_for(ear.listening, 5)
+        await asyncio.wait_for(ear.listening, 30)
         assert (ear.whole, on.whole) == (True, False)
 
 
@@ -344,7 +344,7 @@ async def test_a_slow_reader_loses_its_stream_and_costs_the_others_nothing(
             await house.acquire(f"a{number}", new_token())
             await turns()
         gate.set()
-        await asyncio.wait_for(slow.listening, 5)
+        await asyncio.wait_for(slow.listening, 30)
         assert slow.whole
         assert len(on.names()) == 6
 
@@ -352,7 +352,7 @@ async def test_a_slow_reader_loses_its_stream_and_costs_the_others_nothing(
 async def test_a_stop_ends_every_stream_at_once(house: House) -> None:
     """EVENT-7, HTTP-23: and it is not held up by them."""
     async with listening(house, "/locks/a/events") as ear:
-        assert await asyncio.wait_for(house.server.app.drain(15), 5)
+        assert await asyncio.wait_for(house.server.app.drain(15), 12)
         await turns()
         assert ear.whole
         assert problem(await house.ask("GET", "/locks/a/events")) == (503, "lock_unavailable")
@@ -363,7 +363,7 @@ async def test_a_stop_ends_every_stream_at_once(house: House) -> None:
 
 async def read_until(reader: asyncio.StreamReader, true: Callable[[bytes], bool]) -> bytes:
     read = b""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not true(read):
             part = await reader.read(65_536)
             read += part
@@ -402,7 +402,7 @@ async def test_a_stream_comes_over_a_socket_as_it_happens(version: str) -> None:
         stopping = asyncio.create_task(running.server.close())
         rest = await read_until(reader, lambda _read: False)
         assert (b"0\r\n\r\n" in rest) is (version == "1.1")
-        await asyncio.wait_for(stopping, 5)
+        await asyncio.wait_for(stopping, 12)
         writer.close()
 
 
@@ -434,7 +434,7 @@ async def test_a_client_that_hangs_up_leaves_nothing() -> None:
                     socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
                 )
             writer.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while watched.watchers:
                     await asyncio.sleep(0.002)
 
@@ -454,6 +454,6 @@ async def test_a_stop_is_not_held_up_by_a_reader_that_stalls() -> None:
             watched.tell([told] * 1_000)
             await turns(3)
         assert watcher.ended or watched.watchers
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await running.server.close()
         writer.close()

@@ -115,7 +115,7 @@ async def turns(count: int = 20) -> None:
 
 async def until(true: Callable[[], bool]) -> None:
     """Wait for what comes by itself within a few hundredths of a second."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while not true():
             await asyncio.sleep(0.002)
 
