@@ -173,7 +173,7 @@ async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None
 async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
     """LEASE-16: committing and waiting callers are told; the store is used again when it is back."""
     store = GatedStore()
-    group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.05)
+    group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.5)
     stuck = await submitted(group, (A, 1))
     await store.entered.acquire()
     waiting = await submitted(group, (A, 2))
