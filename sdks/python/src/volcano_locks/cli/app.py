@@ -32,6 +32,8 @@ COMMANDS: Final = {
     "renew": "leases:renew",
     "release": "leases:release",
     "get": "locks:get",
+    "ls": "listing:ls",
+    "watch": "watch:watch",
     "force-release": "locks:force_release",
     "project": "projects:project",
     "key": "keys:key",
@@ -138,7 +140,7 @@ def app() -> None:
     \b
     Examples:
       volcano-locks run daily-rollup -- ./rollup.sh
-      volcano-locks get daily-rollup
+      volcano-locks ls --held
       volcano-locks dev          (a server for development, when installed)
 
     The server is found by --api-url or VOLCANO_API_URL, the project by the
