@@ -1,0 +1,97 @@
+"""Waiting over every store, with two services on it that know nothing of one another."""
+
+import asyncio
+
+import pytest
+
+from volcano_locks_server import lines
+from volcano_locks_server.lease import Acquire, Granted, Release
+from volcano_locks_server.limits import LockKey
+from volcano_locks_server.service import LockService, Reply
+from volcano_locks_server.store import RecordKey
+from volcano_locks_server.stores import OpenStore
+from volcano_locks_server.testing import ManualClock
+
+KEY = LockKey("a")
+LOCK = RecordKey("p", KEY)
+SECONDS_MAX = 10
+
+
+def digest(owner: int) -> bytes:
+    return bytes([owner]) * 32
+
+
+def service_over(store: OpenStore, clock: ManualClock) -> LockService:
+    return LockService(
+        store.locks,
+        clock,
+        batches_in_flight=store.batches_in_flight,
+        batch_max=store.batch_max,
+        several_nodes=True,
+    )
+
+
+async def waiting(service: LockService, owner: int) -> "asyncio.Task[Reply]":
+    before = service.lines.count(LOCK)
+    shown: list[str | None] = []
+    service.lines.on_joined = lambda _key, holder: shown.append(holder)
+    task = asyncio.create_task(service.perform("p", 0, KEY, Acquire(digest(owner), 30), 60_000))
+    async with asyncio.timeout(SECONDS_MAX):
+        while not shown:
+            await asyncio.sleep(0.001)
+    assert service.lines.count(LOCK) == before + 1
+    return task
+
+
+async def granted(task: "asyncio.Task[Reply]") -> Granted:
+    outcome = (await asyncio.wait_for(task, SECONDS_MAX)).outcome
+    assert isinstance(outcome, Granted)
+    return outcome
+
+
+@pytest.mark.real_time
+async def test_a_lock_goes_down_the_line(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-4: by release and by lapse, with rising fencing tokens."""
+    service = service_over(store, clock)
+    first = (await service.perform("p", 0, KEY, Acquire(digest(1), 30))).outcome
+    assert isinstance(first, Granted)
+    tasks = [await waiting(service, owner) for owner in (2, 3)]
+    await service.perform("p", 0, KEY, Release(digest(1)))
+    second = await granted(tasks[0])
+    assert not tasks[1].done()
+    clock.advance(31_000)
+    third = await granted(tasks[1])
+    assert third.how == "taken_over"
+    assert first.fencing_token < second.fencing_token < third.fencing_token
+    await service.close()
+
+
+@pytest.mark.real_time
+async def test_a_lock_that_another_node_freed_is_found_without_a_word(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-10: at the next look."""
+    here, there = service_over(store, clock), service_over(store, clock)
+    await there.perform("p", 0, KEY, Acquire(digest(1), 30))
+    task = await waiting(here, 2)
+    await there.perform("p", 0, KEY, Release(digest(1)))
+    clock.advance(lines.LOOK_SECONDS_MAX * 1_000)
+    await granted(task)
+    await here.close()
+    await there.close()
+
+
+@pytest.mark.real_time
+async def test_a_waiter_that_hangs_up_leaves_nothing_in_the_store(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-5: whenever it does so."""
+    service = service_over(store, clock)
+    for later in range(8):
+        await service.perform("p", 0, KEY, Acquire(digest(100 + later), 30))
+        gone, stays = await waiting(service, 50 + later), await waiting(service, 3 + later)
+        releasing = asyncio.create_task(service.perform("p", 0, KEY, Release(digest(100 + later))))
+        for _ in range(later):
+            await asyncio.sleep(0)
+        if not gone.cancel():  # it has heard of its grant already
+            await service.perform("p", 0, KEY, Release(digest(50 + later)))
+        await releasing
+        await granted(stays)
+        await service.perform("p", 0, KEY, Release(digest(3 + later)))
+    await service.close()
