@@ -25,6 +25,7 @@ from typing import Final, Literal, NamedTuple
 
 from .clock import Clock, Timer
 from .errors import LockError, StoreUnavailableError
+from .givingback import RETRY_MS_MAX, Ask, GivingBack
 from .handoff import Asked, Deed, Head, Heads, Report, Served, Serving
 from .lease import HELD, NOT_OWNER, Acquire, GiveBack, Granted, Outcome, Read, Refused
 from .store import RecordKey
@@ -34,14 +35,11 @@ WAITERS_MAX: Final = 10_000
 PLACE_KEPT_SECONDS: Final = 5
 LOOK_SECONDS_MAX: Final = 2
 RETRY_MS_MIN: Final = 50
-RETRY_MS_MAX: Final = 1_000
 HANDOFFS_IN_A_ROW_MAX: Final = 8
 YIELD_MS: Final = 100
-GIVE_BACK_TRIES_MAX: Final = 60
 STOPPING: Final = "the service is stopping: ask again, elsewhere or in a moment"
 
 Why = Literal["granted", "refused", "gave_up"]
-Ask = Callable[[RecordKey, Asked], "asyncio.Future[Outcome | None]"]
 
 
 class Waited(NamedTuple):
@@ -115,24 +113,6 @@ class _InARow(NamedTuple):
     fencing_token: int
 
 
-class _Owed:
-    """A grant that reached nobody and is to be given back."""
-
-    __slots__ = ("asked", "command", "key", "timer", "tries")
-
-    def __init__(self, key: RecordKey, command: GiveBack) -> None:
-        self.key: Final = key
-        self.command: Final = command
-        self.asked: asyncio.Future[Outcome | None] | None = None
-        self.timer: Timer | None = None
-        self.tries = 0
-
-    def forget(self) -> None:
-        for one in (self.asked, self.timer):
-            if one is not None:
-                one.cancel()
-
-
 class Lines:
     """All lines of one node. `begin` says how commands are sent; `close` ends every timer.
 
@@ -143,7 +123,7 @@ class Lines:
         self.clock: Final = clock
         self._look_ms: Final = look_ms
         self._lines: Final[dict[RecordKey, Line]] = {}
-        self._owed: Final[dict[tuple[RecordKey, bytes], _Owed]] = {}
+        self._owed: Final = GivingBack(clock)
         self._in_a_row: Final[dict[RecordKey, _InARow]] = {}
         self._places = 0
         self._stopped = False
@@ -158,6 +138,7 @@ class Lines:
     def begin(self, ask: Ask) -> None:
         """Send commands by `ask` from now on."""
         self._ask = ask
+        self._owed.begin(ask)
 
     # --- what others may ask ---
 
@@ -235,7 +216,7 @@ class Lines:
     def give_back(self, key: RecordKey, owner_digest: bytes, waited: Waited) -> None:
         """What was granted is not going to be told to anybody."""
         if waited.untold and isinstance(waited.outcome, Granted):
-            self._owe(key, GiveBack(owner_digest, waited.outcome.fencing_token, waited.at_ms))
+            self._owed.owe(key, GiveBack(owner_digest, waited.outcome.fencing_token, waited.at_ms))
 
     def withdraw(self, key: RecordKey, owner_digest: bytes) -> None:
         """A release came with a token that may be in line: it waits no more (WAIT-5)."""
@@ -249,6 +230,7 @@ class Lines:
     def stop(self) -> None:
         """Answer all who wait, and let nobody wait any more (WAIT-8). Who is in a batch hears what comes of it."""
         self._stopped = True
+        self._owed.stop()
         _cancel(self._sweep)
         for line in list(self._lines.values()):
             _cancel(line.timer)
@@ -264,9 +246,7 @@ class Lines:
                 if place.answer is not None:
                     self._fail(place, StoreUnavailableError("stopping", STOPPING))
                 self._remove(place, "gave_up")
-        for owed in self._owed.values():
-            owed.forget()
-        self._owed.clear()
+        self._owed.close()
 
     # --- the batches ---
 
@@ -281,7 +261,7 @@ class Lines:
             if line is not None and line.present:
                 line.looking = False
                 heads[key] = self._heads(key, line)
-        if not heads and not watched and {key for key, _ in self._owed}.isdisjoint(keys):
+        if not heads and not watched and not self._owed.any_of(keys):
             return None
         return LineTurn(self, heads, self.clock.now_ms(), watched=watched)
 
@@ -301,8 +281,7 @@ class Lines:
     def committed(self, turn: "LineTurn", report: Report) -> None:
         """A batch is durable: tell those whom it granted the lock, and see how the others' locks stand."""
         for key, owner_digest in report.granted:
-            if (owed := self._owed.pop((key, owner_digest), None)) is not None:
-                owed.forget()  # its bearer came back
+            self._owed.forget(key, owner_digest)  # its bearer came back
         for served in report.served:
             self._hand_over(served, report, turn.began_ms)
         for place in turn.places:
@@ -347,7 +326,7 @@ class Lines:
             if place.answer is not None:
                 place.maybe = granted
             else:
-                self._owe(served.key, granted)
+                self._owed.owe(served.key, granted)
         for place in turn.places:
             place.in_flight = place.late = False
         for key in turn.keys:
@@ -566,42 +545,8 @@ class Lines:
 
     def _give_back_maybe(self, place: Place) -> None:
         if place.maybe is not None:
-            self._owe(place.key, place.maybe)
+            self._owed.owe(place.key, place.maybe)
             place.maybe = None
-
-    def _owe(self, key: RecordKey, command: GiveBack) -> None:
-        before = self._owed.pop((key, command.owner_digest), None)
-        if before is not None:
-            before.forget()
-        owed = self._owed[key, command.owner_digest] = _Owed(key, command)
-        self._pay(owed)
-
-    def _pay(self, owed: _Owed) -> None:
-        owed.timer = None
-        owed.tries += 1
-        try:
-            owed.asked = self._ask(owed.key, Asked(owed.command))
-        except StoreUnavailableError:
-            self._pay_later(owed)
-        else:
-            owed.asked.add_done_callback(lambda done: self._paid(owed, done))
-
-    def _paid(self, owed: _Owed, done: "asyncio.Future[Outcome | None]") -> None:
-        if done.cancelled():
-            return
-        if done.exception() is not None:
-            self._pay_later(owed)
-        elif self._owed.get((owed.key, owed.command.owner_digest)) is owed:
-            del self._owed[owed.key, owed.command.owner_digest]
-
-    def _pay_later(self, owed: _Owed) -> None:
-        """Give up at last: the lease then ends by itself."""
-        if self._owed.get((owed.key, owed.command.owner_digest)) is not owed:
-            return
-        if self._stopped or owed.tries >= GIVE_BACK_TRIES_MAX:
-            del self._owed[owed.key, owed.command.owner_digest]
-        else:
-            owed.timer = self.clock.call_in(RETRY_MS_MAX, lambda: self._pay(owed))
 
 
 class LineTurn:
