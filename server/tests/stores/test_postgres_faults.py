@@ -14,9 +14,9 @@ from tests.engines import postgres
 from tests.engines.postgres import Postgres
 from tests.engines.programs import BUSY_SECONDS
 
-from volcano_locks_server.errors import StoreUnavailableError
+from volcano_locks_server.errors import LockError, StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted
-from volcano_locks_server.store import LockQuery, Project, Records, Stepped
+from volcano_locks_server.store import LockPage, LockQuery, Project, Records, Stepped
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.hosts import HUNG_MAX
 from volcano_locks_server.stores.postgres.locks import PostgresStore
@@ -306,6 +306,48 @@ async def test_a_demoted_primary_is_left_even_though_it_answers(server: Postgres
             server.execute("ALTER SYSTEM RESET default_transaction_read_only")
             server.execute("SELECT pg_reload_conf()")
             until_told(server, "off")
+
+
+@pytest.mark.real_time
+async def test_a_primary_that_lives_on_after_a_promotion_is_neither_believed_nor_stayed_with() -> None:
+    """case 26, LEASE-12, LEASE-16, ADMIN-9: it answers every SELECT, and finishes no commit. Whoever only reads there
+    hears nothing of it that was not so a moment ago, and goes over to the new primary by itself.
+    """
+    with postgres.primary() as first, postgres.standby(first) as second:
+        hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
+        async with AsyncExitStack() as stack:
+
+            async def opened(url: str) -> PostgresDatabase:
+                node = await PostgresDatabase.open(url)
+                stack.push_async_callback(node.close)
+                return node
+
+            locks, lists, keys = [await opened(f"postgresql://postgres@{hosts}/postgres") for _ in range(3)]
+            await keys.registry.add_project(Project("p-old", "old", 0, 1))
+            await put(locks.locks, (key("a"), Free(1, 1)))
+
+            def read() -> "list[asyncio.Future[object]]":
+                return [
+                    asyncio.ensure_future(found(locks.locks, key("a"))),
+                    asyncio.ensure_future(lists.locks.list_locks(LockQuery(PROJECT, 1))),
+                    asyncio.ensure_future(keys.registry.project("p-old")),
+                ]
+
+            await asyncio.gather(*read())
+            await asyncio.to_thread(second.promote)
+            promoted_at = time.monotonic()
+            other = await opened(second.url())
+            await put(other.locks, (key("a"), Free(2, 2)))
+            await other.registry.delete_project("p-old")
+            await asyncio.sleep(promoted_at + connections.CONFIRMED_SECONDS_MAX - time.monotonic())
+            assert [await unavailable(one) for one in read()] == ["store_slow"] * 3
+            assert time.monotonic() - promoted_at < RECOVERY_SECONDS_MAX
+            record, listed, gone = await asyncio.gather(*read(), return_exceptions=True)
+            assert record == [Free(2, 2)]
+            assert isinstance(listed, LockPage)
+            assert [one for _, one in listed.records] == [Free(2, 2)]
+            assert isinstance(gone, LockError)
+            assert gone.code == "not_found"
 
 
 @pytest.mark.real_time

@@ -10,7 +10,7 @@ import pytest
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.store import Records, Stepped
-from volcano_locks_server.stores.postgres import PostgresDatabase
+from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 from volcano_locks_server.testing import ManualClock
 
@@ -202,7 +202,11 @@ async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> N
     assert sum(gone) >= 500
 
 
-async def test_a_batch_that_changes_nothing_writes_nothing(node: Node, database: str) -> None:
+async def test_a_batch_that_changes_nothing_writes_nothing(
+    node: Node, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for what proves that the database still is the primary, where nothing did lately."""
+    monkeypatch.setattr(connections, "CONFIRMED_SECONDS_MAX", 60)
     one = await node()
     await put(one.locks, (key("a"), Free(1, 1)))
     with psycopg.connect(database, autocommit=True) as connection:

@@ -10,6 +10,10 @@ transaction each end by themselves, so a node that vanishes at the worst moment 
 STATEMENT + IDLE seconds. Ours: a transaction that is not through after TRANSACTION_SECONDS_MAX has its connection cut.
 It is cut, never cancelled: a cancel that arrives while COMMIT waits for a standby would make the commit visible and
 call it done though no standby has it (LEASE-14).
+
+A primary that is cut off from its standby, or whose standby was promoted, still answers every SELECT. What it says is
+believed for CONFIRMED_SECONDS_MAX after it was asked for a commit that it then called done (and so its synchronous
+standby did); after that, whatever only reads has to commit something too.
 """
 
 import asyncio
@@ -30,11 +34,15 @@ LOCK_SECONDS_MAX: Final = 1.5
 IDLE_SECONDS_MAX: Final = 2.0
 TRANSACTION_SECONDS_MAX: Final = 4.0
 CLOSE_SECONDS_MAX: Final = 2.0
+CONFIRMED_SECONDS_MAX: Final = 1.0
 
 NO_ANSWER: Final = ("store_slow", f"the database did not answer within {TRANSACTION_SECONDS_MAX:g} s")
 NOT_REPLICATED: Final = ("commit_in_doubt", "the database did not confirm that a commit is safe: ask again")
 OVERLOADED: Final = ("overloaded", "all connections to the database are in use: try again in a moment")
 STOPPED: Final = ("stopping", "the service is stopping: try again in a moment")
+
+# Written to the log alone: it locks nothing, so that one such commit which hangs holds up no other.
+_PROVE: Final = "SELECT pg_logical_emit_message(true, 'volcano-locks', ''::text) IS NULL"
 
 Row = Sequence[Any]
 
@@ -43,10 +51,12 @@ class Transaction:
     """One open transaction. `fetch` is one statement with its values; the rows come as plain sequences."""
 
     def __init__(self, link: Link, counts: StoreCounts) -> None:
+        self._link: Final = link
         self._connection: Final = link.connection
         self._waits: Final = 1 if link.is_direct else 2  # else each statement is prepared first
         self._counts: Final = counts
         self.keep = True  # what is false at the end is rolled back
+        self.proves = False  # whether its commit is one that a standby has to confirm
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
         self._counts.round_trips += self._waits
@@ -57,6 +67,18 @@ class Transaction:
         """Any number of statements without values, as one message."""
         self._counts.round_trips += 1
         await self._connection.execute(script)
+
+    async def prove(self) -> None:
+        """Write to the log, so that the commit shows this server to be the primary and to have room."""
+        await self.fetch(_PROVE)
+        self.proves = True
+
+    async def vouch(self) -> None:
+        """Say at the end of a transaction that only read: it commits what proves it, where nothing did lately."""
+        if asyncio.get_running_loop().time() < self._link.confirmed_at + CONFIRMED_SECONDS_MAX:
+            self.keep = False
+        else:
+            await self.prove()
 
 
 class Connections:
@@ -90,7 +112,10 @@ class Connections:
                 transaction = Transaction(link, self._counts)
                 yield transaction
                 if transaction.keep:
+                    asked_at = asyncio.get_running_loop().time()
                     await self._commit(link, deadline)
+                    if transaction.proves:
+                        link.confirmed_at = asked_at
                 else:
                     await self._counted(link, "ROLLBACK")
             except Exception as error:
@@ -168,6 +193,7 @@ class Connections:
             raise
         if not ending.done():
             self.hosts.leave_hanging(link, ending)
+            self.hosts.turn_from(link.host)
             self.look_elsewhere()
             raise StoreUnavailableError(*NO_ANSWER)
         if ending.result() != "COMMIT" or link.is_warned:

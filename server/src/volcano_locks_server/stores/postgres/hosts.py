@@ -1,11 +1,12 @@
 """The way to the server that can be written now.
 
-Each host of the URL is asked by itself, beginning with the last one that could be written. One on which commits hang
-(its synchronous standby is gone, or its disk) is passed over once HUNG_MAX of them wait there: their connections are
-left to end by themselves, and more of them would only use up the database's.
+Each host of the URL is asked by itself, beginning with the last one that could be written. One on which a commit hangs
+(its synchronous standby is gone or was promoted, or its disk hangs) is asked last, and passed over once HUNG_MAX of
+them wait there: their connections are left to end by themselves, and more would only use up the database's.
 """
 
 import asyncio
+import math
 import socket
 from typing import Final
 
@@ -40,6 +41,7 @@ class Link:
         self.is_warned = False
         self.is_fresh = True
         self.is_hung = False
+        self.confirmed_at = -math.inf  # by the loop's time: when a commit was asked for that was then done
         connection.add_log_listener(self._told)
         _keep_alive(connection)
 
@@ -64,6 +66,7 @@ class Hosts:
         self._hosts: Final = hosts_of(url)
         self._counts: Final = counts
         self._last = 0
+        self._first_asked = 0
         self.pooled: Final[set[str]] = set()
         self._hung: Final[dict[str, set[Link]]] = {host: set() for host in self._hosts}
 
@@ -90,6 +93,11 @@ class Hosts:
 
         ending.add_done_callback(ended)
 
+    def turn_from(self, host: str) -> None:
+        """Ask the others first: this one believes that it can be written, but does not finish what is."""
+        if self.last == host:
+            self._first_asked = (self._last + 1) % len(self._hosts)
+
     def cut_hanging(self) -> None:
         """End the connections whose commits hang: the server goes on waiting by itself."""
         for links in self._hung.values():
@@ -100,7 +108,7 @@ class Hosts:
         """A connection to a host that can be written. Raises StoreUnavailableError, and ValueError for the URL."""
         told = NOT_REACHED
         cause: Exception | None = None
-        first = self._last
+        first = self._first_asked
         try:
             async with asyncio.timeout(SEARCH_SECONDS_MAX):
                 for place in range(first, first + len(self._hosts)):
@@ -120,7 +128,7 @@ class Hosts:
                     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                         cause = error
                     else:
-                        self._last = place % len(self._hosts)
+                        self._last = self._first_asked = place % len(self._hosts)
                         return link
         except TimeoutError as error:
             cause = error

@@ -46,7 +46,9 @@ PURGE: Final = f"""
 _PURGE_QUOTA: Final = """
     DELETE FROM volcano_locks.quota WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM volcano_locks.quota WHERE window_started_at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))"""
-_PROVE: Final = "UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1)"
+_TOUCH: Final = """
+    UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1) WHERE one = (
+        SELECT one FROM volcano_locks.newest_instant FOR UPDATE SKIP LOCKED)"""
 
 
 class PostgresStore:
@@ -103,7 +105,8 @@ class PostgresStore:
     async def ready(self) -> None:
         """A real commit: it alone says that there is room to write, and a standby that confirms where one must."""
         async with self._connections.transaction() as transaction:
-            await transaction.fetch(_PROVE, await self._now_ms(transaction))
+            await transaction.fetch(_TOUCH, await self._now_ms(transaction))
+            await transaction.prove()
 
     async def refuse_a_wrong_clock(self) -> None:
         """At the start: a clock that is behind by a moment catches up while the node runs; farther behind, somebody has
@@ -128,7 +131,10 @@ class PostgresStore:
             now_ms = self._judged_by(database_ms, max(seen_ms, remembered_ms), records)
             stepped = step(records, now_ms)
             is_written = await write_records(transaction, stepped.changed, records, now_ms)
-            transaction.keep = is_written and bool(stepped.changed)
+            if stepped.changed:
+                transaction.keep = transaction.proves = is_written
+            else:
+                await transaction.vouch()
         return stepped.results if is_written else None
 
     async def _now_ms(self, transaction: Transaction, records: Records = MappingProxyType({})) -> int:

@@ -19,4 +19,4 @@ async def reading(connections: Connections) -> AsyncIterator[Transaction]:
             connections.look_elsewhere()
             raise StoreUnavailableError(*NOT_WRITABLE)
         yield transaction
-        transaction.keep = False  # nothing was written, so nothing needs to be waited for
+        await transaction.vouch()
