@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from tests.engines import etcd, postgres
 from tests.faults.conftest import ServerProcess
-from tests.faults.crowd import TTL_SECONDS, now
+from tests.faults.crowd import TTL_SECONDS
 
 from .crowd import NodesCrowd
 
@@ -37,17 +37,22 @@ def asked(url: str) -> httpx2.Response:
 
 async def test_a_little_is_absorbed(new_nodes: Callable[..., list[ServerProcess]]) -> None:
     """LEASE-1, LEASE-6: etcd's nodes judge by their own clocks, and the margin and the grace are wider than this."""
-    store = etcd.shared().url()
-    nodes = new_nodes(store, store)
-    aside = new_nodes(store, environment=faked(LITTLE_SECONDS))
-    urls = [node.url for node in nodes + aside]
-    async with NodesCrowd(urls, nodes[0].new_service_key()) as crowd:
-        for url in urls:
-            await crowd.seconds_to_a_grant(now(), url)
-        await asyncio.sleep(OVER_SECONDS)
-        await crowd.work_until(lambda: crowd.grants_by_the_laziest() > 30 and crowd.takeovers() >= 3)
-        await crowd.dismiss()
-    crowd.check(skew_seconds=LITTLE_SECONDS)
+
+    async def absorbed(seconds: float) -> None:
+        store = etcd.shared().url()
+        (right,) = await asyncio.to_thread(new_nodes, store)
+        (aside,) = await asyncio.to_thread(new_nodes, store, environment=faked(seconds))
+        service_key = await asyncio.to_thread(right.new_service_key)
+        async with NodesCrowd([right.url, aside.url], service_key) as crowd:
+            await asyncio.sleep(OVER_SECONDS)
+            await crowd.work_until(lambda: crowd.grants_by_the_laziest() > 30 and crowd.takeovers() >= 3)
+            await crowd.dismiss()
+        crowd.check(skew_seconds=LITTLE_SECONDS)
+        for node in (right, aside):
+            metrics = await asyncio.to_thread(asked, f"{node.url}/metrics")
+            assert re.search(r'cause="clock_(skew|behind)"\} [1-9]', metrics.text) is None, "refused for its clock"
+
+    await asyncio.gather(absorbed(LITTLE_SECONDS), absorbed(-LITTLE_SECONDS))
 
 
 @pytest.mark.parametrize("seconds", [30, -30])
