@@ -19,7 +19,8 @@ from .errors import Code, LockError, StoreUnavailableError
 from .handoff import Asked, decide
 from .lease import Acquire, Command, Outcome, Release, Renew
 from .limits import LockKey
-from .lines import LOOK_SECONDS_MAX, Lines, Waited
+from .lines import LOOK_SECONDS_MAX, Lines
+from .places import Waited
 from .quota import Admission, Verdict
 from .store import LockStore, QuotaStore, RecordKey, Signals
 from .telling import hub_of

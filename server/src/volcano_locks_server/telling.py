@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from .clock import Clock
 from .handoff import Deed
 from .lease import GiveBack
-from .lines import Lines, Place, Why
+from .lines import Lines, Why
+from .places import Place
 from .store import LockStore, RecordKey, Signals
 from .watching import Happening, Hub, happened
 

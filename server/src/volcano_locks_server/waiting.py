@@ -10,7 +10,8 @@ import asyncio
 from .clock import Clock
 from .errors import StoreUnavailableError
 from .lease import MARGIN_MS, Acquire, Granted
-from .lines import Lines, Waited
+from .lines import Lines
+from .places import Waited
 from .store import RecordKey
 
 
