@@ -1,8 +1,12 @@
 """The system's clock: close to the wall at the start, then steady (LEASE-1)."""
 
+import asyncio
 import time
 
+import pytest
+
 from volcano_locks_server.clock import SystemClock
+from volcano_locks_server.testing import ManualClock
 
 
 def test_it_starts_at_the_wall() -> None:
@@ -26,3 +30,33 @@ def test_it_never_goes_back() -> None:
     clock = SystemClock()
     seen = [clock.now_ms() for _ in range(10_000)]
     assert seen == sorted(seen)
+
+
+@pytest.mark.real_time
+async def test_what_is_to_be_done_later_is_never_done_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAIT-4: by this clock, which counts suspended time; a long time is slept in bites, and may be called off."""
+    monkeypatch.setattr("volcano_locks_server.clock.TIMER_BITE_MS", 5)
+    clock = SystemClock()
+    done: list[int] = []
+    due_ms = clock.now_ms() + 30
+    clock.call_in(30, lambda: done.append(clock.now_ms()))
+    clock.call_in(10, lambda: done.append(0)).cancel()
+    async with asyncio.timeout(5):
+        while not done:
+            await asyncio.sleep(0.001)
+    assert done[0] >= due_ms
+
+
+async def test_a_manual_clock_does_what_is_due_when_it_is_moved() -> None:
+    """In the order of the times, also where several are due at once; not what was called off."""
+    clock = ManualClock()
+    done: list[str] = []
+    clock.call_in(20, lambda: done.append("second"))
+    clock.call_in(10, lambda: done.append("first"))
+    clock.call_in(15, lambda: done.append("called off")).cancel()
+    clock.advance(9)
+    await asyncio.sleep(0)
+    assert done == []
+    clock.advance(11)
+    await asyncio.sleep(0)
+    assert done == ["first", "second"]
