@@ -98,6 +98,31 @@ def test_a_stream_that_breaks_is_resumed_in_a_thread() -> None:
         assert server.left.wait(30)
 
 
+@pytest.mark.parametrize("ended", [b"0\r\n\r\n", b""])
+async def test_a_stream_that_ends_while_nobody_reads_it_keeps_nobody_busy(ended: bytes) -> None:
+    """SDK-14: its end is found by whoever asks for the next change, who connects again; until then all else goes on."""
+    closed = threading.Event()
+
+    def serve(line: Line, number: int) -> None:
+        while head := line.request():
+            if "/events" not in head:
+                line.answer(whole(FREE))
+                continue
+            line.answer(BEGUN + chunk(b": hello\nid: a-0\n\n") + ended)
+            line.sock.close()
+            closed.set()
+            return
+
+    with listening(serve) as url:
+        async with AsyncClient(url, "sk-x") as client:
+            changes = client.locks.watch("k")
+            assert await anext(changes) == Leadership(False)
+            assert await asyncio.to_thread(closed.wait, 30)
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+            await changes.aclose()
+
+
 async def test_a_refused_stream_says_why() -> None:
     def serve(line: Line, number: int) -> None:
         line.request()

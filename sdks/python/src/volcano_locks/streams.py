@@ -14,6 +14,8 @@ from volcano_locks.answers import BrokenAnswerError, check_whose
 
 UNREAD_BYTES_MAX = 65_536
 
+_CLOSED = h11.ConnectionClosed()  # told as often as h11 is asked
+
 
 class Stream(Protocol):
     """What wires give. Raises BrokenAnswerError."""
@@ -74,7 +76,7 @@ class Listener(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._http.receive_data(data)
         try:
-            while (event := self._http.next_event()) is not h11.NEED_DATA and event is not h11.PAUSED:
+            while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED, _CLOSED):
                 self._take(event)
         except (h11.RemoteProtocolError, BrokenAnswerError) as error:
             self._fail(f"no HTTP: {error}")
