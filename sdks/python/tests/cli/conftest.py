@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -68,6 +69,14 @@ def client(server: RunningServer) -> Iterator[Client]:
     """The client, to see from outside what the command line did."""
     with Client(server.url, server.service_key) as found:
         yield found
+
+
+@pytest.fixture(autouse=True)
+def heeded() -> Iterator[None]:
+    """A command run in this process may have stopped heeding interrupts, as for its end."""
+    before = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

@@ -1,12 +1,14 @@
 """CLI-4: Ctrl-C at any moment ends a command with 130, and with no words but its own."""
 
 import asyncio
+import json
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from volcano_locks import Client, Lease
 from volcano_locks.cli.loop import run_to_end
 
 INTERRUPTED_IMPORT = """
@@ -20,6 +22,26 @@ sys.meta_path.insert(0, Interrupting())
 from volcano_locks.cli import main
 main()
 """
+
+INTERRUPTED_AT_ITS_END = """
+import atexit, os, signal
+from volcano_locks.cli import main
+atexit.register(os.kill, os.getpid(), signal.SIGINT)
+main()
+"""
+
+
+def test_once_it_is_done_it_has_been_done(key: str, environment: dict[str, str], client: Client) -> None:
+    """CLI-10: whoever is handed a lease is not told that the acquire was interrupted."""
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT_ITS_END, "acquire", key],
+        env=environment,
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    client.locks.release(Lease.from_record(json.loads(ended.stdout)))
 
 
 @pytest.mark.parametrize("module", ["volcano_locks.cli.app", "click", "volcano_locks.cli.run"])

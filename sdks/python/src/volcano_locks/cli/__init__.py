@@ -8,6 +8,7 @@ click is optional for the distribution, so it is missing when only the client wa
 says what to install instead of showing a traceback.
 """
 
+import signal
 import sys
 
 
@@ -24,4 +25,8 @@ def main() -> None:
         raise SystemExit(64) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    app()
+    try:
+        app()
+    finally:
+        # How it ended is settled: an interrupt while Python winds up must not make another ending of it.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -8,6 +8,7 @@ Nobody renews such a lease but the script. `run` does all of this by itself and 
 """
 
 import os
+import signal
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -90,6 +91,7 @@ def acquire(
         if lease_file is None:
             lease = granted()
             try:
+                _heed_no_interrupts()
                 json_line(record_of(lease))
             except BaseException:  # nobody has its owner token
                 with suppress(VolcanoError):
@@ -98,6 +100,7 @@ def acquire(
             return
         with LeaseFile(lease_file, key) as room:
             lease = granted()
+            _heed_no_interrupts()
             try:
                 room.keep(lease)
             except exits.Stop as stop:
@@ -183,6 +186,11 @@ def _lease(key: str | None, lease_file: Path | None, ttl: int | None) -> Lease:
         raise exits.Stop(f"which lease? Pass --lease-file PATH, or KEY with {TOKEN_VARIABLE} set", exits.USAGE)
     owner = checked_uuid(TOKEN_VARIABLE, token)
     return Lease(checked_key(key), owner, checked_ttl(ttl or 30), datetime.now(UTC), fencing_token=1)
+
+
+def _heed_no_interrupts() -> None:
+    """To the end of the process. Who has the lease is not to be told that the acquire was interrupted."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _keep_renewed(lease: Lease, lease_file: Path) -> None:
