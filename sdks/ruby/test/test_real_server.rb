@@ -65,6 +65,34 @@ class TestRealServer < Minitest::Test
     assert_equal 1, results.compact.length
   end
 
+  # SDK-11, SDK-14, SDK-15
+  def test_real_time_waiting_watching_and_listing
+    lease = new_client(holder: "one").locks.acquire("job:1", ttl: 30)
+    changes = @client.locks.watch("job:1")
+    assert_equal ["one", lease.fencing_token], [changes.next.holder, lease.fencing_token]
+    waiting = quiet_thread { new_client(holder: "two").locks.acquire("job:1", ttl: 30, wait: 60) }
+    eventually { @client.locks.view("job:1").waiters == 1 }
+    @client.locks.release(lease)
+    second = waiting.value
+    assert_operator second.fencing_token, :>, lease.fencing_token
+    # The time between the release and the grant may be passed over.
+    change = changes.next
+    change = changes.next unless change.held?
+    assert_equal ["two", second.fencing_token], [change.holder, change.fencing_token]
+    assert_equal([["job:1", "two"]], @client.locks.list("job:", state: :held).map { |view| [view.key, view.holder] })
+    assert_raises(LockHeldError) { @client.locks.acquire("job:1", ttl: 30, wait: 0.2) }
+    cut = quiet_thread { @client.locks.acquire("job:1", ttl: 30, wait: Float::INFINITY) }
+    eventually { @client.locks.view("job:1").waiters == 1 }
+    cut.kill.join
+    eventually { @client.locks.view("job:1").waiters.zero? }
+  end
+
+  # SDK-12
+  def test_real_time_holding_on
+    assert_equal(1, @client.locks.with_lock("nightly", ttl: 30, hold_at_least: 60) { 1 })
+    assert_in_delta Time.now.to_f + 60, @client.locks.get("nightly").expires_at.to_f, 10
+  end
+
   def test_real_time_a_wrong_key_is_told_as_such
     error = assert_raises(AuthenticationError) { new_client(service_key: "sk-wrong").locks.get(KEY) }
     assert_equal [401, "invalid_credentials"], [error.status, error.code]

@@ -16,7 +16,10 @@ class TestSignaturesAreChecked < Minitest::Test
     signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
     [Client, Locks, Lease, LockState, LockGuard, VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
      Hold, Heartbeat, Keeper, Beat, Block, Flows, Acquisition, Renewal, Courier, Workers, Call, Config,
-     Testing::ManualClock, Testing::FakeLocks, Testing::FakeClient, Testing::FlakyTransport].each do |kind|
+     Wait, UnderWay, Rests, Stream, Views, Leadership, Leadings, EventReader, Watch, Leading, Exclusive,
+     ExclusiveFunctions, Attendance,
+     Testing::ManualClock, Testing::FakeLocks, Testing::FakeLock, Testing::Stories, Testing::Shown,
+     Testing::FakeClient, Testing::FlakyTransport].each do |kind|
       methods = kind.instance_methods(false) + kind.private_instance_methods(false) + kind.singleton_methods(false)
       methods.map(&:to_s).grep_v(/__with|__without|RBS_TEST/).each do |name|
         assert_match(/(def|attr_\w+|alias) (self\??\.)?#{Regexp.escape(name.delete_suffix('='))}\b?/, signed,

@@ -62,13 +62,30 @@ class WireServer
     fault = @script.shift
     return play(fault, connection) if fault
 
+    return tell(connection, request(verb, path, headers, body)) if headers["Accept"] == "text/event-stream"
+
     connection.write(served(verb, path, headers, body))
     true
   end
 
+  def request(verb, path, headers, body)
+    VolcanoLocks::Request.new(verb: verb, path: path, headers: headers, body: body, timeout_seconds: 1.0)
+  end
+
+  def tell(connection, request)
+    connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
+    # Hanging up wakes nobody who waits for something to tell.
+    hearing = Thread.new do
+      Thread.current.report_on_exception = false
+      @locks.stream(request) { |text| connection.write("#{text.bytesize.to_s(16)}\r\n#{text}\r\n") }
+    end
+    connection.wait_readable
+    hearing.kill.join
+    false
+  end
+
   def served(verb, path, headers, body)
-    request = VolcanoLocks::Request.new(verb: verb, path: path, headers: headers, body: body, timeout_seconds: 1.0)
-    answer = @locks.call(request)
+    answer = @locks.call(request(verb, path, headers, body))
     "HTTP/1.1 #{answer.status} Whatever\r\nContent-Length: #{answer.body.bytesize}\r\n\r\n#{answer.body}"
   end
 

@@ -51,12 +51,14 @@ module VolcanoLocks
   # arguments, before anything is sent.
   class Locks
     include Discreet
+    include ExclusiveFunctions
 
     # @api private
     def initialize(config, clock, transport)
       @clock = clock
       @courier = Courier.new(config, clock, transport)
       @flows = Flows.new(@courier, clock, config.timeout_seconds)
+      @views = Views.new(@flows, @courier)
       @keeper = Keeper.new(@flows, clock)
       @api_url = config.api_url
     end
@@ -141,6 +143,59 @@ module VolcanoLocks
       in_block(new_block(acquisition, checked_hold(hold_at_least)), &body)
     end
 
+    # Lead for as long as it can be: wait for the lock for ever, run the block while it is held, and wait again when it
+    # was lost (SDK-13). Each run has ended, and the lock was given back, before the next begins.
+    #
+    # The block is not interrupted by a loss: it asks `guard.lost?` or `guard.raise_if_lost!`, as in `with_lock`. If it
+    # returns while it leads, that ends it all; so does what it raises, but for the very loss that it was told of.
+    #
+    # @param stop [#call, nil] asked every moment of a campaign: true ends it, and gives the place in the line back.
+    #   While the block runs, it is for the block to ask
+    # @yieldparam guard [LockGuard]
+    # @return [Object, nil] what the block returned; nil if `stop` said so
+    def lead(key, ttl:, stop: nil, &run)
+      raise ArgumentError, "lead needs a block" unless run
+
+      Arguments.checked_key(key)
+      Arguments.checked_ttl(ttl)
+      leading = Leading.new(@courier, stop) do
+        new_block(@flows.acquisition(key, ttl, wait: Float::INFINITY, stop: stop))
+      end
+      leading.run { |term| in_block(term, &run) }
+    end
+
+    # The changes of who holds a lock: first how it is, then each change, as it happens (SDK-14). It goes on over lost
+    # connections and restarts of the server, and ends by a `break`, by closing the client, or by an error that time
+    # does not mend.
+    #
+    # @yieldparam change [Leadership]
+    # @return [Enumerator] without a block; each run through it is a watch of its own
+    def watch(key, &changed)
+      Arguments.checked_key(key)
+      return new_watch(key).each(&changed) if changed
+
+      Enumerator.new { |changes| new_watch(key).each { |change| changes << change } }
+    end
+
+    # The project's locks whose keys begin with `prefix`, in the order of their keys (SDK-15). Pages are asked for when
+    # they are needed.
+    #
+    # @param state [String, Symbol] `held`, `free` or `all`
+    # @yieldparam view [LockView]
+    # @return [Enumerator] without a block
+    def list(prefix = "", state: "all", &seen)
+      views = @views.list(prefix, state)
+      return views unless seen
+
+      views.each(&seen)
+      nil
+    end
+
+    # @return [LockView] all that whoever looks may know of one lock
+    def view(key, request_id: nil)
+      @views.view(key, request_id)
+    end
+
     # @api private
     def close
       @keeper.close
@@ -156,6 +211,10 @@ module VolcanoLocks
 
     def checked_hold(hold_at_least)
       Arguments.checked_seconds("hold_at_least", hold_at_least, max: Arguments::TTL_SECONDS_MAX)
+    end
+
+    def new_watch(key)
+      Watch.new(key, @flows, @views, @courier, @clock)
     end
 
     def new_block(acquisition, hold_seconds = 0.0)

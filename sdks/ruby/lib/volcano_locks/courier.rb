@@ -54,11 +54,22 @@ module VolcanoLocks
 
       until_ = @clock.now + timeout_seconds
       body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
-      request = request_for(verb, path, request_id, timeout_seconds, token: token, body: body)
+      request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
       call = Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over)
       @clock.watch(call)
       (wait_seconds ? @long_workers : @workers).submit(call)
       call
+    end
+
+    # Begin to hear an event stream, from behind `last_id` where that is known. `drop` it in the end.
+    #
+    # @return [Stream]
+    def listen(path, last_id:, silence_seconds_max:)
+      headers = { "Accept" => "text/event-stream", "Last-Event-ID" => last_id }
+      stream = Stream.new(request_for("GET", path, Arguments.new_uuid, silence_seconds_max, headers, {}), @clock)
+      @clock.watch(stream)
+      @long_workers.submit(stream)
+      stream
     end
 
     # Rest between two requests of something that goes on. The client's closing ends it, and so does `stop`.
@@ -111,16 +122,16 @@ module VolcanoLocks
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
-    def request_for(verb, path, request_id, timeout_seconds, token:, body:)
+    def request_for(verb, path, request_id, timeout_seconds, more_headers, body)
       headers = {
         "Authorization" => "Bearer #{@config.service_key}",
         "Accept" => "application/json",
         "Accept-Encoding" => "identity",
         "User-Agent" => USER_AGENT,
         "X-Volcano-Request-Id" => request_id,
-        "X-Volcano-Lock-Holder" => @config.holder_label
+        "X-Volcano-Lock-Holder" => @config.holder_label,
+        **more_headers.compact
       }
-      headers["X-Volcano-Lock-Token"] = token if token
       headers["Content-Type"] = "application/json" unless body.empty?
       Request.new(verb: verb, path: path, headers: headers, timeout_seconds: timeout_seconds,
                   body: body.empty? ? nil : JSON.generate(body))

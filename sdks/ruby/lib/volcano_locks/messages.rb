@@ -143,6 +143,8 @@ module VolcanoLocks
       (match[9] == "-" ? -1 : 1) * ((hours * 3600) + (minutes * 60))
     end
 
+    # @return [Hash] the JSON object that the answer is
+    # @raise [ServerError] if it is none
     def body_of(answer, request_id)
       body = parsed(answer.body)
       raise malformed(answer, "its body is not JSON", request_id) if body == :broken
@@ -179,6 +181,6 @@ module VolcanoLocks
       text.scrub("?")[0, Arguments::SHOWN_CHARACTERS_MAX].gsub(/[^[:print:]]/, "?")
     end
 
-    private_class_method :instant_of, :offset_seconds, :body_of, :term_of, :parsed, :retry_after, :shown
+    private_class_method :instant_of, :offset_seconds, :term_of, :parsed, :retry_after, :shown
   end
 end

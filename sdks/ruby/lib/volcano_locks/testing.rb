@@ -24,5 +24,7 @@ end
 
 require_relative "testing/clock"
 require_relative "testing/lock"
+require_relative "testing/stories"
+require_relative "testing/shown"
 require_relative "testing/fake"
 require_relative "testing/flaky"

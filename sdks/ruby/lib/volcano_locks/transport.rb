@@ -24,7 +24,8 @@ module VolcanoLocks
 
   # Sends requests over kept-alive connections. A transport is any object with `call(request)`, which gives an {Answer}
   # or raises (best a {TransportError}), may be called by many threads at once, and may be ended in the midst of a
-  # request by `Thread#kill`; and, if it likes, `close`.
+  # request by `Thread#kill`; and, if it likes, `close`. For `watch` it also has `stream(request)`, which yields the
+  # bytes of an event stream as they come, and gives the answer, without them, when that has ended.
   #
   # A connection is used again only after an answer was read to its end, and if nothing came since. Whatever else
   # happens to a request (an error, a killed thread, the answer to another one), its connection is closed. Nothing is
@@ -61,6 +62,20 @@ module VolcanoLocks
         answer = exchange(connection, request)
       ensure
         answer ? keep(connection) : discard(connection)
+      end
+    end
+
+    # Send one request whose answer may be an event stream. The block is given its bytes as they come.
+    #
+    # @return [Answer] when the stream has ended, without those bytes; or an answer that is no event stream, whole
+    # @raise [StandardError] as `call`
+    def stream(request, &heard)
+      after_fork
+      connection = new_connection(request)
+      begin
+        exchange(connection, request, &heard)
+      ensure
+        discard(connection)
       end
     end
 
@@ -129,7 +144,7 @@ module VolcanoLocks
       connection.write_timeout = request.timeout_seconds
     end
 
-    def exchange(connection, request)
+    def exchange(connection, request, &heard)
       limit(connection, request)
       asked = REQUESTS.fetch(request.verb).new(@url.path + request.path, request.headers)
       asked.body = request.body
@@ -137,10 +152,19 @@ module VolcanoLocks
       connection.request(asked) do |response|
         raise unusable(request, "is to another request") if to_another?(response, request)
 
-        body = read(response, request)
+        body = heard && events?(response) ? read_on(response, &heard) : read(response, request)
         answer = Answer.new(response.code.to_i, response.each_header.to_h, body)
       end
       answer
+    end
+
+    def events?(response)
+      response.code == "200" && response["content-type"].to_s.start_with?("text/event-stream")
+    end
+
+    def read_on(response, &heard)
+      response.read_body(&heard)
+      ""
     end
 
     # An answer that came unasked, just as this request went out.

@@ -64,7 +64,7 @@ module VolcanoLocks
 
       # RuboCop would have this rescue less; but whatever a transport raises is the caller's to hear of.
       begin
-        outcome = Thread.handle_interrupt(Object => :immediate) { transport.call(@request) }
+        outcome = Thread.handle_interrupt(Object => :immediate) { serve(transport) }
       rescue Exception => e # rubocop:disable Lint/RescueException
         outcome = e
       ensure
@@ -91,6 +91,10 @@ module VolcanoLocks
     end
 
     private
+
+    def serve(transport)
+      transport.call(@request)
+    end
 
     def started?
       @mutex.synchronize do

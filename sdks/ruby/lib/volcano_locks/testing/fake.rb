@@ -9,6 +9,8 @@ module VolcanoLocks
     # The client is the real one: what is faked is the server, at the transport. One `FakeLocks` may serve any number of
     # clients and threads. A request that waits does so on the clock, which somebody else has to move.
     class FakeLocks
+      include Shown
+
       URL = "http://fake.invalid"
       SERVICE_KEY = "sk-fake"
 
@@ -18,7 +20,10 @@ module VolcanoLocks
       def initialize(clock = nil)
         @clock = clock || ManualClock.new
         @mutex = Mutex.new
-        @locks = Hash.new { |locks, key| locks[key] = FakeLock.new(key) { |_happening| nil } }
+        @stories = Stories.new
+        @locks = Hash.new do |locks, key|
+          locks[key] = FakeLock.new(key) { |happening| @stories.tell(key, happening.kind, body_of(key, happening)) }
+        end
       end
 
       # A client of these locks under this clock; options as for {Client}.
@@ -31,20 +36,44 @@ module VolcanoLocks
         guarded { looked_at(key).waiters }
       end
 
-      # As when a node stops and starts again: who waits is answered 503 (WAIT-8).
+      # How many event streams are heard now.
+      def hearers
+        guarded { @stories.hearers }
+      end
+
+      # As when a node stops and starts again: who waits is answered 503 (WAIT-8), event streams end, and what was told
+      # is forgotten.
       def restart
-        guarded { @locks.each_value(&:turn_away) }
+        guarded do
+          @locks.each_value(&:turn_away)
+          @stories.restart
+        end
       end
 
       # Serve one request at the clock's instant; one that waits, as long as it waits.
       def call(request)
-        path, query = request.path.split("?", 2)
-        key, ending = path.delete_prefix("/locks/").split("/")
+        key, ending, parameters = parts_of(request)
         body = request.body ? JSON.parse(request.body) : {}
         asked = FakeLock::Asked.new(request.token, body["ttl_seconds"], request.headers["X-Volcano-Lock-Holder"])
         return acquire(key, asked, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
+        return guarded { page(parameters) } if [request.verb, key] == ["GET", nil]
 
-        guarded { at_once([request.verb, ending], looked_at(key), asked, URI.decode_www_form(query || "").to_h) }
+        guarded { at_once([request.verb, ending], looked_at(key), asked, parameters) }
+      end
+
+      # Serve a request for an event stream: the block is given what is told, for as long as it is heard.
+      def stream(request)
+        wanted = wanted_by(*parts_of(request))
+        return call(request) if wanted.nil?
+
+        hearer, first = guarded do
+          @stories.join(request.headers["Last-Event-ID"], @clock.now, Messages.date_text(@clock.utc_now))
+        end
+        yield first
+        tell_on(hearer, wanted) { |text| yield text } # rubocop:disable Style/ExplicitBlockArgument
+        Answer.new(200, { "content-type" => Watch::CONTENT_TYPE }, "")
+      ensure
+        guarded { @stories.leave(hearer) } if hearer
       end
 
       private
@@ -58,14 +87,58 @@ module VolcanoLocks
         @locks[key].tap { |lock| lock.look(@clock.now, utc_ms) }
       end
 
-      def at_once(operation, lock, asked, _parameters)
+      def parts_of(request)
+        path, query = request.path.split("?", 2)
+        _, _, key, ending = path.split("/")
+        [key, ending, URI.decode_www_form(query || "").to_h]
+      end
+
+      # Which keys an event stream is about; nil if it is none that was asked for.
+      def wanted_by(key, ending, parameters)
+        prefix = parameters["prefix"]
+        return ->(told) { told.start_with?(prefix) } if key == "events" && ending.nil? && prefix
+
+        ->(told) { told == key } if ending == "events"
+      end
+
+      def tell_on(hearer, wanted)
+        until hearer.ended
+          text, due = guarded do
+            locks = @locks.keys.select(&wanted).map { |key| looked_at(key) }
+            [@stories.news(hearer, @clock.now, &wanted), locks.map(&:due_at).min || Float::INFINITY]
+          end
+          if text.empty?
+            @clock.wait([due, hearer.comment_at].min, hearer.signal)
+          else
+            yield text
+          end
+        end
+      end
+
+      def at_once(operation, lock, asked, parameters)
         case operation
         when %w[PATCH lease] then told(lock, lock.renew(asked, @clock.now), 200)
         when %w[DELETE lease] then freed(lock, lock.release(asked.token, @clock.now))
         when ["DELETE", nil] then freed(lock, lock.force_release(@clock.now))
-        when ["GET", nil] then answer(200, lock.owner ? { held: true, **term(lock) } : { held: false })
+        when ["GET", nil] then read(lock, parameters)
         else refused(404, "not_found")
         end
+      end
+
+      def read(lock, parameters)
+        return answer(200, row(lock)) if parameters["view"] == "full"
+
+        answer(200, lock.owner ? { held: true, **term(lock) } : { held: false })
+      end
+
+      def page(parameters)
+        prefix, state, cursor = parameters.values_at("prefix", "state", "cursor")
+        limit = parameters.fetch("limit", "100").to_i
+        keys = @locks.keys.select { |key| key.start_with?(prefix.to_s) && key > cursor.to_s }.sort
+        locks = keys.map { |key| looked_at(key) }.select { |lock| lock.fencing_token.positive? && lock.in?(state) }
+        more = locks.length > limit
+        answer(200, { items: locks.first(limit).map { |lock| row(lock) },
+                      next_cursor: more ? locks[limit - 1].key : nil })
       end
 
       # In the same step the next in line has it.
@@ -125,18 +198,6 @@ module VolcanoLocks
         return refused(refusal == FakeLock::UNAVAILABLE ? 503 : 409, refusal) if refusal
 
         status == 204 ? Answer.new(204, {}, "") : answer(status, term(lock))
-      end
-
-      def term(lock)
-        { expires_at: date(lock.expires_at), fencing_token: lock.fencing_token }
-      end
-
-      def date(instant)
-        Messages.date_text(@clock.utc_now + Rational(((instant - @clock.now) * 1000).round, 1000))
-      end
-
-      def utc_ms
-        (@clock.utc_now.to_r * 1000).to_i
       end
 
       def refused(status, code)

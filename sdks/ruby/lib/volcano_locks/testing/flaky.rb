@@ -47,17 +47,20 @@ module VolcanoLocks
 
       # Apply the next fault.
       def call(request)
-        fault = @mutex.synchronize do
-          @seen << request
-          @script.shift || @otherwise
+        fault = next_fault(request)
+        before(request, fault) || served(request, fault)
+      end
+
+      # Apply the next fault to an event stream: what befalls an answer befalls its first bytes.
+      def stream(request)
+        fault = next_fault(request)
+        before(request, fault) || @inner.stream(request) do |bytes|
+          case fault
+          when Faults::DropAfterSend then raise Errno::ECONNRESET, "scripted"
+          when Faults::Hang then rest(Float::INFINITY)
+          end
+          yield bytes
         end
-        case fault
-        when Faults::DropBeforeSend then raise unsent(request)
-        when Faults::Reset then raise Errno::ECONNRESET, "scripted"
-        when Faults::Answers then return Answer.new(fault.status, fault.headers || {}, fault.body || "")
-        when Faults::Delay then rest(fault.seconds)
-        end
-        served(request, fault)
       end
 
       # Close the transport beneath.
@@ -66,6 +69,23 @@ module VolcanoLocks
       end
 
       private
+
+      def next_fault(request)
+        @mutex.synchronize do
+          @seen << request
+          @script.shift || @otherwise
+        end
+      end
+
+      # What comes instead of an answer of the server; nil where the request goes on.
+      def before(request, fault)
+        case fault
+        when Faults::DropBeforeSend then raise unsent(request)
+        when Faults::Reset then raise Errno::ECONNRESET, "scripted"
+        when Faults::Answers then Answer.new(fault.status, fault.headers || {}, fault.body || "")
+        when Faults::Delay then rest(fault.seconds)
+        end
+      end
 
       def served(request, fault)
         answer = @inner.call(request)
@@ -86,6 +106,7 @@ module VolcanoLocks
         until_ = @clock.now + seconds
         signal = Signal.new
         @clock.wait(until_, signal) while @clock.now < until_
+        nil
       end
     end
   end

@@ -46,6 +46,11 @@ module VolcanoLocks
         @line.count { |place| place.kept_until.nil? }
       end
 
+      # Whether it is in this state: `held`, `free`, or any other for all.
+      def in?(state)
+        !%w[held free].include?(state) || (state == "held") == !@owner.nil?
+      end
+
       # When anybody may take over the lease there is.
       def over_at
         @expires_at + GRACE_SECONDS

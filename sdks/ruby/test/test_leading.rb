@@ -1,0 +1,257 @@
+# frozen_string_literal: true
+
+require_relative "test_helper"
+
+# SDK-13: leading for as long as it can be.
+class TestLeading < Minitest::Test
+  include Kit
+
+  def setup
+    @stage = Stage.new
+    @terms = Queue.new
+  end
+
+  def test_a_block_that_returns_gives_the_lock_back_and_its_result
+    assert_equal(:done, @stage.locks.lead(KEY, ttl: 30) { :done })
+    assert_equal [POST, DELETE], @stage.sent
+    assert_equal(:left, @stage.locks.lead(KEY, ttl: 30) { break :left })
+    refute @stage.held?
+  end
+
+  def test_it_campaigns_until_it_leads
+    rival = @stage.others.acquire(KEY, ttl: 600)
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30, &:fencing_token) }
+    eventually { @stage.server.waiters(KEY) == 1 }
+    @stage.clock.advance(100)
+    @stage.others.release(rival)
+    assert_operator leading.value, :>, rival.fencing_token
+  end
+
+  # Exactly one end for each start, and the next campaign begins after it.
+  def test_a_loss_that_the_block_was_told_of_leads_to_the_next_campaign
+    ends = 0
+    result = @stage.locks.lead(KEY, ttl: 30) do |guard|
+      @terms << guard.fencing_token
+      next :done if @terms.length == 3
+
+      assert_equal ends, @terms.length - 1
+      @stage.others.force_release(KEY)
+      @stage.clock.advance(11)
+      guard.raise_if_lost!
+    ensure
+      ends += 1
+    end
+    assert_equal [:done, 3], [result, ends]
+    tokens = Array.new(3) { @terms.pop }
+    assert_equal tokens.uniq.sort, tokens
+  end
+
+  def test_a_block_that_returns_after_a_loss_campaigns_again_too
+    result = @stage.locks.lead(KEY, ttl: 30) do |guard|
+      @terms << guard
+      @stage.clock.jump(31) if @terms.length == 1
+      @terms.length
+    end
+    assert_equal 2, result
+    # One that is only found by the release.
+    leading = quiet_thread do
+      @stage.locks.lead("other", ttl: 30) do |guard|
+        @terms << guard
+        next @terms.length if @terms.length == 4
+
+        @stage.others.force_release("other")
+        @rival = @stage.others.acquire("other", ttl: 600)
+      end
+    end
+    eventually { @stage.server.waiters("other") == 1 }
+    @stage.others.release(@rival)
+    assert_equal 4, leading.value
+  end
+
+  def test_what_the_block_raises_is_raised
+    error = assert_raises(BodyError) do
+      @stage.locks.lead(KEY, ttl: 30) do
+        @stage.clock.jump(31)
+        raise BodyError
+      end
+    end
+    assert_equal [LockOwnershipLostError], VolcanoLocks.attached_errors(error).map(&:class)
+    [LockOwnershipLostError, LockHeldError].each do |kind|
+      mine = kind.new("mine")
+      assert_same(mine, assert_raises(kind) { @stage.locks.lead(KEY, ttl: 30) { raise mine } })
+    end
+  end
+
+  def test_stop_ends_a_campaign_and_gives_the_place_back
+    @stage.others.acquire(KEY, ttl: 600)
+    stop = false
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30, stop: -> { stop }) { flunk } }
+    eventually { @stage.server.waiters(KEY) == 1 }
+    @stage.clock.advance(26)
+    stop = true
+    @stage.clock.advance(0.4)
+    assert_nil leading.value
+    assert_equal [POST, POST, DELETE], @stage.sent
+    assert_equal 0, @stage.server.waiters(KEY)
+  end
+
+  def test_stop_ends_a_rest_too
+    @stage.network.otherwise = answers(429, "lock_rate_limited", headers: { "retry-after" => "60" })
+    stop = false
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30, stop: -> { stop }) { flunk } }
+    eventually { @stage.sent == [POST] }
+    @stage.clock.advance(1)
+    stop = true
+    @stage.clock.advance(0.4)
+    assert_nil leading.value
+  end
+
+  def test_while_the_block_runs_stop_is_for_the_block_and_after_it_no_campaign_begins
+    stop = false
+    assert_nil(@stage.locks.lead(KEY, ttl: 30, stop: -> { stop }) do |guard|
+      stop = true
+      @stage.clock.advance(100)
+      refute guard.lost?
+      @stage.clock.jump(31)
+    end)
+    assert_equal 1, @stage.sent.count(POST)
+    assert_nil(@stage.locks.lead(KEY, ttl: 30, stop: -> { true }) { flunk })
+  end
+
+  # A lease whose grant was never heard of, and whose margin has begun when it is asked for again.
+  def test_a_lease_that_was_lost_before_it_was_heard_of_ends_no_campaign
+    @stage.network.script << answers(409, "lock_ownership_lost")
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30) { :led } }
+    eventually do
+      @stage.clock.advance(0.1)
+      !leading.alive?
+    end
+    assert_equal :led, leading.value
+    assert_equal 2, @stage.network.seen.first(2).map(&:token).uniq.length
+  end
+
+  def test_closing_the_client_ends_a_campaign
+    @stage.others.acquire(KEY, ttl: 600)
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30) { flunk } }
+    eventually { @stage.server.waiters(KEY) == 1 }
+    @stage.client.close
+    assert_equal("this client is closed", assert_raises(VolcanoError) { leading.value }.message)
+    assert_equal 0, @stage.server.waiters(KEY)
+  end
+
+  def test_what_time_does_not_mend_is_raised
+    @stage.network.script << answers(401, "invalid_credentials")
+    assert_raises(AuthenticationError) { @stage.locks.lead(KEY, ttl: 30) { flunk } }
+  end
+
+  def test_mistakes_are_refused_before_anything_is_sent
+    assert_raises(ArgumentError) { @stage.locks.lead("/", ttl: 30, stop: -> { true }) { flunk } }
+    assert_raises(ArgumentError) { @stage.locks.lead(KEY, ttl: 4, stop: -> { true }) { flunk } }
+    error = assert_raises(TypeError) { Leading.new(@stage.locks.instance_variable_get(:@courier), true) { flunk } }
+    assert_match(/stop must answer call/, error.message)
+    assert_empty @stage.network.seen
+  end
+end
+
+# SDK-16: functions that run under a lock.
+class TestExclusive < Minitest::Test
+  include Kit
+
+  def setup
+    @stage = Stage.new
+    @locks = @stage.locks
+  end
+
+  def test_each_call_is_a_block_of_its_own
+    seen = []
+    report = @locks.exclusive("report-{day}-{part}", ttl: 60) do |day, part: 0, &given|
+      seen << @stage.others.list.map { |view| [view.key, view.held?] }
+      given.call(day, part)
+    end
+    assert_equal(["mon", 5], report.call("mon", part: 5) { |*args| args })
+    assert_equal [[["report-mon-5", true]]], seen
+    refute @stage.held?("report-mon-5")
+    assert_equal([:tue, "x"], report.call(:tue, part: "x") { |*args| args })
+  end
+
+  def test_a_method_is_wrapped_as_it_is
+    report = @locks.exclusive("report-{day}", ttl: 60, &method(:method_to_wrap))
+    assert_equal [:mon, 7, @stage.server.clock.now], report.call(:mon, more: 7)
+    assert_raises(ArgumentError) { report.call(:mon, :tue, :wed) }
+    refute @stage.held?("report-mon")
+  end
+
+  def test_the_guard_comes_if_it_is_asked_for_and_left_out
+    with = @locks.exclusive(KEY, ttl: 60) { |guard:, **rest| [guard, rest] }
+    guard, rest = with.call(other: 1)
+    assert_kind_of LockGuard, guard
+    assert_equal [KEY, { other: 1 }], [guard.key, rest]
+    assert_equal(:mine, with.call(guard: :mine).first)
+    assert_equal([[1], {}], @locks.exclusive(KEY, ttl: 60) { |*args, **named| [args, named] }.call(1))
+  end
+
+  def test_on_held_raise_is_what_is_left_out
+    @stage.others.acquire(KEY, ttl: 600)
+    assert_raises(LockHeldError) { @locks.exclusive(KEY, ttl: 60) { flunk }.call }
+    assert_raises(LockHeldError) { @locks.exclusive(KEY, ttl: 60, on_held: :raise) { flunk }.call }
+  end
+
+  def test_on_held_skip_says_nothing_and_gives_nothing
+    @stage.others.acquire(KEY, ttl: 600)
+    assert_nil(@locks.exclusive(KEY, ttl: 60, on_held: :skip) { flunk }.call)
+    # What the function itself raises is an error like any other.
+    mine = LockHeldError.new("mine")
+    failing = @locks.exclusive("other", ttl: 60, on_held: "skip") { raise mine }
+    assert_same(mine, assert_raises(LockHeldError) { failing.call })
+  end
+
+  def test_on_held_wait_waits_for_ever
+    rival = @stage.others.acquire(KEY, ttl: 6_000)
+    waiting = quiet_thread { @locks.exclusive(KEY, ttl: 60, on_held: :wait) { :done }.call }
+    eventually { @stage.server.waiters(KEY) == 1 }
+    @stage.clock.advance(1_000)
+    @stage.others.release(rival)
+    assert_equal :done, waiting.value
+  end
+
+  def test_with_hold_at_least
+    @locks.exclusive(KEY, ttl: 60, hold_at_least: 100) { nil }.call
+    assert_equal '{"ttl_seconds":100}', @stage.network.seen.last.body
+  end
+
+  def test_a_loss_is_the_blocks
+    failing = @locks.exclusive(KEY, ttl: 60, on_held: :skip) { @stage.clock.jump(61) }
+    assert_raises(LockOwnershipLostError) { failing.call }
+  end
+
+  def test_names_that_are_none_are_refused_when_the_function_is_made
+    ["report-{month}", "report-{guard}", "{day}-{month}"].each do |key|
+      error = assert_raises(ArgumentError) { @locks.exclusive(key, ttl: 60) { |day, guard:| [day, guard] } }
+      assert_match(/no argument of the block/, error.message)
+    end
+    ["report-{day", "report-}", "report {day}", "{Day}", "", "report/{day}"].each do |key|
+      assert_raises(ArgumentError, key) { @locks.exclusive(key, ttl: 60) { |day| day } }
+    end
+    assert_match(/on_held must be/,
+                 assert_raises(ArgumentError) { @locks.exclusive(KEY, ttl: 60, on_held: :never) { 1 } }.message)
+    assert_raises(ArgumentError) { @locks.exclusive(KEY, ttl: 4) { 1 } }
+    assert_raises(ArgumentError) { @locks.exclusive(KEY, ttl: 60, hold_at_least: -1) { 1 } }
+    assert_empty @stage.network.seen
+  end
+
+  def test_an_argument_that_gives_no_key_is_refused_by_the_call
+    report = @locks.exclusive("report-{day}", ttl: 60) { |day = "mon"| flunk day }
+    [[], [nil], ["mon day"], ["/"], ["é"]].each { |args| assert_raises(ArgumentError) { report.call(*args) } }
+    any = @locks.exclusive("report-{day}", ttl: 60) { |**named| named }
+    assert_equal({ day: 5 }, any.call(day: 5))
+    assert_raises(ArgumentError) { any.call }
+    assert_equal [POST, DELETE], @stage.sent
+  end
+
+  private
+
+  def method_to_wrap(day, _later = nil, guard:, more: 0)
+    assert_equal "report-#{day}", guard.key
+    [day, more, @stage.clock.now]
+  end
+end
