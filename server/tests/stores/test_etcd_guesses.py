@@ -1,7 +1,10 @@
 """A node over etcd guesses what the records of its locks are, and answers nothing that etcd did not confirm."""
 
+import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from shutil import copytree, rmtree
 
 import pytest
 from tests.engines import etcd
@@ -22,6 +25,7 @@ from volcano_locks_server.lease import (
 )
 from volcano_locks_server.store import RecordKey, Records, Stepped
 from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.stores.etcd import records
 from volcano_locks_server.stores.etcd.recent import ABSENT, READ_FIRST_MAX, RECORDS_MAX, RecentRecords, Seen
 
 from .deeds import act, counted, digest, found, held, key, put
@@ -119,6 +123,51 @@ async def test_nothing_is_guessed_by_what_was_seen_before_a_failure(nodes: tuple
     with pytest.raises(StoreUnavailableError):
         await nodes[0].locks.update([key("a")], failing)
     assert [numbers for numbers, _ in await stepped(nodes[0], key("a"))] == [[0], [1]]
+
+
+@pytest.mark.real_time
+async def test_nothing_is_guessed_by_what_was_seen_of_a_cluster_before_it_was_restored() -> None:
+    """LEASE-14: a restored cluster counts its revisions on from those of the backup, so another record may have the
+    revision of the one that was seen. The node asked for nothing while the cluster was down.
+    """
+    with etcd.cluster(1) as cluster:
+        (member,) = cluster.members
+        kept, backup = member.folder / member.name, member.folder / "backup"
+        url = cluster.url("restored")
+        name = b"restored/1/lock/" + "/".join(key("a")).encode()
+
+        def seen_at() -> int:
+            return int(member.ask("kv/range", key=b64encode(name).decode())["kvs"][0]["mod_revision"])
+
+        async with AsyncExitStack() as stack:
+            node = await open_store(url, SystemClock())
+            stack.push_async_callback(node.close)
+            await counted(node.locks, key("a"))
+            member.kill()
+            copytree(kept, backup)
+            cluster.start()
+            await until_ready(node)
+            for _ in range(40):  # so many that the node's own pulses do not come so far after the backup
+                await counted(node.locks, key("a"))
+            revision = seen_at()
+            member.kill()
+            rmtree(kept)
+            backup.rename(kept)
+            cluster.start()
+            while seen_at() < revision:
+                member.put(name, records.written(Free(777, 1)))
+            assert seen_at() == revision
+            await until_ready(node)
+            assert await counted(node.locks, key("a")) == 778
+
+
+async def until_ready(node: OpenStore) -> None:
+    """Return when it serves again."""
+    while True:
+        try:
+            return await node.locks.ready()
+        except StoreUnavailableError:
+            await asyncio.sleep(0.05)
 
 
 async def stepped(node: OpenStore, *keys: RecordKey) -> list[tuple[list[int], int]]:

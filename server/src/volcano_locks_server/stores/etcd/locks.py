@@ -27,7 +27,7 @@ from . import records
 from .clocks import Clocks
 from .layout import Layout, after, end_of
 from .listing import read_locks
-from .members import Members
+from .members import BrokenWayError, Members
 from .messages import Answer, Delete, Found, Guard, Put, Read
 from .recent import ABSENT, RecentRecords, Seen
 from .registry import EtcdRegistry
@@ -52,6 +52,7 @@ class EtcdStore:
         self._layout: Final = layout
         self._registry: Final = registry
         self._recent: Final = RecentRecords()
+        self._recent_since = 0  # so many breaks of the way to the cluster
         self._busy: Final[dict[RecordKey, asyncio.Event]] = {}
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -130,8 +131,11 @@ class EtcdStore:
 
     async def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         names = dict(zip(keys, map(self._layout.lock, keys), strict=True))
+        if self._recent_since != self._members.breaks:
+            self._recent.forget_all()
+            self._recent_since = self._members.breaks
         seen = self._recent.guesses(names.values()) if len(keys) <= BATCH_MAX else None
-        is_guess = seen is not None
+        is_guess, guessed_since = seen is not None, self._recent_since
         if seen is None:
             seen = await self._read(names.values())
         for attempt in range(ATTEMPTS_MAX):
@@ -139,7 +143,7 @@ class EtcdStore:
             known = {key: _judged(seen[name], self._clocks, now_ms) for key, name in names.items()}
             stepped = step(known, now_ms)
             changed = {names[key]: record for key, record in stepped.changed.items()}
-            newer = await self._write(changed, seen, seen if is_guess else changed)
+            newer = await self._write(changed, seen, guessed_since if is_guess else None)
             if is_guess:
                 self._recent.told(is_right=newer is None)
             if newer is None:
@@ -160,17 +164,20 @@ class EtcdStore:
         return seen
 
     async def _write(
-        self, changed: Mapping[bytes, LockRecord], seen: Mapping[bytes, Seen], compared: Iterable[bytes]
+        self, changed: Mapping[bytes, LockRecord], seen: Mapping[bytes, Seen], guessed_since: int | None
     ) -> dict[bytes, Seen] | None:
         """None once all is written; if nothing was, what is there now.
 
         Of records that were read only those that change are compared: what was said of the others was true then. Of
-        guesses all are.
+        guesses all are, and by the cluster they were seen in: one that was restored may count its revisions anew.
         """
-        for number, part in enumerate(_parts(compared)):
+        for number, part in enumerate(_parts(changed if guessed_since is None else seen)):
             guards = [Guard(name, seen[name].mod_revision) for name in part]
             puts = [Put(name, records.written(changed[name])) for name in part if name in changed]
-            answer = await self._members.write(guards, puts, map(Read, part))
+            try:
+                answer = await self._members.write(guards, puts, map(Read, part), unbroken_since=guessed_since)
+            except BrokenWayError:
+                return await self._read(part)
             if answer.succeeded:
                 for put in puts:
                     self._recent.keep(put.key, Seen(changed[put.key], answer.revision))

@@ -48,6 +48,10 @@ class _NotSentError(Exception):
     """The transaction cannot have taken effect; `args` are the fault's cause code and its message."""
 
 
+class BrokenWayError(Exception):
+    """The way to the cluster is not the one it was: nothing was sent."""
+
+
 class Members:
     """Every member of `address`, connected when first needed. Made and used in one event loop."""
 
@@ -60,17 +64,29 @@ class Members:
         self.refusal: StoreUnavailableError | None = None
         """What everybody is told instead of being served; None while all is well."""
         self.counts: Final = StoreCounts()
+        self.breaks = 0
+        """How often there was no way to the cluster, or another one: what answers next may have been restored."""
 
     async def read(self, *ops: Read) -> Answer:
         """What the reads find, all at one moment: linearizable, but for those that may be stale."""
         return messages.txn_answer(await self._send(messages.TXN, messages.txn((), ops, ()), repeatable=True))
 
-    async def write(self, guards: Iterable[Guard], then: Iterable[Op], otherwise: Iterable[Read] = ()) -> Answer:
-        """Do `then` if every guard holds, else read `otherwise`; see the module's head for what an error means."""
+    async def write(
+        self,
+        guards: Iterable[Guard],
+        then: Iterable[Op],
+        otherwise: Iterable[Read] = (),
+        *,
+        unbroken_since: int | None = None,
+    ) -> Answer:
+        """Do `then` if every guard holds, else read `otherwise`; see the module's head for what an error means.
+
+        BrokenWayError, with nothing done, where the way there broke after it had done so `unbroken_since` times.
+        """
         ops = list(then)
         repeatable = not any(isinstance(op, Put | Delete) for op in ops)
         wire = messages.txn(guards, ops, otherwise)
-        return messages.txn_answer(await self._send(messages.TXN, wire, repeatable=repeatable))
+        return messages.txn_answer(await self._send(messages.TXN, wire, repeatable, unbroken_since))
 
     @asynccontextmanager
     async def stream(self, method: str) -> AsyncIterator[grpc.aio.StreamStreamCall]:
@@ -82,7 +98,7 @@ class Members:
         self._refuse()
         channel = self._channels[self._current]
         try:
-            await _connected(channel)
+            await self._reach(channel)
             if self._address.user is not None:
                 await self._authenticate(channel, CALL_SECONDS_MAX)
             call = channel.stream_stream(method)(metadata=self._metadata())
@@ -113,8 +129,8 @@ class Members:
         for channel in self._channels:
             await channel.close()
 
-    async def _send(self, method: str, wire: bytes, *, repeatable: bool) -> bytes:
-        """One answer, from whichever member gives it. Raises StoreUnavailableError."""
+    async def _send(self, method: str, wire: bytes, repeatable: bool, unbroken_since: int | None = None) -> bytes:
+        """One answer, from whichever member gives it. Raises StoreUnavailableError, and BrokenWayError as `write`."""
         self._refuse()
         loop = asyncio.get_running_loop()
         gives_up_at = loop.time() + TXN_SECONDS_MAX
@@ -122,7 +138,9 @@ class Members:
         while True:
             channel = self._channels[self._current]
             try:
-                await _connected(channel)
+                await self._reach(channel)
+                if unbroken_since not in (None, self.breaks):
+                    raise BrokenWayError
                 return await self._attempt(channel, method, wire, gives_up_at - loop.time(), repeatable)
             except _NotSentError as error:
                 failures += 1
@@ -135,6 +153,11 @@ class Members:
                 self.counts.retries += 1
                 if everywhere:
                     await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _reach(self, channel: grpc.aio.Channel) -> None:
+        if channel.get_state() is not grpc.ChannelConnectivity.READY:
+            self.breaks += 1
+            await _connected(channel)
 
     async def _attempt(
         self, channel: grpc.aio.Channel, method: str, wire: bytes, seconds: float, repeatable: bool
@@ -185,6 +208,7 @@ class Members:
         """Use the next member, unless somebody else has turned already."""
         if self._channels[self._current] is channel and len(self._channels) > 1:
             self._current = (self._current + 1) % len(self._channels)
+            self.breaks += 1
             self.counts.connects += 1
 
 

@@ -2,7 +2,8 @@
 
 A guess is never an answer. Whoever steps on one compares its revision in the transaction that writes, or in one that
 only compares; what is not there any more has revision 0, and so has what is not remembered. If etcd says that it
-holds, the record was the truth from before the step until then: no two writes of a key have the same revision.
+holds, the record was the truth from before the step until then: no two writes of a key have the same revision. But
+those of a restored cluster may, so guesses end with the way to it (`breaks` of `members`): what is restored was down.
 
 A wrong guess costs a transaction, so after one the next batches read first: twice as many after each that was wrong,
 half as many after each that was right. Where several nodes serve the same locks by turns it hardly pays to guess, and
