@@ -22,6 +22,8 @@ def wait_options(command: Callable[..., R]) -> Callable[..., R]:
         return command(wait=inf if for_ever else float(at_most or 0), **arguments)
 
     no_wait = click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
-    at_most = click.option("-w", "at_most", type=WAIT, metavar="DURATION", help="Wait in its line, at most so long.")
-    for_ever = click.option("--wait", "for_ever", is_flag=True, help="Wait in its line, for ever.")
+    at_most = click.option(
+        "-w", "at_most", type=WAIT, metavar="DURATION", help="Wait in the lock's line, at most so long."
+    )
+    for_ever = click.option("--wait", "for_ever", is_flag=True, help="Wait in the lock's line, for ever.")
     return no_wait(at_most(for_ever(waiting)))
