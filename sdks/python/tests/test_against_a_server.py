@@ -1,12 +1,14 @@
 """SDK-11 to SDK-15 with the clients and the server as they are: sockets, event loops, time."""
 
 import asyncio
+import contextlib
 import math
 import threading
 import time
 from collections.abc import Iterator
 
 import pytest
+import uvloop
 
 from volcano_locks import AsyncClient, Client, Leadership, LockHeldError
 from volcano_locks_server.testing import RunningServer, running_server
@@ -143,3 +145,20 @@ async def test_the_next_leads_when_the_first_returns(running: RunningServer) -> 
 async def until_waiting(client: AsyncClient) -> None:
     while not (await client.locks.view("k")).waiters:
         await asyncio.sleep(0.1)
+
+
+def test_the_asyncio_client_works_on_uvloop(running: RunningServer) -> None:
+    """Its transports are none of asyncio's by inheritance: each kind of exchange runs over them (SDK-11, SDK-14)."""
+
+    async def everything() -> None:
+        async with (
+            asyncio.timeout(PATIENCE_SECONDS),
+            AsyncClient(running.url, running.service_key, holder="one") as client,
+            contextlib.aclosing(client.locks.watch("k")) as changes,
+        ):
+            assert not (await anext(changes)).held
+            lease = await client.locks.acquire("k", ttl=30, wait=math.inf)
+            assert (await anext(changes)).holder == "one"
+            await client.locks.release(lease)
+
+    uvloop.run(everything())

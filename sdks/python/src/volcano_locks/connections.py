@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
 from volcano_locks.answers import BrokenAnswerError, Fields, Reader, Received
@@ -162,14 +162,18 @@ async def connect(
     address: Address, protocol: Callable[[], P], tls: "ssl.SSLContext | None" = None
 ) -> tuple[asyncio.Transport, P]:
     """A new connection. Raises NotConnectedError."""
+    loop = asyncio.get_running_loop()
+    race: dict[str, Any] = {}  # uvloop knows no race between addresses: it tries one after the other
+    if isinstance(loop, asyncio.BaseEventLoop):
+        race["happy_eyeballs_delay"] = HAPPY_EYEBALLS_SECONDS
     connecting = asyncio.ensure_future(
-        asyncio.get_running_loop().create_connection(
+        loop.create_connection(
             protocol,
             address.host,
             address.port,
             ssl=tls,
             server_hostname=None if tls is None else address.host,
-            happy_eyeballs_delay=HAPPY_EYEBALLS_SECONDS,
+            **race,
         )
     )
     try:
@@ -216,8 +220,7 @@ class _Connection(asyncio.Protocol):
         self._lost("the connection was ended")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
         self._all.add(self)
 
     def data_received(self, data: bytes) -> None:

@@ -6,7 +6,7 @@ connection is not read from, and the server's own bounds apply.
 
 import asyncio
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, cast
 
 import h11
 
@@ -68,10 +68,9 @@ class Listener(asyncio.Protocol):
         self._fail("the connection was ended")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
         self._all.add(self)
-        transport.write(self._request)
+        self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
         self._http.receive_data(data)
