@@ -14,10 +14,12 @@ from tests.engines import postgres
 from tests.engines.postgres import Postgres
 from tests.engines.programs import BUSY_SECONDS
 
+from volcano_locks_server.clock import SystemClock
 from volcano_locks_server.errors import LockError, StoreUnavailableError
 from volcano_locks_server.lease import Acquire, Free, Granted
 from volcano_locks_server.store import LockPage, LockQuery, Project, Records, Stepped
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
+from volcano_locks_server.stores.postgres.examination import examine
 from volcano_locks_server.stores.postgres.hosts import HUNG_MAX
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 
@@ -224,6 +226,26 @@ async def test_a_caller_that_gives_up_disturbs_nobody(node: PostgresDatabase) ->
     (record,) = await found(node.locks, key("a"))
     assert isinstance(record, Free)
     assert record.fencing_token == last + 10
+
+
+@pytest.mark.real_time
+async def test_the_doctor_finds_that_commits_wait_for_a_standby_in_vain(node: PostgresDatabase) -> None:
+    """CLI-25: everything else is well, and serves nobody."""
+    url = node._connections.hosts.first
+    with connect(node) as other:
+        other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        other.execute("SELECT pg_reload_conf()")
+        try:
+            while other.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
+                await asyncio.sleep(0.01)
+            hanging = {finding.about: finding for finding in await examine(url, SystemClock())}
+        finally:
+            other.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            other.execute("SELECT pg_reload_conf()")
+    assert "on a standby" in hanging["durability"].found
+    assert not hanging["answers"].good
+    await until_well(node.locks)
+    assert all(finding.good for finding in await examine(url, SystemClock()))
 
 
 @pytest.mark.real_time

@@ -1,4 +1,4 @@
-"""Examining a PostgreSQL store, also while nodes serve from it. Nothing is written but an empty transaction."""
+"""Examining a PostgreSQL store, also while nodes serve from it. Nothing is written but to its log."""
 
 from collections.abc import Sequence
 from time import time
@@ -72,15 +72,22 @@ async def _schema(connections: Connections) -> Sequence[Finding]:
 
 async def _safety(connections: Connections) -> Sequence[Finding]:
     """What would lose what was acknowledged; synchronous_commit is set by each transaction."""
-    fsync, pages = await _row(connections, "SELECT current_setting('fsync'), current_setting('full_page_writes')")
+    fsync, pages, standbys = await _row(
+        connections,
+        "SELECT current_setting('fsync'), current_setting('full_page_writes'), "
+        "current_setting('synchronous_standby_names')",
+    )
     if (fsync, pages) == ("on", "on"):
-        return [Finding("durability", "commits are on disk before they are answered")]
+        where = "on disk and on a standby" if standbys else "on disk"
+        lack = "" if standbys else "; no standby is waited for, so one that is promoted may lack the last leases"
+        return [Finding("durability", f"commits are {where} before they are answered{lack}")]
     return [Finding("durability", f"fsync = {fsync}, full_page_writes = {pages}", "set both on: a crash loses leases")]
 
 
 async def _latency(connections: Connections) -> Sequence[Finding]:
     async def write() -> None:
-        await _row(connections, "SELECT txid_current()")  # has the commit written and waited for
+        async with connections.transaction() as transaction:
+            await transaction.prove()
 
     await write()  # so that connecting is not measured
     return [await latency(write, _SLOW)]
