@@ -9,6 +9,16 @@ sending, or never. Only what no order of such moments can explain is a violation
 - order_broken    a grant that was asked for after another was answered has the lower token
 - two_holders     two clients were sure at the same time: from the answer until `sent + ttl` or their release
 - lease_lost      an acknowledged lease was denied, or given to another, before it can have ended
+- passed_over     one who waited was passed by one who came later to the same node
+- starved         one who waited was passed more than OVERTAKEN_MAX times by those who came later, to whatever node
+- granted_to_gone a reader saw the lock held under a token that nobody was told of, though all who might have it without
+                  being told had hung up long before it was granted: NOTICE_SECONDS before somebody asked and was told
+                  an earlier token, or that it is free. Whoever was granted it first and hung up then may have left
+                  its answer unread
+
+Who came first is known by the times of sending only if they are further apart than an arrival can take; who was granted
+first, by the fencing tokens. A waiter keeps its place over several requests, so it came when its owner first asked
+there. Whoever was answered nothing is neither said to have waited nor to have been passed.
 
 What it cannot see: a fault that no client was told anything of. Force releases end everyone's certainty on that lock.
 """
@@ -24,10 +34,15 @@ from typing import Final, Literal
 GRACE_SECONDS: Final = 1.0
 MARGIN_SECONDS: Final = 1.0
 TOLERANCE_SECONDS: Final = 0.002
+ARRIVAL_SECONDS: Final = 2.0
+NOTICE_SECONDS: Final = 3.0
+OVERTAKEN_MAX: Final = 200
 
 Operation = Literal["acquire", "renew", "release", "force_release", "get"]
-Outcome = Literal["granted", "lost", "held", "free", "done", "refused", "unknown"]
-Kind = Literal["token_repeated", "order_broken", "two_holders", "lease_lost"]
+Outcome = Literal["granted", "lost", "held", "free", "done", "refused", "unknown", "left"]
+Kind = Literal[
+    "token_repeated", "order_broken", "two_holders", "lease_lost", "passed_over", "starved", "granted_to_gone"
+]
 
 
 @dataclass(frozen=True)
@@ -36,7 +51,9 @@ class Event:
 
     `owner` names the acquisition: its owner token, or a name for it. `outcome`: acquire and renew are `granted`,
     `lost` (lock_ownership_lost) or `held` (lock_held); release and force release `done` or `refused`; get `held` or
-    `free`; any is `unknown` where no answer came, or one that says nothing (503). Then `answered_at` is None.
+    `free`; any is `unknown` where no answer came, or one that says nothing (503). Then `answered_at` is None. One whose
+    client hung up is `left`, at `answered_at`. `wait_seconds`: how long an acquire was ready to wait. `node`: which of
+    several was asked. `fencing_token`: as told, also by a get.
     """
 
     client: str
@@ -48,6 +65,8 @@ class Event:
     outcome: Outcome
     ttl_seconds: float = 0.0
     fencing_token: int | None = None
+    wait_seconds: float = 0.0
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,12 +94,26 @@ class _Grant:
     lasts_until: float
 
 
-def check(events: Iterable[Event], *, tolerance_seconds: float = TOLERANCE_SECONDS) -> list[Violation]:
-    """Every violation found, per lock. `tolerance_seconds` is how far server's and clients' clocks may disagree."""
+@dataclass(frozen=True)
+class Slack:
+    """What is allowed for. `tolerance_seconds` is how far server's and clients' clocks may disagree, `arrival_seconds`
+    how long a request may take to its place in a line (inf: nobody is known to have come first), `notice_seconds` how
+    long a hang-up may take to be noticed and a grant to be given back, `overtaken_max` how often one who waits may be
+    passed by those who came later.
+    """
+
+    tolerance_seconds: float = TOLERANCE_SECONDS
+    arrival_seconds: float = ARRIVAL_SECONDS
+    notice_seconds: float = NOTICE_SECONDS
+    overtaken_max: int = OVERTAKEN_MAX
+
+
+def check(events: Iterable[Event], slack: Slack = Slack()) -> list[Violation]:
+    """Every violation found, per lock."""
     by_key: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_key[event.key].append(event)
-    return [violation for key in sorted(by_key) for violation in _check_lock(by_key[key], tolerance_seconds)]
+    return [violation for key in sorted(by_key) for violation in _check_lock(by_key[key], slack)]
 
 
 def write(events: Iterable[Event], path: Path) -> None:
@@ -100,13 +133,16 @@ def read(*paths: Path) -> list[Event]:
 # --- one lock ---------------------------------------------------------------------------------------------
 
 
-def _check_lock(events: Sequence[Event], tolerance: float) -> Iterator[Violation]:
+def _check_lock(events: Sequence[Event], slack: Slack) -> Iterator[Violation]:
+    tolerance = slack.tolerance_seconds
     grants = _grants(events, tolerance)
     yield from _repeated_tokens(grants)
     yield from _broken_order(grants)
     yield from _two_holders(grants)
     yield from _given_away(grants)
     yield from _denied(events, grants, tolerance)
+    yield from _passed_over(events, grants, slack)
+    yield from _granted_to_gone(events, grants, slack)
 
 
 def _grants(events: Sequence[Event], tolerance: float) -> list[_Grant]:
@@ -136,13 +172,13 @@ def _local_deadline(grant: Event, owned: Sequence[Event]) -> float:
 
 
 def _may_have_extended(event: Event, grant: Event) -> bool:
-    extends = event.operation in ("acquire", "renew") and event.outcome in ("granted", "unknown")
+    extends = event.operation in ("acquire", "renew") and event.outcome in ("granted", *UNKNOWN)
     return event is not grant and extends and _may_follow(event, grant)
 
 
 def _may_follow(event: Event, grant: Event) -> bool:
     """Whether `event` may have taken effect after `grant` did."""
-    return event.answered_at is None or event.answered_at >= grant.sent_at
+    return event.answered_at is None or event.outcome in UNKNOWN or event.answered_at >= grant.sent_at
 
 
 def _repeated_tokens(grants: Sequence[_Grant]) -> Iterator[Violation]:
@@ -214,6 +250,69 @@ def _denied(events: Sequence[Event], grants: Sequence[_Grant], tolerance: float)
                 break
 
 
+def _passed_over(events: Sequence[Event], grants: Sequence[_Grant], slack: Slack) -> Iterator[Violation]:
+    """Those who waited, against all who came later and were granted the lock before them."""
+    came_at: dict[tuple[str, str], float] = {}
+    for event in events:
+        if event.operation == "acquire":
+            place = event.node, event.owner
+            came_at[place] = min(event.sent_at, came_at.get(place, inf))
+    first_told: dict[int, _Grant] = {}
+    for grant in grants:
+        if grant.event.operation == "acquire":
+            first_told.setdefault(grant.token, grant)
+    for waiter in events:
+        if waiter.operation != "acquire" or not waiter.wait_seconds or waiter.outcome not in ("granted", "held"):
+            continue
+        passing = [one for one in first_told.values() if _was_before(one, waiter, slack)]
+        for one in passing:
+            came = came_at[one.event.node, one.event.owner]
+            if one.event.node == waiter.node and waiter.sent_at + slack.arrival_seconds < came:
+                yield Violation("passed_over", waiter.key, "one who came later had the lock first", (waiter, one.event))
+                break
+        if len(passing) > slack.overtaken_max:
+            last = passing[-1].event
+            yield Violation("starved", waiter.key, f"{len(passing)} who came later had the lock first", (waiter, last))
+
+
+def _was_before(grant: _Grant, waiter: Event, slack: Slack) -> bool:
+    """Whether `grant`, asked for after `waiter`, was made while that one waited."""
+    if grant.event.owner == waiter.owner or grant.event.sent_at <= waiter.sent_at:
+        return False
+    if waiter.fencing_token is not None:
+        return grant.token < waiter.fencing_token
+    return waiter.answered_at is not None and grant.answered_at + slack.arrival_seconds < waiter.answered_at
+
+
+def _granted_to_gone(events: Sequence[Event], grants: Sequence[_Grant], slack: Slack) -> Iterator[Violation]:
+    """A lock held under a token that nobody was told, though nobody is left who may yet be told."""
+    told = {grant.token for grant in grants}
+    asked = [event for event in events if event.operation == "acquire"]
+    in_doubt_at = min((event.sent_at for event in asked if event.outcome == "unknown"), default=inf)
+    gone = [(event.answered_at, event) for event in asked if event.outcome == "left" and event.answered_at is not None]
+    for seen in events:
+        if seen.operation != "get" or seen.fencing_token is None or seen.fencing_token in told:
+            continue
+        suspects = [(left_at, event) for left_at, event in gone if event.sent_at < (seen.answered_at or inf)]
+        if not suspects or in_doubt_at < (seen.answered_at or inf):
+            continue
+        left_at, last = max(suspects, key=lambda one: one[0])
+        if any(left_at + slack.notice_seconds < one.sent_at for one in _before(seen, events)):
+            yield Violation("granted_to_gone", seen.key, "held by one who had hung up", (last, seen))
+
+
+def _before(seen: Event, events: Sequence[Event]) -> Iterator[Event]:
+    """What certainly was judged before the grant whose token a get told: who was told a lower one, or found it free."""
+    assert seen.fencing_token is not None
+    for event in events:
+        if event.fencing_token is not None:
+            if event.fencing_token < seen.fencing_token:
+                yield event
+        elif event.outcome == "free" and event.answered_at is not None and event.answered_at < seen.sent_at:
+            yield event
+
+
+UNKNOWN: Final = ("unknown", "left")
 DENIALS: Final = {
     ("acquire", "lost"),
     ("acquire", "held"),

@@ -61,7 +61,7 @@ RESTART: Final = frozenset({"restart"})
 
 ADAPTERS: Final = (
     Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops", "waits"})),
-    Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb")),
+    Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb"), able=frozenset({"waits"})),
 )
 """The clients in other languages, one line each."""
 

@@ -10,11 +10,12 @@ from typing import NamedTuple, Self
 from uuid import NAMESPACE_OID, uuid5
 
 import httpx2
-from conformance.history import Event, Operation, Outcome, check
+from conformance.history import Event, Operation, Outcome, Slack, check
 
 TTL_SECONDS = 5
 WORKERS = 16
 WORK_SECONDS_MAX = 120
+HANG_UP_SECONDS_MAX = 0.5
 KEYS = [f"busy.{number}" for number in range(6)] + [f"left.{number}" for number in range(10)]
 CLOCK_SECONDS = 0.1  # a server that starts again reads the machine's date again, which may have been corrected
 
@@ -39,7 +40,13 @@ def now() -> float:
 
 
 class Crowd:
-    """Workers that take, renew and free `busy` locks, and take and abandon `left` ones, until `dismiss`."""
+    """Workers that take, renew and free `busy` locks, and take and abandon `left` ones, until `dismiss`.
+
+    Some wait for the lock, and some of those hang up. `arrival_seconds`: see `Slack`.
+    """
+
+    arrival_seconds = 2.0
+    wait_seconds = 8.0
 
     def __init__(self, url: str, service_key: str, *, timeout_seconds: float = 20) -> None:
         self.history: list[Event] = []
@@ -89,8 +96,12 @@ class Crowd:
             assert (await self.call("get", key)).outcome != "unknown"
 
     def check(self, *, skew_seconds: float = 0) -> None:
-        """AssertionError if somebody was told what cannot be, by servers whose clocks differ by so much."""
-        found = check(self.history, tolerance_seconds=CLOCK_SECONDS + skew_seconds)
+        """AssertionError if somebody was told what cannot be, by servers whose clocks differ by so much; or if nobody
+        waited for a lock and got it.
+        """
+        assert any(event.wait_seconds and event.outcome == "granted" for event in self.history), "nobody waited"
+        slack = Slack(tolerance_seconds=CLOCK_SECONDS + skew_seconds, arrival_seconds=self.arrival_seconds)
+        found = check(self.history, slack)
         assert not found, f"{len(found)} violations, first:\n" + "\n".join(map(str, found[:10]))
 
     def counted(self) -> Counter[tuple[Operation, Outcome]]:
@@ -101,17 +112,25 @@ class Crowd:
         owners = {(one.key, one.owner) for one in self.history if one.outcome == "granted" and "left" in one.key}
         return len(owners) - len({key for key, _ in owners})
 
-    async def call(self, operation: Operation, key: str, owner: str = "") -> Event:
-        """One request, written down with its answer, if there is one that says what became of it."""
-        event = Event(owner, operation, key, owner, now(), None, "unknown", TTL_SECONDS)
+    async def call(self, operation: Operation, key: str, owner: str = "", wait_seconds: float = 0.0) -> Event:
+        """One request, written down with its answer, if there is one that says what became of it. Cancelling it is
+        hanging up.
+        """
+        node = self._node()
+        event = Event(
+            owner, operation, key, owner, now(), None, "unknown", TTL_SECONDS, wait_seconds=wait_seconds, node=node
+        )
         try:
-            answer = await self._sent(operation, key, owner)
+            answer = await self._sent(node, event)
             if answer.status_code == 503:
                 assert (answer.json()["code"], answer.headers["retry-after"]) == ("lock_unavailable", "1")
                 self.unavailable += 1
             else:
                 outcome, fencing_token = _told(operation, answer)
                 event = replace(event, answered_at=now(), outcome=outcome, fencing_token=fencing_token)
+        except asyncio.CancelledError:
+            event = replace(event, answered_at=now(), outcome="left")
+            raise
         except httpx2.ConnectError:
             await asyncio.sleep(0.02)
         except httpx2.TransportError:
@@ -120,14 +139,23 @@ class Crowd:
             self.history.append(event)
         return event
 
-    async def _sent(self, operation: Operation, key: str, owner: str) -> httpx2.Response:
-        route = ROUTES[operation]
-        headers = {"X-Volcano-Lock-Token": str(uuid5(NAMESPACE_OID, owner))} if owner else {}
-        body = {"ttl_seconds": TTL_SECONDS} if operation in ("acquire", "renew") else None
-        return await self._requested(route.method, f"/locks/{key}{route.ending}", headers, body)
+    def _node(self) -> str:
+        """Which node is asked next, for a crowd that has several."""
+        return ""
+
+    async def _sent(self, node: str, event: Event) -> httpx2.Response:
+        route = ROUTES[event.operation]
+        headers = {"X-Volcano-Lock-Token": str(uuid5(NAMESPACE_OID, event.owner))} if event.owner else {}
+        body: dict[str, float] | None = (
+            {"ttl_seconds": TTL_SECONDS} if event.operation in ("acquire", "renew") else None
+        )
+        if body is not None and event.wait_seconds:
+            body["wait_seconds"] = event.wait_seconds
+        path = f"{node}/locks/{event.key}{route.ending}"
+        return await self._requested(route.method, path, headers, body)
 
     async def _requested(
-        self, method: str, path: str, headers: dict[str, str], body: dict[str, int] | None
+        self, method: str, path: str, headers: dict[str, str], body: dict[str, float] | None
     ) -> httpx2.Response:
         return await self._client.request(method, path, headers=headers, json=body)
 
@@ -142,9 +170,14 @@ class Crowd:
                 await self.call("get", key)
 
     async def _hold(self, dice: random.Random, key: str, owner: str) -> None:
-        taken = await self.call("acquire", key, owner)
+        wants_to_wait = dice.random() < (0.02 if "left" in key else 0.4)
+        if wants_to_wait and dice.random() < 0.1:
+            await self._hang_up(dice.random() * HANG_UP_SECONDS_MAX, key, owner)
+            return
+        wait_seconds = self.wait_seconds if wants_to_wait else 0.0
+        taken = await self.call("acquire", key, owner, wait_seconds)
         while taken.outcome == "unknown" and dice.random() < 0.8:
-            taken = await self.call("acquire", key, owner)
+            taken = await self.call("acquire", key, owner, wait_seconds)
         if taken.outcome == "unknown":
             await self.call("release", key, owner)
         if taken.outcome != "granted":
@@ -155,6 +188,15 @@ class Crowd:
         if "left" not in key:
             while (await self.call("release", key, owner)).outcome == "unknown" and not self._over.is_set():
                 await asyncio.sleep(0)
+
+    async def _hang_up(self, seconds: float, key: str, owner: str) -> None:
+        """Wait for a lock, lose patience, and go away without it."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.call("acquire", key, owner, self.wait_seconds)
+        except TimeoutError:
+            return
+        await self.call("release", key, owner)
 
 
 def _told(operation: Operation, answer: httpx2.Response) -> tuple[Outcome, int | None]:
