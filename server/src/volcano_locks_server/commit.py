@@ -136,12 +136,11 @@ class GroupCommit(Generic[A, B]):
         """Whether nothing is being committed, nor waits for it."""
         return not self._committing
 
-    async def submit(self, key: RecordKey, asked: A) -> B:
-        """The command's answer, once it is durable. Raises StoreUnavailableError."""
-        return await self.ask(key, asked)
-
     def ask(self, key: RecordKey, asked: A) -> "asyncio.Future[B]":
-        """`submit` for those who do not wait: whoever cancels the future in time takes the command back."""
+        """The command's answer, once it is durable. Whoever cancels the future in time takes the command back.
+
+        Raises StoreUnavailableError, at once or through the future.
+        """
         if self._closed:
             raise StoreUnavailableError("stopping", STOPPING)
         if len(self._pending) + self._parked_count >= PENDING_MAX:

@@ -127,7 +127,7 @@ class LockService:
         if isinstance(command, Release) and not asked.owner_only:
             self.lines.withdraw(record_key, command.owner_digest)
         try:
-            outcome = await self._commit.submit(record_key, asked)
+            outcome = await self._commit.ask(record_key, asked)
         except StoreUnavailableError as error:
             if asked.owner_only:
                 self._counting.give_back(project_id, admission)  # it proved no ownership

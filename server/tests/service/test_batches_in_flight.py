@@ -66,7 +66,7 @@ async def settled() -> None:
 
 
 async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Task[int]]:
-    tasks = [asyncio.create_task(group.submit(key, number)) for key, number in asked]
+    tasks = [group.ask(key, number) for key, number in asked]
     await settled()
     return tasks
 
@@ -156,7 +156,7 @@ async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(mon
     tasks += await submitted(group, (A, 2), (B, 1))
     tasks += await submitted(group, (A, 3))
     with pytest.raises(StoreUnavailableError, match="2 requests wait already"):
-        await group.submit(C, 4)
+        await group.ask(C, 4)
     closing = asyncio.create_task(group.close())
     while store.waiting:
         await settled()
@@ -198,7 +198,7 @@ def test_any_order_of_events_serves_each_key_in_order(
                     tasks[-1][1].cancel()
             elif isinstance(deed, str):
                 key = RecordKey("p", LockKey(deed))
-                tasks.append((deed, asyncio.create_task(group.submit(key, 1))))
+                tasks.append((deed, group.ask(key, 1)))
             elif store.waiting:
                 await store.let_go(deed % len(store.waiting))
             await settled()
