@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from . import clients, held, logging_cost, start, stores, throughput
+from . import clients, handoff, held, logging_cost, start, stores, throughput, waiting
 from .machine import working_folder
 from .processes import BenchError
 from .report import Report
@@ -17,6 +17,10 @@ FULL: Final[dict[str, Callable[[Path], Report]]] = {
     "held": lambda folder: held.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
     "logging": lambda folder: logging_cost.measure(folder, pairs=8, seconds=4, warm_up_seconds=2),
     "clients": lambda folder: clients.measure(folder, rounds=20, cycles=100),
+    "handoff": lambda folder: handoff.measure(folder, rounds=4, seconds=10),
+    "waiting": lambda folder: waiting.measure(
+        folder, rounds=3, seconds=8, warm_up_seconds=2, idle_seconds=25, deaths=3
+    ),
     "start": lambda folder: start.measure(folder, samples=15),
 }
 QUICK: Final[dict[str, Callable[[Path], Report]]] = {
@@ -25,6 +29,8 @@ QUICK: Final[dict[str, Callable[[Path], Report]]] = {
     "held": lambda folder: held.measure(folder, rounds=1, seconds=1, warm_up_seconds=1, held=10_000),
     "logging": lambda folder: logging_cost.measure(folder, pairs=1, seconds=1, warm_up_seconds=1),
     "clients": lambda folder: clients.measure(folder, rounds=2, cycles=20),
+    "handoff": lambda folder: handoff.measure(folder, rounds=1, seconds=1),
+    "waiting": lambda folder: waiting.measure(folder, rounds=1, seconds=1, warm_up_seconds=1, idle_seconds=1, deaths=1),
     "start": lambda folder: start.measure(folder, samples=2),
 }
 

@@ -5,7 +5,6 @@ each took. They take turns, in an order that moves by one each round, and each i
 language within the round, so that a slow minute of the machine falls on both.
 """
 
-import json
 import statistics
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Final, NamedTuple
 from .machine import ROOT, facts, version_of
 from .ours import new_tenant, serving
 from .peers import redis_serving
-from .processes import BenchError, program, run, running_driver
+from .processes import BenchError, asked, program, run, running_driver
 from .report import Goal, Report
 
 DRIVERS: Final = ROOT / "bench" / "drivers"
@@ -45,14 +44,7 @@ class Driven:
 
     def cycles(self, count: int) -> list[float]:
         """Do it that often; microseconds each."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write(f"{count}\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        if not line:
-            raise BenchError(f"the driver of {self.kind.name} ended")
-        return [nanoseconds / 1_000 for nanoseconds in json.loads(line)]
+        return [nanoseconds / 1_000 for nanoseconds in asked(self.process, str(count))]
 
 
 def measure(folder: Path, *, rounds: int, cycles: int) -> Report:
@@ -61,7 +53,7 @@ def measure(folder: Path, *, rounds: int, cycles: int) -> Report:
     kinds, lacking = _kinds()
     with ExitStack() as stack:
         server = stack.enter_context(serving(folder / "locks.db"))
-        port = stack.enter_context(redis_serving(folder))
+        port = stack.enter_context(redis_serving(folder)).port
         reach = {
             "BENCH_URL": server.url,
             "BENCH_SERVICE_KEY": new_tenant(server).service_key,

@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -26,6 +27,15 @@ class Ours(NamedTuple):
     @property
     def resident_megabytes(self) -> float:
         return resident_megabytes(self.pid)
+
+    @property
+    def waiters(self) -> int:
+        """How many wait for a lock now, as its metrics tell."""
+        _, text = _call(self.url, "GET", "/metrics", "")
+        found = re.search(rb"^volcano_locks_waiters ([0-9.e+]+)$", text, re.MULTILINE)
+        if found is None:
+            raise BenchError("the server's metrics do not tell how many wait")
+        return round(float(found[1]))
 
     def admin(self, method: str, path: str, body: Mapping[str, object]) -> dict[str, object]:
         """The admin API's answer. Raises BenchError where it is no success."""

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from . import wrk
 from .processes import free_port, program, run, running, wait_until
@@ -24,9 +24,16 @@ REDIS_CALIBRATION: Final = 20_000
 REDIS_TTL_MS: Final = 600_000
 
 
+class Peer(NamedTuple):
+    """A running peer: where its clients reach it, and which process."""
+
+    port: int
+    pid: int
+
+
 @contextmanager
-def etcd_serving(folder: Path) -> Iterator[int]:
-    """The port for clients of one etcd member with its defaults."""
+def etcd_serving(folder: Path) -> Iterator[Peer]:
+    """One etcd member with its defaults."""
     port, peer_port, log = free_port(), free_port(), folder / "etcd.log"
     clients, peers = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer_port}"
     command = [
@@ -37,7 +44,7 @@ def etcd_serving(folder: Path) -> Iterator[int]:
     ]
     with running(command, log=log, environment={"ETCDCTL_API": "3"}) as process:
         wait_until(lambda: _etcd_is_healthy(port), process, log)
-        yield port
+        yield Peer(port, process.pid)
 
 
 @contextmanager
@@ -56,13 +63,14 @@ def etcd(folder: Path) -> Iterator[Load]:
         held_before = held
         return measured
 
-    with etcd_serving(folder) as port:
+    with etcd_serving(folder) as peer:
+        port = peer.port
         yield load
 
 
 @contextmanager
-def redis_serving(folder: Path) -> Iterator[int]:
-    """The port of one Redis that appends every write to its file and syncs it before it answers."""
+def redis_serving(folder: Path) -> Iterator[Peer]:
+    """One Redis that appends every write to its file and syncs it before it answers."""
     port, log = free_port(), folder / "redis.log"
     command = [
         *(program("redis-server", "redis-server"), "--port", str(port), "--bind", "127.0.0.1"),
@@ -71,7 +79,7 @@ def redis_serving(folder: Path) -> Iterator[int]:
     ]
     with running(command, log=log) as process:
         wait_until(lambda: _listens(port) and _ask_redis(port, "PING") == "PONG", process, log)
-        yield port
+        yield Peer(port, process.pid)
 
 
 @contextmanager
@@ -105,7 +113,8 @@ def redis(folder: Path) -> Iterator[Load]:
         per_second = measured.per_second
         return measured
 
-    with redis_serving(folder) as port:
+    with redis_serving(folder) as peer:
+        port = peer.port
         script_sha = _ask_redis(port, "SCRIPT", "LOAD", (SCRIPTS / "fenced_acquire.lua").read_text())
         yield load
 

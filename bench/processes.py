@@ -1,5 +1,6 @@
 """Programs under measurement: started on free ports, awaited, ended by their own process and no other."""
 
+import json
 import os
 import shutil
 import signal
@@ -10,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 START_SECONDS_MAX: Final = 60.0
 STOP_SECONDS_MAX: Final = 20.0
@@ -88,6 +89,21 @@ def running_driver(command: Sequence[str], *, environment: Mapping[str, str]) ->
             process.communicate()
 
 
+def asked(process: "subprocess.Popen[str]", line: str) -> Any:
+    """What the driver answers to one line: one line of JSON. Raises BenchError if it ended instead."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(f"{line}\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    except BrokenPipeError:
+        answer = ""
+    if not answer:
+        raise BenchError(f"the driver ended: {process.args!r}")
+    return json.loads(answer)
+
+
 def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> float:
     """Seconds until `answers()` is true. Raises BenchError with the log's end if the program stops or is too slow."""
     began = time.perf_counter()
@@ -106,6 +122,12 @@ def resident_megabytes(pid: int) -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
     raise BenchError(f"process {pid} has no resident memory: it has ended")
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the process and its threads used of all cores so far, in user and in system mode."""
+    after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:

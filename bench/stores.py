@@ -35,7 +35,7 @@ def on_postgres(folder: Path) -> Iterator[Load]:
 @contextmanager
 def on_etcd(folder: Path) -> Iterator[Load]:
     """Ours on a fresh member of etcd."""
-    with etcd_serving(folder) as port, loaded(f"etcd://127.0.0.1:{port}/bench", folder / "locks.log") as load:
+    with etcd_serving(folder) as peer, loaded(f"etcd://127.0.0.1:{peer.port}/bench", folder / "locks.log") as load:
         yield load
 
 
