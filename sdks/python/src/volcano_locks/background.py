@@ -63,9 +63,8 @@ class Background:
             self._submit(call, work, outcome)
             return outcome.result() if stop is None else _unless(stop, outcome)
         except BaseException as error:
-            if call.submitted and not (outcome.done() and outcome.exception() is error):
-                if not to_the_end:
-                    call.cancel()
+            if call.loop is not None and not (outcome.done() and outcome.exception() is error):
+                call.settle(outcome)
                 self._interrupted(outcome, undo)
             raise
         finally:
@@ -119,7 +118,8 @@ class Background:
             if self._closed:
                 raise VolcanoError(CLOSED)
             loop = self._loop or self._start()
-            self._used = call.submitted = True
+            self._used = True
+            call.loop = loop
             loop.call_soon_threadsafe(call.start, loop, work, outcome)
 
     def _interrupted(
@@ -216,11 +216,9 @@ class _Call:
     """One piece of work under way in the loop."""
 
     def __init__(self, *, to_the_end: bool) -> None:
-        self._name = TO_THE_END if to_the_end else None
-        self.submitted = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._to_the_end = to_the_end
+        self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._cancelled = False
 
     def start(
         self,
@@ -236,18 +234,23 @@ class _Call:
             else:
                 outcome.set_result(task.result())
 
-        self._loop = loop
         try:
-            self._task = task = loop.create_task(work(), name=self._name)
+            self._task = task = loop.create_task(work(), name=TO_THE_END if self._to_the_end else None)
         except BaseException as error:  # noqa: BLE001 - the caller waits for it
             outcome.set_exception(error)
             return
         task.add_done_callback(tell)
-        if self._cancelled:
-            self._task.cancel()
 
-    def cancel(self) -> None:
-        self._cancelled = True
-        if self._loop is not None and self._task is not None:
-            with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._task.cancel)
+    def settle(self, outcome: "Future[Any]") -> None:
+        """See to it that there will be an outcome soon, also if an interrupt kept `start` from being called."""
+
+        def end() -> None:
+            if self._task is None:
+                if not outcome.done():
+                    outcome.set_exception(VolcanoError(CLOSED))
+            elif not self._to_the_end:
+                self._task.cancel()
+
+        assert self.loop is not None
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(end)  # `start`, if it was called at all, comes before

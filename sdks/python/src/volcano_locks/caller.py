@@ -41,19 +41,21 @@ class Caller:
 
     def run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
         """The flow's result. A result that an interrupt takes away from the caller is handed to `undo`."""
-        self._enter()
         results: list[T] = []
         try:
+            self._enter()
             self._perform(flow, results)
-            return results[0]
-        except asyncio.CancelledError:
-            raise VolcanoError(CLOSED) from None
-        except BaseException:
-            if results and undo is not None:
-                self._perform(undo(results[0]), [])
-            raise
-        finally:
             self._leave()
+            return results[0]
+        except BaseException as error:
+            try:
+                if results and undo is not None:
+                    self._perform(undo(results[0]), [])
+            finally:
+                self._leave()
+            if isinstance(error, asyncio.CancelledError):
+                raise VolcanoError(CLOSED) from None
+            raise
 
     def close(self) -> None:
         """Interrupt what is under way and wait for its cleaning up, bounded; then refuse everything. Idempotent."""

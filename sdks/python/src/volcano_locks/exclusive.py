@@ -8,7 +8,6 @@ Not promised: that different arguments give different keys; with `"{a}-{b}"` the
 
 import inspect
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack
 from functools import wraps
 from math import inf
 from string import Formatter
@@ -73,15 +72,15 @@ def threaded(
     @wraps(function)
     def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
         term = block(call.key(args, kwargs), call.wait)
-        with ExitStack() as stack:
-            try:
-                guard = stack.enter_context(term)
-            except LockHeldError:
-                if call.skips:
-                    return None
+        entered = False
+        try:
+            with term as guard:
+                entered = True
+                return function(*args, **call.with_guard(guard, args, kwargs))
+        except LockHeldError:
+            if entered or not call.skips:
                 raise
-            return function(*args, **call.with_guard(guard, args, kwargs))
-        raise AssertionError
+        return None
 
     return locked
 
@@ -96,15 +95,15 @@ def asynchronous(
     @wraps(function)
     async def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
         term = block(call.key(args, kwargs), call.wait)
-        async with AsyncExitStack() as stack:
-            try:
-                guard = await stack.enter_async_context(term)
-            except LockHeldError:
-                if call.skips:
-                    return None
+        entered = False
+        try:
+            async with term as guard:
+                entered = True
+                return await function(*args, **call.with_guard(guard, args, kwargs))
+        except LockHeldError:
+            if entered or not call.skips:
                 raise
-            return await function(*args, **call.with_guard(guard, args, kwargs))
-        raise AssertionError
+        return None
 
     return locked
 
