@@ -8,7 +8,7 @@ raises StoreUnavailableError. Who may call is decided before (by the door); what
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -36,7 +36,7 @@ class Denied:
 
     code: Code
     message: str
-    retry_after_seconds: int
+    retry_after_seconds: int | None
     cause_code: str = ""
     cause: BaseException | None = None
 
@@ -143,19 +143,23 @@ class LockService:
         command: Acquire,
         wait_ms: int,
         admission: Admission,
+        *,
         gone: "asyncio.Future[None] | None" = None,
+        still_may: Callable[[], Awaitable[object]] | None = None,
     ) -> Waited | Denied | None:
         """`perform_admitted` for an acquire that waits (WAIT-1 to WAIT-9). Once `gone` is done, nobody waits for the
         answer: then it is None, and nothing was granted. Cancelling does the same.
+
+        Before a grant is told, `still_may` is asked whether its bearer may have it: it raises LockError if not.
         """
         if admission.verdict is Verdict.SPENT:
             return _spent(admission)
         try:
-            return await wait_in_line(self.lines, key, command, wait_ms, gone)
+            return await wait_in_line(self.lines, key, command, wait_ms, gone=gone, still_may=still_may)
         except StoreUnavailableError as error:
             return _unavailable(error)
         except LockError as error:
-            return Denied(error.code, error.message, error.retry_after_seconds or 1)
+            return Denied(error.code, error.message, error.retry_after_seconds)
 
     def stop_waiting(self) -> None:
         """Answer all who wait, so that they go on elsewhere, and let nobody wait any more (WAIT-8)."""

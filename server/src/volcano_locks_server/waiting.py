@@ -2,10 +2,12 @@
 
 The lines know no requests, and requests know no batches; this is where they meet. Whoever stops waiting, by `gone` or
 by being cancelled, has left the line before anything else happens, and what was granted in that moment is given back
-(WAIT-5). A grant that took so long that its lease is almost over is not told (WAIT-3).
+(WAIT-5). So is a grant whose bearer turns out to have no right to it any more, and one that took so long that its lease
+is almost over, which is looked at last of all (WAIT-3).
 """
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 from .clock import Clock
 from .errors import StoreUnavailableError
@@ -16,11 +18,18 @@ from .store import RecordKey
 
 
 async def wait_in_line(
-    lines: Lines, key: RecordKey, acquire: Acquire, wait_ms: int, gone: "asyncio.Future[None] | None"
+    lines: Lines,
+    key: RecordKey,
+    acquire: Acquire,
+    wait_ms: int,
+    *,
+    gone: "asyncio.Future[None] | None" = None,
+    still_may: Callable[[], Awaitable[object]] | None = None,
 ) -> Waited | None:
     """What came of an acquire that may wait for `wait_ms`; None once `gone` is done.
 
-    Raises LockError `too_many_waiters`, and StoreUnavailableError where it is not known whether it was granted.
+    A grant is told only after `still_may`, which raises the LockError that is to be the answer instead. Else raises
+    LockError `too_many_waiters`, and StoreUnavailableError where it is not known whether it was granted.
     """
     place = lines.join(key, acquire, wait_ms)
     answer = place.answer
@@ -33,10 +42,13 @@ async def wait_in_line(
         gone.add_done_callback(leave)
     try:
         waited = await answer
-    except asyncio.CancelledError:
+        if still_may is not None and isinstance(waited.outcome, Granted):
+            await still_may()
+    except BaseException as error:
         leave(gone)
         this = asyncio.current_task()
-        if gone is not None and gone.done() and this is not None and not this.cancelling():
+        is_cancelled = this is not None and this.cancelling()
+        if isinstance(error, asyncio.CancelledError) and gone is not None and gone.done() and not is_cancelled:
             return None
         raise
     finally:

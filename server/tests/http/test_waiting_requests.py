@@ -8,10 +8,13 @@ import httpx2
 import pytest
 
 from volcano_locks_server import lines
-from volcano_locks_server.http import connections, protocol
+from volcano_locks_server.http import access, connections, protocol
+from volcano_locks_server.lease import Read, Release, Released, State
+from volcano_locks_server.limits import LockKey, OwnerToken
 from volcano_locks_server.main import Server
 from volcano_locks_server.service import LockService
 from volcano_locks_server.settings import Settings
+from volcano_locks_server.store import Credential
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 from .conftest import House, new_token, problem
@@ -24,9 +27,11 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-def begun(house: House, lock: str, token: str, wait: object = 20, **more: Any) -> "asyncio.Task[httpx2.Response]":
+def begun(
+    house: House, lock: str, token: str, wait: object = 20, ttl: int = 30, **more: Any
+) -> "asyncio.Task[httpx2.Response]":
     headers = {"X-Volcano-Lock-Token": token}
-    body = {"ttl_seconds": 30, "wait_seconds": wait}
+    body = {"ttl_seconds": ttl, "wait_seconds": wait}
     return asyncio.create_task(house.ask("POST", f"/locks/{lock}/lease", headers=headers, json=body, **more))
 
 
@@ -112,6 +117,40 @@ async def test_a_key_that_was_revoked_during_the_wait_gets_no_lease(house: House
     await house.admin("DELETE", f"/projects/{house.project_id}/service-keys/{second['id']}")
     await house.release("a", holder)
     assert problem(await asyncio.wait_for(waiting, 5)) == (401, "invalid_credentials")
+    await settled()
+    assert (await house.read("a"))["held"] is False
+
+
+def slow_lookups(server: Server, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """From now on credentials are looked up only once this is set."""
+    found = asyncio.Event()
+    credential = server.store.registry.credential
+
+    async def credential_later(digest: bytes) -> Credential | None:
+        await found.wait()
+        return await credential(digest)
+
+    monkeypatch.setattr(server.store.registry, "credential", credential_later)
+    return found
+
+
+async def test_a_lease_that_ran_out_while_its_key_was_looked_up_is_not_told(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAIT-3: nothing comes between the look at the lease and the answer."""
+    second = await house.new_key()
+    holder = new_token()
+    await house.acquire("a", holder)
+    waiting = begun(house, "a", new_token(), ttl=5, key=second["key_value"])
+    await settled()
+    house.clock.advance(access.CREDENTIAL_SECONDS_MAX * 1_000)
+    await house.release("a", new_token())  # whose key is known from now on again
+    found = slow_lookups(house.server, monkeypatch)
+    await house.release("a", holder)
+    await settled()
+    house.clock.advance(4_000)
+    found.set()
+    assert problem(await asyncio.wait_for(waiting, 5)) == (503, "lock_unavailable")
     await settled()
     assert (await house.read("a"))["held"] is False
 
@@ -224,6 +263,36 @@ async def test_a_client_that_hangs_up_has_left_the_line(running: RunningServer, 
     assert await stays.status() == 201
     for each in (one, stays):
         await each.hang_up()
+
+
+@pytest.mark.real_time
+async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
+    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """WAIT-5: the lock is free again at once, however long the lookup takes."""
+    one, gone = await wire(running), await wire(running)
+    holder = new_token()
+    one.wait("a", holder)
+    assert await one.status() == 201
+    gone.wait("a", new_token())
+    await until_waiting(running, 1)
+    slow_lookups(running.server, monkeypatch)
+    monkeypatch.setattr(access, "CREDENTIAL_SECONDS_MAX", 0)
+    release = service_of(running).perform(running.project_id, 0, LockKey("a"), Release(OwnerToken.parse(holder).digest))
+    assert isinstance((await release).outcome, Released)
+    assert await held(running)
+    await gone.hang_up()
+    async with asyncio.timeout(5):
+        while await held(running):
+            await asyncio.sleep(0.001)
+    await one.hang_up()
+
+
+async def held(running: RunningServer) -> bool:
+    """Whether the lock "a" is held, asked of the service itself."""
+    state = (await service_of(running).perform(running.project_id, 0, LockKey("a"), Read())).outcome
+    assert isinstance(state, State)
+    return state.lease is not None
 
 
 @pytest.mark.real_time

@@ -65,7 +65,7 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Task[int]]:
+async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
     tasks = [group.ask(key, number) for key, number in asked]
     await settled()
     return tasks
@@ -191,7 +191,7 @@ def test_any_order_of_events_serves_each_key_in_order(
     async def story() -> None:
         store = Store()
         group = group_on(store, batches_in_flight, batch_max)
-        tasks: list[tuple[str, asyncio.Task[int]]] = []
+        tasks: list[tuple[str, asyncio.Future[int]]] = []
         for deed in deeds:
             if deed == "give up":
                 if tasks:

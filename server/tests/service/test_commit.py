@@ -44,7 +44,7 @@ def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecor
     return Free(total, now_ms), total
 
 
-async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Task[int]]:
+async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
     tasks = [group.ask(key, number) for key, number in asked]
     await asyncio.sleep(0)
     return tasks

@@ -198,27 +198,25 @@ class LockRoutes:
     async def _waited(
         self, request: _Request, key: RecordKey, command: Acquire, admission: Admission
     ) -> Outcome | Denied:
-        """What came of an acquire that waits. Raises ClientGoneError, and LockError where its bearer may no more."""
+        """What came of an acquire that waits. Raises ClientGoneError."""
+        authorization = request.found.get(_AUTHORIZATION)
+
+        async def still_may() -> None:
+            if self._access.caller_now(authorization) is None:
+                await self._access.caller(authorization)
+
         gone = asyncio.create_task(hang_up(request.receive), name="hang-up")
         gone.add_done_callback(_heard)
         try:
-            waited = await self._service.wait_admitted(key, command, request.wait_ms, admission, gone)
+            waited = await self._service.wait_admitted(
+                key, command, request.wait_ms, admission, gone=gone, still_may=still_may
+            )
         finally:
             gone.cancel()
         if waited is None:
             self._metrics.waited("gave_up", 0.0)
             raise ClientGoneError
-        if isinstance(waited, Denied):
-            return waited
-        if isinstance(waited.outcome, Granted):
-            authorization = request.found.get(_AUTHORIZATION)
-            try:
-                if self._access.caller_now(authorization) is None:
-                    await self._access.caller(authorization)
-            except BaseException:
-                self._service.lines.give_back(key, command.owner_digest, waited)
-                raise
-        return waited.outcome
+        return waited if isinstance(waited, Denied) else waited.outcome
 
     async def _looked_up(self, operation: Operation, request: _Request, caller: Caller) -> Listed | Stream | None:
         """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""
