@@ -156,7 +156,7 @@ export class Locks {
     const { ttl, signal } = optionsOf(options);
     checkedFunction("run", run);
     const campaign = (): Promise<BlockEnd<T>> => this.#block(key, { ttl, signal, wait: Number.POSITIVE_INFINITY }, run);
-    return leading(campaign, this.#clock, signal);
+    return leading(campaign);
   }
 
   /**

@@ -7,8 +7,8 @@
  *
  * A lease counts from its grant, which may have come at the end of a long request or at its begin, and who asked cannot
  * tell. So an answer that took longer than a third of the TTL is confirmed by one renewal before anybody gets the lease,
- * and the deadline counts from that one. A lease that cannot be confirmed is given back, and waited for anew with a new
- * token.
+ * and the deadline counts from that one. A lease that cannot be confirmed, or that ran out unheard of, is given back, and
+ * waited for anew with a new token.
  *
  * Not promised: a place in the order of those who began to wait, once this client was silent for longer than the service
  * keeps its place.
@@ -72,6 +72,10 @@ export class Wait {
     return Math.max(0, this.#until - this.#clock.now());
   }
 
+  get #goesOn(): boolean {
+    return this.#left > 0 && !this.#pace.signal?.aborted;
+  }
+
   /** The lease, or null if it is to be asked for again, now. Throws what ends the wait. */
   async #try(): Promise<Won | null> {
     const waitSeconds = Math.min(WAIT_SLICE_SECONDS, this.#left);
@@ -81,6 +85,8 @@ export class Wait {
       if (!this.#pace.signal?.aborted) this.#requests += 1;
       granted = await this.#flows.acquireOnce(this.#owner, this.#ttlSeconds, waitSeconds, this.#pace);
     } catch (error) {
+      // What an answer that nobody got had granted is over.
+      if (error instanceof LockOwnershipLostError && this.#uncertain && this.#goesOn) return this.#anew();
       this.#uncertain ||= mayHaveBeenServed(error);
       const seconds = this.#clock.now() - askedAt;
       await this.#rest(error as VolcanoError, () => this.#pauseAfter(error as VolcanoError, seconds, waitSeconds));
@@ -112,20 +118,26 @@ export class Wait {
     try {
       return { token, granted: await this.#flows.renew(this.#owner, this.#ttlSeconds, pace) };
     } catch (error) {
-      if (this.#left === 0 || this.#pace.signal?.aborted) throw error;
-      await this.#flows.giveUp(this.#owner);
-      this.#owner = { key: this.#owner.key, token: newUuid() };
-      this.#uncertain = false;
+      if (!this.#goesOn) throw error;
+      await this.#anew();
       if (error instanceof LockOwnershipLostError) return null;
       await this.#rest(error as VolcanoError, () => this.#rests.next((error as VolcanoError).retryAfter));
       return null;
     }
   }
 
+  /** Gives back what the token may still hold; the next request has another, since this one may be retired. */
+  async #anew(): Promise<null> {
+    await this.#flows.giveUp(this.#owner);
+    this.#owner = { key: this.#owner.key, token: newUuid() };
+    this.#uncertain = false;
+    return null;
+  }
+
   /** Rests for `pause()`, or throws `error` where asking again is worth nothing or the wait is over before that. */
   async #rest(error: VolcanoError, pause: () => number): Promise<void> {
     const again = worthARest(error) || error instanceof LockHeldError;
-    if (this.#left === 0 || this.#pace.signal?.aborted || !again) throw error;
+    if (!this.#goesOn || !again) throw error;
     const seconds = pause();
     if (seconds >= this.#left) throw error;
     if (seconds > 0) await restUntil(this.#clock, this.#clock.now() + seconds, this.#pace.signal, true);

@@ -212,6 +212,24 @@ describe("SDK-11: waiting for a lock", () => {
     expect(error).toBeInstanceOf(LockOwnershipLostError);
   });
 
+  it("a grant that ran out before anybody heard of it is waited for anew, with a new token", async () => {
+    const on = stage(["drop_after_send", { status: 503, headers: { "Retry-After": "9" } }]);
+    const asking = on.client.locks.acquire(KEY, { ttl: 10, wait: 100, token: TOKEN });
+    await on.clock.advance(15);
+    const { lease } = await asking;
+    expect(methods(on.network)).toBe("POST POST POST DELETE POST");
+    expect(on.network.seen.map((one) => one.token === TOKEN)).toEqual([true, true, true, true, false]);
+    expect((await on.client.locks.renew(there(lease))).error).toBeNull();
+  });
+
+  it("a new token that is told of a loss at once ends it", async () => {
+    const on = stage(["drop_after_send"]);
+    on.network.otherwise = { status: 409, body: '{"error": "lost", "code": "lock_ownership_lost"}' };
+    const { error } = await on.client.locks.acquire(KEY, { ttl: TTL, wait: 100 });
+    expect(error).toBeInstanceOf(LockOwnershipLostError);
+    expect(methods(on.network)).toBe("POST POST DELETE POST");
+  });
+
   it("a service that does not wait is not hammered", async () => {
     const on = stage();
     on.network.otherwise = { status: 409, body: '{"error": "held", "code": "lock_held"}' };

@@ -16,7 +16,7 @@ from volcano_locks import (
     LockOwnershipLostError,
     VolcanoError,
 )
-from volcano_locks.testing import Answers, DropBeforeSend, FakeLocks, FlakyTransport, ManualClock, Pass
+from volcano_locks.testing import Answers, DropAfterSend, DropBeforeSend, FakeLocks, FlakyTransport, ManualClock, Pass
 
 from .conftest import until
 
@@ -112,6 +112,23 @@ async def test_what_the_function_raises_is_raised(async_client: AsyncClient, riv
     with pytest.raises(LockOwnershipLostError, match="of another lock"):
         await async_client.locks.lead("k", run, ttl=30)
     assert not (await rival.locks.get("k")).held
+
+
+async def test_a_grant_that_ran_out_unheard_of_does_not_end_the_campaign(
+    async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
+) -> None:
+    """SDK-11, LEASE-5: by the third request the lease that the first was granted is in its margin or its grace."""
+    net.script.extend([DropAfterSend(), Answers(503, headers={"Retry-After": "9"})])
+
+    async def run(guard: AsyncLockGuard) -> str:
+        return guard.lease.token
+
+    leading = asyncio.create_task(async_client.locks.lead("k", run, ttl=10))
+    await until(lambda: len(net.seen) == 2)
+    await clock.advance_async(12)
+    token = await leading
+    assert [seen.method for seen in net.seen] == ["POST", "POST", "POST", "DELETE", "POST", "DELETE"]
+    assert [seen.headers["X-Volcano-Lock-Token"] == token for seen in net.seen] == [False] * 4 + [True] * 2
 
 
 async def test_a_refused_credential_ends_the_campaign(async_client: AsyncClient, net: FlakyTransport) -> None:

@@ -208,6 +208,35 @@ def test_a_lease_that_cannot_be_confirmed_is_given_back_and_waited_for_anew(stag
     assert first.token == renewal.token == released.token != second.token == lease.token
 
 
+def test_a_grant_that_ran_out_unheard_of_is_waited_for_anew(stage: Stage) -> None:
+    """SDK-11, LEASE-5: the answer was lost, and by the next request its lease is in its margin."""
+    lease = stage.play(waiting(stage), RESET, LOST, DONE, after(stage, 5, HELD), GRANT)
+    assert [step.method for step in stage.requests()] == ["POST", "POST", "DELETE", "POST", "POST"]
+    first, again, released, *anew = stage.requests()
+    assert first.token == again.token == released.token
+    assert {request.token for request in anew} == {lease.token} != {first.token}
+
+
+def test_a_new_token_that_is_told_of_a_loss_at_once_ends_the_wait(stage: Stage) -> None:
+    """SDK-11: it cannot have lapsed, so whatever that is, asking on and on would not mend it."""
+    with pytest.raises(LockOwnershipLostError):
+        stage.play(waiting(stage), RESET, LOST, DONE, LOST)
+    assert stage.verbs() == ["POST", "POST", "DELETE", "POST"]
+
+
+def test_a_loss_at_the_end_of_the_wait_is_told_and_given_back(stage: Stage) -> None:
+    with pytest.raises(LockOwnershipLostError):
+        stage.play(waiting(stage, wait=20), RESET, after(stage, 20, LOST), DONE)
+    assert stage.verbs() == ["POST", "POST", "DELETE"]
+
+
+def test_a_confirmation_is_rested_after_as_the_server_says(stage: Stage) -> None:
+    spent = refused(429, "lock_rate_limited", **{"retry-after": "40"})
+    stage.play(waiting(stage, ttl=30), after(stage, 20, GRANT), spent, DONE, GRANT)
+    assert stage.verbs()[:3] == ["POST", "PATCH", "DELETE"]
+    assert 40 <= rests(stage)[0] <= 44
+
+
 def test_a_confirmation_that_fails_at_the_end_of_the_wait_gives_back_and_says_so(stage: Stage) -> None:
     with pytest.raises(TransportError, match="could not be confirmed"):
         stage.play(waiting(stage, wait=20, ttl=30), after(stage, 20, GRANT), LOST, DONE)

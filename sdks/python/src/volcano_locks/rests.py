@@ -27,11 +27,11 @@ class Rests:
         """How long to rest after `failure`: not at all after a first request that got no answer."""
         first = self._in_a_row == 0
         self._in_a_row = min(self._in_a_row + 1, 32)
-        if first and isinstance(failure, TransportError):
-            return 0.0
         drawn = random.random()  # noqa: S311 - it only spreads
         if failure.retry_after:
             return failure.retry_after * (1 + LENGTHENED_FRACTION * drawn)
+        if first and isinstance(failure, TransportError):
+            return 0.0
         longest = min(REST_SECONDS_MIN * 2.0**self._in_a_row, REST_SECONDS_MAX)
         return REST_SECONDS_MIN + (longest - REST_SECONDS_MIN) * drawn
 

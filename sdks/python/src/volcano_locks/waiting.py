@@ -12,7 +12,7 @@ import contextlib
 from dataclasses import dataclass, field
 from math import inf
 
-from volcano_locks.errors import LockHeldError, TransportError, VolcanoError
+from volcano_locks.errors import LockHeldError, LockOwnershipLostError, TransportError, VolcanoError
 from volcano_locks.flows import (
     ATTEMPTS_MAX,
     GIVE_UP_SECONDS_MAX,
@@ -50,7 +50,7 @@ def acquire(wait: "Wait", pace: Pace) -> Flow[Lease]:
                 rest = wait.rest_after(failure, pace.now())
                 if rest is None:
                     raise
-                if isinstance(failure, UnconfirmedError):
+                if isinstance(failure, (UnconfirmedError, LockOwnershipLostError)):
                     yield from _let_go(wait)
             if rest:
                 yield Sleep(rest, long=True)
@@ -95,6 +95,8 @@ class Wait:
             if not self.too_soon:
                 self.rests.over()
             rest = self.rests.seconds(failure) if self.too_soon else 0.0
+        elif isinstance(failure, LockOwnershipLostError) and self.uncertain:
+            rest = 0.0  # what an answer that nobody got had granted is over
         elif passes_by(failure):
             rest = self.rests.seconds(failure)
         else:
@@ -130,11 +132,13 @@ def _confirmed(lease: Lease, pace: Pace) -> Flow[Lease]:
         return (yield from renew(lease, lease.ttl_seconds, new_uuid(), within, ATTEMPTS_MAX))
     except VolcanoError as error:
         told = f"the lease of {lease.key!r} that was waited for could not be confirmed: {error}"
-        raise UnconfirmedError(told, request_id=error.request_id) from error
+        unconfirmed = UnconfirmedError(told, request_id=error.request_id)
+        unconfirmed.retry_after = error.retry_after
+        raise unconfirmed from error
 
 
 def _let_go(wait: Wait) -> Flow[None]:
-    """Release a lease that was not confirmed, and go on with another token: this one may be retired."""
+    """Release what this token may still hold, and go on with another: this one may be retired."""
     request = Request("DELETE", lease_path(wait.key), new_uuid(), GIVE_UP_SECONDS_MAX, wait.token, to_the_end=True)
     with contextlib.suppress(VolcanoError):  # it frees itself at its expiry
         expect(request, (yield request), 204)
