@@ -17,10 +17,10 @@ export class Rests {
 
   /** Seconds to rest after one more failure: `retryAfter`, if that is any, and up to a tenth more. */
   next(retryAfter: number | null): number {
-    const longest = Math.min(REST_SECONDS_MIN * 2 ** this.#failures, REST_SECONDS_MAX);
     this.#failures = Math.min(this.#failures + 1, FAILURES_COUNTED_MAX);
+    const longest = Math.min(REST_SECONDS_MIN * 2 ** this.#failures, REST_SECONDS_MAX);
     if (retryAfter !== null && retryAfter > 0) return retryAfter * (1 + Math.random() * RETRY_AFTER_SPREAD);
-    return Math.max(REST_SECONDS_MIN, longest * (1 + Math.random()) * 0.5);
+    return longest * (1 + Math.random()) * 0.5;
   }
 
   /** It went well: the next failure is the first again. */
