@@ -16,7 +16,7 @@
  * later (SDK-12). A renewal that fails then counts like a failed release.
  */
 
-import type { Clock } from "./clock.ts";
+import { type Clock, restUntil } from "./clock.ts";
 import { attach, LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
 import type { Flows, Granted } from "./flows.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
@@ -25,6 +25,8 @@ import { newUuid, TTL_SECONDS_MIN } from "./messages.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;
+/** A renewal under way could land after the one to the rest, and cut it short. */
+const RENEWAL_END_SECONDS_MAX = 1;
 
 /** What `withLock` resolves with. */
 export type WithLockResult<T> =
@@ -75,6 +77,8 @@ export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | 
   let releaseError: VolcanoError | null = null;
   const outcome = await inBody(body, new LockGuard(hold, () => releaseError), hold, means.signal);
   hold.leave();
+  if (means.clock.now() < heldUntil) await within(RENEWAL_END_SECONDS_MAX, kept, means.clock);
+  hold.cut();
   await kept;
   const left = await leave(means, hold, heldUntil);
   releaseError = left.releaseError;
@@ -98,6 +102,13 @@ async function inBody<T>(
   } finally {
     signal?.removeEventListener("abort", onAbort);
   }
+}
+
+/** Until `work` has ended, or `seconds` have passed. */
+async function within(seconds: number, work: Promise<void>, clock: Clock): Promise<void> {
+  const ended = new AbortController();
+  await Promise.race([work, restUntil(clock, clock.now() + seconds, ended.signal, true)]);
+  ended.abort();
 }
 
 async function renewOnce(means: Means, lease: Lease, timeoutSeconds: number, signal: AbortSignal): Promise<Renewed> {

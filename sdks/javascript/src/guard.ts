@@ -25,6 +25,7 @@ export class Hold {
   readonly #clock: Clock;
   readonly #heartbeat: Heartbeat;
   readonly #over = new AbortController();
+  readonly #renewals = new AbortController();
   readonly #body = new AbortController();
   #lease: Lease;
   #loss: LockOwnershipLostError | null = null;
@@ -58,9 +59,14 @@ export class Hold {
     return this.#heartbeat.deadline;
   }
 
-  /** Aborted once the lease was lost or the block left: what renewals listen to. */
+  /** Aborted once the lease was lost or the block left: no renewal begins after that. */
   get over(): AbortSignal {
     return this.#over.signal;
+  }
+
+  /** Aborted once the lease was lost, or by `cut`: what a renewal under way listens to. */
+  get renewals(): AbortSignal {
+    return this.#renewals.signal;
   }
 
   /** The one loss of this hold, found by looking at the clock if need be. After `leave` it stays as it was. */
@@ -109,6 +115,7 @@ export class Hold {
     if (this.#loss !== null || this.#left !== null) return;
     this.#loss = error;
     this.#end();
+    this.cut();
     this.#body.abort(error);
   }
 
@@ -124,6 +131,11 @@ export class Hold {
     this.#left = new LockOwnershipLostError(message, { code: LOCK_OWNERSHIP_LOST });
     this.#end();
     this.#body.abort(this.#left);
+  }
+
+  /** Ends a renewal that is under way. */
+  cut(): void {
+    this.#renewals.abort();
   }
 
   #end(): void {
@@ -164,7 +176,7 @@ async function renewing(hold: Hold, clock: Clock, renew: Renewal): Promise<void>
       continue;
     }
     try {
-      const { lease, granted } = await renew(hold.lease, step.timeoutSeconds, hold.over);
+      const { lease, granted } = await renew(hold.lease, step.timeoutSeconds, hold.renewals);
       hold.renewed(lease, granted.deadline);
     } catch (error) {
       if (error instanceof LockOwnershipLostError) hold.lose(error);

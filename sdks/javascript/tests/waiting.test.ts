@@ -6,7 +6,7 @@ import { REST_SECONDS_MAX, REST_SECONDS_MIN, Rests } from "../src/rest.ts";
 import type { Fault } from "../src/testing/index.ts";
 import type { Fetch } from "../src/transport.ts";
 import { WAIT_SLICE_SECONDS } from "../src/waiting.ts";
-import { KEY, methods, type Stage, stage, TOKEN, TTL, there } from "./stage.ts";
+import { deferred, KEY, methods, type Stage, stage, TOKEN, TTL, there } from "./stage.ts";
 
 const unhandled = vi.fn();
 beforeEach(() => {
@@ -467,6 +467,46 @@ describe("SDK-12: holding at least so long", () => {
     expect(guard?.releaseError).toBeInstanceOf(TransportError);
     expect(methods(on.network)).toBe("POST PATCH PATCH");
     expect((await on.rival.locks.get(KEY)).state?.held).toBe(true);
+  });
+
+  it("a renewal under way as the body ends does not cut the rest short", async () => {
+    const on = stage();
+    const renewal = deferred();
+    let first = true;
+    const fetch: Fetch = (url, init) => {
+      if (init.method !== "PATCH" || !first) return on.network.fetch(url, init);
+      first = false;
+      renewal.resolve();
+      // As of a service: who hangs up does not take back what was sent.
+      const answer = new Promise<void>((due) => on.clock.at(on.clock.now() + 0.5, due)).then(() =>
+        on.server.fetch(url, { ...init, signal: null }),
+      );
+      const hangUp = new Promise<never>((_, reject) =>
+        init.signal?.addEventListener("abort", () => reject(new Error("cut"))),
+      );
+      return Promise.race([answer, hangUp]);
+    };
+    const work = on.server.client({ fetch }).locks.withLock(KEY, { ttl: TTL, holdAtLeast: 600 }, () => renewal.promise);
+    await on.clock.advance(60);
+    expect(await work).toMatchObject({ acquired: true, error: null });
+    await on.clock.advance(500);
+    expect((await on.rival.locks.get(KEY)).state?.held).toBe(true);
+  });
+
+  it("but is not waited for without end", async () => {
+    const on = stage();
+    on.network.script = ["pass", "hang_before"];
+    const start = on.clock.now();
+    const begun = deferred();
+    const work = on.client.locks
+      .withLock(KEY, { ttl: TTL, holdAtLeast: 600 }, () => begun.promise)
+      .then(() => on.clock.now() - start);
+    while (sent(on, "PATCH") === 0) await on.clock.advance(1);
+    begun.resolve();
+    await on.clock.advance(2);
+    expect(await work).toBeLessThan(TTL / 2);
+    expect(methods(on.network)).toBe("POST PATCH PATCH");
+    expect(on.clock.waiting).toBe(0);
   });
 
   it("a loss that only the last renewal finds is a loss", async () => {
