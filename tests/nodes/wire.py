@@ -52,6 +52,10 @@ class Wire:
         self.requests.clear()
         self.answers.clear()
 
+    def turn_to(self, port: int) -> None:
+        """Lead there what is opened from now on."""
+        self._to = port
+
     def cut(self) -> None:
         """Reset the connections that are open, and lose what is on its way; others may be opened."""
         for end in self._ends:

@@ -13,6 +13,7 @@ import pytest
 from tests.engines import postgres
 from tests.engines.postgres import Postgres
 from tests.engines.programs import BUSY_SECONDS
+from tests.nodes.wire import Wire
 
 from volcano_locks_server.clock import SystemClock
 from volcano_locks_server.errors import LockError, StoreUnavailableError
@@ -428,6 +429,27 @@ async def test_commits_that_hang_use_up_few_connections_and_end_by_themselves(mo
             assert await until_well(node.locks) < RECOVERY_SECONDS_MAX
             assert await counted(node.locks, key("0")) == 2
         await node.close()
+
+
+@pytest.mark.real_time
+async def test_where_commits_hang_another_server_behind_the_same_name_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """case 26, LEASE-16: the name leads to the promoted standby, but the connections to the old primary stay open."""
+    with postgres.primary() as first, postgres.standby(first) as second:
+        async with Wire(first.port) as way:
+            node = await PostgresDatabase.open(f"postgresql://postgres@127.0.0.1:{way.port}/postgres")
+            keys = [key(f"{number}") for number in range(HUNG_MAX)]
+            await asyncio.gather(*(counted(node.locks, one) for one in keys))
+            way.turn_to(second.port)
+            await asyncio.to_thread(second.promote)
+            monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 1.0)
+            causes = await asyncio.gather(*(unavailable(counted(node.locks, one)) for one in keys))
+            assert causes == ["store_slow"] * HUNG_MAX
+            assert len(first.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")) == HUNG_MAX
+            monkeypatch.undo()
+            assert await until_well(node.locks) < RECOVERY_SECONDS_MAX
+            await node.close()
 
 
 async def test_callers_wait_for_a_connection_no_longer_than_a_transaction_may_take(

@@ -111,7 +111,7 @@ async def test_the_host_that_batches_left_is_left(database: str) -> None:
     await one.listens()
     before = one.missed
     hosts = node._connections.hosts
-    hosts._last = 1  # as where the first one did not answer a batch
+    hosts._last = hosts._first_asked = 1  # as where the first one did not answer a batch
     await one.until(lambda: one.missed > before + 1 and one.signals.working)
     assert node.signals._link is not None
     assert "@localhost:" in node.signals._link.host

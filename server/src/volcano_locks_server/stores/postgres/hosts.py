@@ -1,8 +1,9 @@
 """The way to the server that can be written now.
 
 Each host of the URL is asked by itself, beginning with the last one that could be written. One on which a commit hangs
-(its synchronous standby is gone or was promoted, or its disk hangs) is asked last, and passed over once HUNG_MAX of
-them wait there: their connections are left to end by themselves, and more would only use up the database's.
+(its synchronous standby is gone or was promoted, or its disk hangs) is asked last. Once HUNG_MAX of them wait in one
+server no more are begun there: their connections are left to end by themselves, and more would only use up the
+database's. A server is known by the instant it was started at, since a host's name may lead to another one meanwhile.
 """
 
 import asyncio
@@ -23,6 +24,7 @@ KEEPALIVE_SECONDS: Final = 2
 UNANSWERED_SECONDS_MAX: Final = 4
 STATEMENTS_MAX: Final = 100
 HUNG_MAX: Final = 4
+HUNG_LOOK_SECONDS: Final = 1.0
 
 NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL can be written now: a writable one is sought")
 NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
@@ -32,9 +34,12 @@ HANGS: Final = ("commits_hang", "the database does not finish commits: see its s
 class Link:
     """A connection and what happened to it."""
 
-    def __init__(self, connection: "asyncpg.Connection", host: str, generation: int, *, is_direct: bool) -> None:
+    def __init__(
+        self, connection: "asyncpg.Connection", host: str, server: object, generation: int, *, is_direct: bool
+    ) -> None:
         self.connection: Final = connection
         self.host: Final = host
+        self.server: Final = server
         self.generation: Final = generation
         self.is_direct: Final = is_direct
         self.is_late = False
@@ -68,7 +73,8 @@ class Hosts:
         self._last = 0
         self._first_asked = 0
         self.pooled: Final[set[str]] = set()
-        self._hung: Final[dict[str, set[Link]]] = {host: set() for host in self._hosts}
+        self._hung: Final[dict[object, set[Link]]] = {}  # by server
+        self._look_again_at: Final[dict[str, float]] = {}  # by host: not before then, for its server hangs
 
     @property
     def first(self) -> str:
@@ -83,12 +89,16 @@ class Hosts:
     def leave_hanging(self, link: Link, ending: "asyncio.Future[str]") -> None:
         """Let a commit end by itself, whenever that is; then its connection ends too."""
         link.is_hung = True
-        self._hung[link.host].add(link)
+        hung = self._hung.setdefault(link.server, set())
+        hung.add(link)
 
         def ended(_ending: "asyncio.Future[str]") -> None:
             if not _ending.cancelled():
                 _ending.exception()  # nobody waits for it any more
-            self._hung[link.host].discard(link)
+            hung.discard(link)
+            if not hung:
+                self._hung.pop(link.server, None)
+            self._look_again_at.clear()
             link.cut()
 
         ending.add_done_callback(ended)
@@ -100,7 +110,7 @@ class Hosts:
 
     def cut_hanging(self) -> None:
         """End the connections whose commits hang: the server goes on waiting by itself."""
-        for links in self._hung.values():
+        for links in list(self._hung.values()):
             for link in list(links):
                 link.cut()
 
@@ -109,11 +119,12 @@ class Hosts:
         told = NOT_REACHED
         cause: Exception | None = None
         first = self._first_asked
+        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SEARCH_SECONDS_MAX):
                 for place in range(first, first + len(self._hosts)):
                     host = self._hosts[place % len(self._hosts)]
-                    if len(self._hung[host]) >= HUNG_MAX:
+                    if loop.time() < self._look_again_at.get(host, 0.0):
                         told = HANGS
                         continue
                     try:
@@ -128,6 +139,11 @@ class Hosts:
                     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                         cause = error
                     else:
+                        if len(self._hung.get(link.server, ())) >= HUNG_MAX:
+                            link.cut()
+                            self._look_again_at[host] = loop.time() + HUNG_LOOK_SECONDS
+                            told = HANGS
+                            continue
                         self._last = self._first_asked = place % len(self._hosts)
                         return link
         except TimeoutError as error:
@@ -137,12 +153,13 @@ class Hosts:
     async def _connected_to(self, host: str, generation: int) -> Link:
         is_direct = host not in self.pooled
         connection = await self._opened(host, named_statements=is_direct)
-        if is_direct and not await _is_direct(connection):
+        process, server = await _serving(connection)
+        if is_direct and process != connection.get_server_pid():
             connection.terminate()
             self.pooled.add(host)
             is_direct = False
             connection = await self._opened(host, named_statements=False)
-        return Link(connection, host, generation, is_direct=is_direct)
+        return Link(connection, host, server, generation, is_direct=is_direct)
 
     async def _opened(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
         self._counts.connects += 1
@@ -155,18 +172,19 @@ class Hosts:
         )
 
 
-async def _is_direct(connection: "asyncpg.Connection") -> bool:
-    """Whether the process that greeted us is the one that serves us: a pooler makes up a process of its own."""
+async def _serving(connection: "asyncpg.Connection") -> tuple[int, object]:
+    """The process that serves us, and when its server was started. A pooler greets with a process that it makes up."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             await connection.execute("BEGIN READ ONLY")
-            statement = await connection.prepare("SELECT pg_backend_pid()", name="")
-            serving = await statement.fetchval()
+            statement = await connection.prepare("SELECT pg_backend_pid(), pg_postmaster_start_time()", name="")
+            row = await statement.fetchrow()
             await connection.execute("ROLLBACK")
     except BaseException:
         connection.terminate()
         raise
-    return bool(serving == connection.get_server_pid())
+    assert row is not None
+    return int(row[0]), row[1]
 
 
 def _keep_alive(connection: "asyncpg.Connection") -> None:
