@@ -32,8 +32,6 @@ SCENARIOS: Final = Path(__file__).parent / "scenarios"
 FILE_WORDS: Final = frozenset({"guarantee", "scenarios"})
 SCENARIO_WORDS: Final = frozenset({"title", "why", "proves", "faces", "key", "ttl_seconds", "quota", "steps"})
 QUOTA_WORDS: Final[Mapping[str, Check]] = {"requests_per_minute": a_number(1), "owner_reserve": a_bool}
-WAITING_VERBS: Final = frozenset({"wait", "waited", "hang_up", "view", "list"})
-WAITING_ARGUMENTS: Final = frozenset({"wait_seconds", "hold_at_least_seconds"})
 STEP_WORDS: Final = frozenset({"expect", "remember", "why"})
 
 
@@ -84,7 +82,6 @@ class Scenario:
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
-        found |= {"waits" for step in steps if step.verb in WAITING_VERBS or WAITING_ARGUMENTS & step.args.keys()}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
         for step in steps:
             if step.verb == "outage":

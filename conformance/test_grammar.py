@@ -51,6 +51,13 @@ def test_a_good_file_is_read() -> None:
         ("remember: first", "get: {}", "file.yaml:8: step 1: a step has exactly one verb"),
         ("advance_ms: 1_000", "advance_ms: -1", "file.yaml:10: step 2 (advance_ms): value must be a whole number"),
         ("advance_ms: 1_000", "guard: {actor: ann}", "file.yaml:4: a scenario with a client's steps must say"),
+        ("advance_ms: 1_000", "wait: {actor: bob}", "file.yaml:10: step 2 (wait): wait_seconds is missing"),
+        (
+            "acquire: {actor: ann}",
+            "acquire: {actor: ann, wait_seconds: -1}",
+            "wait_seconds must be seconds, at least 0",
+        ),
+        ("acquire: {actor: ann}", "acquire: {actor: ann, hold_at_least_seconds: 5}", "unknown word 'hold_at_least"),
         ("advance_ms: 1_000", "outage: {kind: storm}", "step 2 (outage): kind must be one of"),
         ("advance_ms: 1_000", "outage: {kind: delay_after}", "step 2 (outage): delay_ms belongs to the kinds"),
         ("advance_ms: 1_000", "outage: {kind: altered}", "step 2 (outage): answer belongs to the kind altered"),
@@ -97,6 +104,11 @@ def test_a_scenario_goes_to_the_faces_that_can_act_it() -> None:
         ),
         ("expect: {fencing_token: {equals: first}}", "expect: {error: lock_held}", "expected error 'lock_held'; got"),
         ("token: same", "token: other", "must succeed; got error 'lock_held'"),
+        (
+            "acquire: {actor: ann, token: same}\n        expect: {fencing_token: {equals: first}}",
+            "wait: {actor: bob, wait_seconds: 9}\n      - waited: {actor: bob}",
+            "must be over; got pending True",
+        ),
         ("fencing_token: {equals: first}", "expires_in_ms: 29_000", "expected expires_in_ms 29000; got"),
     ],
 )
@@ -114,5 +126,7 @@ def test_another_answer_than_the_expected_fails_at_its_step(old: str, new: str, 
 def test_every_lease_rule_and_every_client_rule_that_shows_is_proved_by_a_scenario() -> None:
     proved = {rule for scenario in load() for rule in scenario.proves}
     assert {f"LEASE-{number}" for number in range(1, 17)} <= proved
-    assert {f"SDK-{number}" for number in range(1, 8)} <= proved
+    assert {f"SDK-{number}" for number in (*range(1, 8), 11, 12, 15)} <= proved
+    assert {f"WAIT-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)} <= proved
+    assert {f"LIST-{number}" for number in range(1, 6)} <= proved
     assert {f"QUOTA-{number}" for number in (1, 3, 4, 5)} <= proved

@@ -19,6 +19,9 @@ for line in sys.stdin:
             print(json.dumps({"move_seconds": seconds}), flush=True)
             assert json.loads(sys.stdin.readline()) == {"moved": True}
         print(json.dumps({"answer": {}}), flush=True)
+    elif asked["verb"] == "look":
+        print(json.dumps({"under_way": 2}), flush=True)
+        print(json.dumps({"answer": json.loads(sys.stdin.readline())}), flush=True)
     elif asked["verb"] == "linger":
         threading.Thread(target=threading.Event().wait).start()
         print(json.dumps({"answer": {}}), flush=True)
@@ -49,6 +52,11 @@ def test_the_clock_is_moved_before_the_answer(adapter: Adapter) -> None:
     moved: list[float] = []
     assert adapter.ask("move", {}, moved.append) == {}
     assert moved == [0.25, 0.5]
+
+
+def test_the_client_is_told_how_the_server_stands(adapter: Adapter) -> None:
+    told = adapter.ask("look", {}, lambda _seconds: None, lambda under_way: {"at_rest": under_way == 2})
+    assert told == {"at_rest": True}
 
 
 @pytest.mark.parametrize(

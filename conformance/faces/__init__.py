@@ -53,15 +53,15 @@ def in_postgres() -> str:
 
 
 IN_MEMORY: Final = "memory://"
-SERVER: Final = frozenset({"purge", "pages", "waits"})
+SERVER: Final = frozenset({"purge", "pages"})
 SERVICE: Final = SERVER | {"store_outage", "search_store"}
-CLIENT: Final = frozenset({"client", "purge", "waits"})
+CLIENT: Final = frozenset({"client", "purge"})
 RESTART: Final = frozenset({"restart"})
 
 
 ADAPTERS: Final = (
-    Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops", "waits"})),
-    Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb"), able=frozenset({"waits"})),
+    Adapter("javascript", ("node", "sdks/javascript/conformance-adapter.mjs"), able=frozenset({"body_stops"})),
+    Adapter("ruby", ("ruby", "sdks/ruby/conformance-adapter.rb")),
 )
 """The clients in other languages, one line each."""
 
@@ -72,7 +72,7 @@ def entrances_of(adapter: Adapter) -> tuple[Entrance, Entrance]:
         Entrance(
             f"{adapter.name}-sqlite",
             "clients",
-            frozenset({"client", "purge"}) | RESTART | adapter.able,
+            CLIENT | RESTART | adapter.able,
             lambda quota, folder: ProcessFace(adapter, House(quota, in_file(folder), folder)),
         ),
         Entrance(
@@ -131,8 +131,6 @@ ENTRANCES: Final = (
         CLIENT | {"body_stops"},
         lambda quota, folder: PythonAsyncFace(RealBackend(House(quota, IN_MEMORY, folder))),
     ),
-    Entrance(
-        "python-fake", "clients", frozenset({"client", "waits"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())
-    ),
+    Entrance("python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncFace(FakeBackend())),
     *(entrance for adapter in ADAPTERS for entrance in entrances_of(adapter)),
 )

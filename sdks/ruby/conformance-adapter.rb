@@ -32,6 +32,87 @@ module Conformance
     "answer_429" => [429, "lock_rate_limited"]
   }.freeze
 
+  FOREVER = "forever"
+
+  # Seconds as the book writes them.
+  def self.seconds_of(told)
+    told == FOREVER ? Float::INFINITY : told
+  end
+
+  # The clock over a real server. Once a request has waited in a line there, time stops for what is due at the server
+  # too, and goes on when the server is at rest: when all that is under way waits.
+  class SharedClock < VolcanoLocks::Testing::ManualClock
+    AGAIN_SECONDS = 0.001
+
+    def initialize(conversation)
+      super() { |seconds| conversation.ask_to_move(seconds) }
+      @conversation = conversation
+      @counting = Mutex.new
+      @under_way = @changes = 0
+      @waits = false
+      @server_due = Float::INFINITY
+    end
+
+    def next_due
+      [super, @server_due > now ? @server_due : Float::INFINITY].min
+    end
+
+    def settle
+      loop do
+        changes = @changes
+        super
+        return unless @waits
+
+        told = @conversation.ask_to_look(@under_way)
+        seconds = told.fetch("next_due_seconds")
+        @server_due = seconds ? now + seconds : Float::INFINITY
+        # An answer that came since may have woken somebody.
+        return if told.fetch("at_rest") && changes == @changes
+
+        sleep(AGAIN_SECONDS)
+      end
+    end
+
+    # What the request gives. One that may wait in a line does so in a thread beside: this one rests on the clock.
+    def carrying(may_wait, &request)
+      counted { may_wait ? beside(&request) : yield }
+    end
+
+    private
+
+    def beside(&request)
+      @waits = true
+      over = VolcanoLocks::Signal.new
+      thread = Thread.new do
+        Thread.current.report_on_exception = false
+        request.call
+      ensure
+        over.set
+      end
+      begin
+        wait(Float::INFINITY, over) until over.set?
+        thread.value
+      ensure
+        thread.kill.join unless over.set?
+      end
+    end
+
+    # Counted before it can rest, and until it is awake.
+    def counted
+      count(1)
+      yield
+    ensure
+      count(-1)
+    end
+
+    def count(one)
+      @counting.synchronize do
+        @under_way += one
+        @changes += 1
+      end
+    end
+  end
+
   # Trouble that the scenario tells of, shared by all actors.
   class Outages
     Outage = Struct.new(:kind, :left, :of, :actor, :delay_ms, :retry_after_seconds, :answer)
@@ -105,8 +186,15 @@ module Conformance
     end
 
     def served(outage, request)
-      answer = @inner.call(request)
-      outage.kind == "duplicate" ? @inner.call(request) : answer
+      answer = forwarded(request)
+      outage.kind == "duplicate" ? forwarded(request) : answer
+    end
+
+    def forwarded(request)
+      return @inner.call(request) unless @clock.is_a?(SharedClock)
+
+      may_wait = !request.body.nil? && JSON.parse(request.body).key?("wait_seconds")
+      @clock.carrying(may_wait) { @inner.call(request) }
     end
 
     def after(outage, answer)
@@ -142,6 +230,8 @@ module Conformance
 
   # A thread that does one thing for an actor. As the clock sees it, it is at rest while it waits on the clock.
   class Doing
+    NOTICING_SECONDS_MAX = 10
+
     attr_reader :thread
 
     def initialize(clock, &work)
@@ -158,17 +248,25 @@ module Conformance
     def result
       @thread.value
     end
+
+    # Interrupt it. As long as it has not noticed, the clock takes it for resting; so it is given time to end by itself.
+    def break_off
+      @thread.raise(BodyCancelled)
+      @thread.join(NOTICING_SECONDS_MAX)
+    rescue BodyCancelled
+      nil
+    end
   end
 
   # A `with_lock` whose body waits to be ended.
   class Block
     attr_reader :guard
 
-    def initialize(locks, clock, key:, ttl:, token:)
+    def initialize(locks, clock, key, **options)
       @ending = VolcanoLocks::Signal.new
       @how = nil
       @doing = Doing.new(clock) do
-        locks.with_lock(key, ttl: ttl, token: token) do |guard|
+        locks.with_lock(key, **options) do |guard|
           @guard = guard
           clock.wait(Float::INFINITY, @ending) until @ending.set?
           raise BodyError, "the body's own error" if @how == "raises"
@@ -203,10 +301,74 @@ module Conformance
     end
   end
 
+  # What the answers are made of.
+  module Told
+    private
+
+    def sent_told(sent)
+      OPERATIONS.values.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
+                .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
+    end
+
+    def view_told(view)
+      dates = { acquired_at_ms: view.acquired_at, renewed_at_ms: view.renewed_at, expires_at_ms: view.expires_at }
+      { held: view.held?, holder: view.holder, fencing_token: view.fencing_token, ttl_seconds: view.ttl_seconds,
+        waiters: view.waiters, **dates.compact.transform_values { |date| ms_of(date) } }
+    end
+
+    def told(lease)
+      { expires_at_ms: ms_of(lease.expires_at), fencing_token: lease.fencing_token }
+    end
+
+    def ms_of(time)
+      (time.to_r * 1000).to_i
+    end
+
+    def failure(error)
+      { error: code_of(error), retry_after_seconds: error.retry_after }.compact
+    end
+
+    def code_of(error)
+      return "no_answer" if error.is_a?(VolcanoLocks::TransportError)
+      return error.code if error.code
+
+      error.is_a?(VolcanoLocks::ServerError) ? "bad_answer" : raise(error)
+    end
+
+    def attached_to(error)
+      first = VolcanoLocks.attached_errors(error).first
+      first ? { attached: first.class.name.split("::").last } : {}
+    end
+  end
+
+  # Who plays, each made when first named.
+  module Cast
+    private
+
+    def network(actor)
+      @networks[actor] ||= Network.new(actor, @inner, @clock, @outages)
+    end
+
+    def client(actor)
+      @clients[actor] ||= VolcanoLocks::Client.new(**@address, holder: actor, clock: @clock, transport: network(actor))
+    end
+
+    def locks(args)
+      client(args.fetch("actor")).locks
+    end
+
+    def lease(args)
+      @leases.fetch(args.fetch("lease"))
+    end
+  end
+
   # The verbs. Each gives its answer as a hash.
   class Face
+    include Told
+    include Cast
+
     VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
-               enter guard exit close].freeze
+               wait waited hang_up view list enter guard exit close].freeze
 
     def initialize(conversation)
       @conversation = conversation
@@ -215,6 +377,7 @@ module Conformance
       @clients = {}
       @leases = {}
       @blocks = {}
+      @waits = {}
     end
 
     def do(verb, args)
@@ -234,7 +397,7 @@ module Conformance
         @clock = VolcanoLocks::Testing::ManualClock.new
         @inner = VolcanoLocks::Testing::FakeLocks.new(@clock)
       else
-        @clock = VolcanoLocks::Testing::ManualClock.new { |seconds| @conversation.ask_to_move(seconds) }
+        @clock = SharedClock.new(@conversation)
         @inner = VolcanoLocks::HttpTransport.new(args.fetch("api_url"))
       end
       @address = { api_url: args.fetch("api_url", VolcanoLocks::Testing::FakeLocks::URL),
@@ -268,14 +431,40 @@ module Conformance
     end
 
     def sent(args)
-      sent = network(args.fetch("actor")).sent
-      OPERATIONS.values.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
-                .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
+      sent_told(network(args.fetch("actor")).sent)
     end
 
     def acquire(args)
-      token = @leases[args.fetch("lease")]&.token || args["token"]
-      keep(args, blocking { locks(args).acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token) })
+      keep(args, blocking { acquired(args) })
+    end
+
+    # An acquire that waits while others act.
+    def wait(args)
+      @waits[place(args)] = Doing.new(@clock) { acquired(args).tap { |lease| keep(args, lease) } }
+      @clock.settle
+      {}
+    end
+
+    def waited(args)
+      @clock.settle
+      doing = @waits.fetch(place(args))
+      doing.over? ? told(doing.result) : { pending: true }
+    end
+
+    def hang_up(args)
+      doing = @waits.fetch(place(args))
+      doing.break_off
+      until_over { doing.over? }
+      {}
+    end
+
+    def view(args)
+      view_told(blocking { locks(args).view(args.fetch("key")) })
+    end
+
+    def list(args)
+      state = args.fetch("state", "all")
+      { keys: blocking { locks(args).list(args.fetch("prefix", ""), state: state).map(&:key) } }
     end
 
     def renew(args)
@@ -307,8 +496,8 @@ module Conformance
     end
 
     def enter(args)
-      block = Block.new(locks(args), @clock, key: args.fetch("key"), ttl: args.fetch("ttl_seconds"),
-                                             token: args["token"])
+      options = { ttl: args.fetch("ttl_seconds"), token: args["token"], hold_at_least: args["hold_at_least_seconds"] }
+      block = Block.new(locks(args), @clock, args.fetch("key"), **options, **wait_of(args))
       until_over { block.begun? }
       block.result if block.over?
       @blocks[place(args)] = block
@@ -354,25 +543,18 @@ module Conformance
     end
 
     def acquired_or_code(args, token)
-      client("racers").locks.acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token)
+      client("racers").locks.acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token, **wait_of(args))
     rescue VolcanoLocks::VolcanoError => e
       code_of(e)
     end
 
-    def network(actor)
-      @networks[actor] ||= Network.new(actor, @inner, @clock, @outages)
+    def acquired(args)
+      token = @leases[args.fetch("lease")]&.token || args["token"]
+      locks(args).acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token, **wait_of(args))
     end
 
-    def client(actor)
-      @clients[actor] ||= VolcanoLocks::Client.new(**@address, clock: @clock, transport: network(actor))
-    end
-
-    def locks(args)
-      client(args.fetch("actor")).locks
-    end
-
-    def lease(args)
-      @leases.fetch(args.fetch("lease"))
+    def wait_of(args)
+      { wait: Conformance.seconds_of(args["wait_seconds"]) }
     end
 
     def keep(args, lease)
@@ -382,30 +564,6 @@ module Conformance
 
     def place(args)
       args.values_at("actor", "key")
-    end
-
-    def told(lease)
-      { expires_at_ms: ms_of(lease.expires_at), fencing_token: lease.fencing_token }
-    end
-
-    def ms_of(time)
-      (time.to_r * 1000).to_i
-    end
-
-    def failure(error)
-      { error: code_of(error), retry_after_seconds: error.retry_after }.compact
-    end
-
-    def code_of(error)
-      return "no_answer" if error.is_a?(VolcanoLocks::TransportError)
-      return error.code if error.code
-
-      error.is_a?(VolcanoLocks::ServerError) ? "bad_answer" : raise(error)
-    end
-
-    def attached_to(error)
-      first = VolcanoLocks.attached_errors(error).first
-      first ? { attached: first.class.name.split("::").last } : {}
     end
   end
 
@@ -431,6 +589,14 @@ module Conformance
       @mutex.synchronize do
         say({ move_seconds: seconds })
         @input.gets
+      end
+    end
+
+    # How the server stands while so many requests are under way.
+    def ask_to_look(under_way)
+      @mutex.synchronize do
+        say({ under_way: under_way })
+        JSON.parse(@input.gets)
       end
     end
 
