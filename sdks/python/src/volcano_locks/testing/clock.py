@@ -36,7 +36,8 @@ class _Rest:
 
 
 class ManualClock:
-    """A `Clock` for tests. `on_move` is told each step in seconds first: move a server's clock in step there."""
+    """A `Clock` for tests. `on_move` is told each step in seconds before anybody wakes: move a server's clock in step
+    there. What the server answers thereupon is heard at the new time."""
 
     def __init__(self, start_seconds: float = 0.0, on_move: Callable[[float], None] | None = None) -> None:
         self._seconds = start_seconds
@@ -58,10 +59,11 @@ class ManualClock:
         """Move at once and wake whoever is due, waiting for nobody."""
         if seconds < 0:
             raise ValueError(f"seconds must not be negative, got {seconds}")
+        with self._mutex:
+            self._seconds += seconds
         if self._on_move is not None:
             self._on_move(seconds)
         with self._mutex:
-            self._seconds += seconds
             self._wake()
 
     def advance(self, seconds: float) -> None:
