@@ -18,10 +18,12 @@
 
 import { type Clock, restUntil } from "./clock.ts";
 import { attach, LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
-import type { Flows, Granted } from "./flows.ts";
+import { ATTEMPTS_MAX, type Flows, type Granted } from "./flows.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
 import type { Lease } from "./lease.ts";
 import { newUuid, TTL_SECONDS_MIN } from "./messages.ts";
+import { REST_SECONDS_MAX } from "./rest.ts";
+import { WAIT_SLICE_SECONDS } from "./waiting.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;
@@ -62,10 +64,12 @@ type Outcome<T> = { readonly data: T } | { readonly thrown: unknown };
 /** Never rejects. */
 export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | PromiseLike<T>): Promise<BlockEnd<T>> {
   let hold: Hold;
+  const beganAt = means.clock.now();
   try {
     const { lease, granted } = await means.acquire();
     // From here to the body nothing awaits: there is no moment in which a lease has no keeper.
-    hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random());
+    const acquiredAt = Math.max(beganAt, grantedAfter(lease, granted, means.timeoutSeconds));
+    hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random(), acquiredAt);
   } catch (error) {
     const outside = { acquired: false, data: null } as const;
     if (error instanceof LockHeldError) return { result: { ...outside, error: null }, lost: false, held: error };
@@ -84,6 +88,12 @@ export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | 
   releaseError = left.releaseError;
   const result = resultOf(outcome, left.loss, releaseError);
   return { result, lost: left.loss !== null && result.error === left.loss, held: null };
+}
+
+/** An instant before the grant: a wait's lease may be known by a later request, or by its confirmation. */
+function grantedAfter(lease: Lease, granted: Granted, timeoutSeconds: number): number {
+  const repeated = ATTEMPTS_MAX * (timeoutSeconds + REST_SECONDS_MAX);
+  return granted.deadline - lease.ttlSeconds - WAIT_SLICE_SECONDS - repeated;
 }
 
 async function inBody<T>(

@@ -35,12 +35,20 @@ export class Hold {
   /** Aborted on loss, by `stop`, and when the block is left: what the body listens to. */
   readonly signal: AbortSignal;
 
-  constructor(lease: Lease, deadline: number, clock: Clock, timeoutSeconds: number, jitter: number) {
+  /** `acquiredAt`: an instant before the grant, which may have been told by the answer to a later request. */
+  constructor(
+    lease: Lease,
+    deadline: number,
+    clock: Clock,
+    timeoutSeconds: number,
+    jitter: number,
+    acquiredAt: number = deadline - lease.ttlSeconds,
+  ) {
     this.#lease = lease;
     this.#clock = clock;
     this.#heartbeat = new Heartbeat({
       ttlSeconds: lease.ttlSeconds,
-      acquiredAt: deadline - lease.ttlSeconds,
+      acquiredAt,
       deadline,
       timeoutSeconds,
       jitter,

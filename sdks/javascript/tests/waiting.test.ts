@@ -379,6 +379,26 @@ describe("SDK-4: the deadline of a lease that was waited for", () => {
   });
 });
 
+describe("SDK-4: the end of an acquisition", () => {
+  it.each([{ wait: 60 }, {}])(
+    "with %j counts from before its grant, not from the repetition that told of it",
+    async (more) => {
+      const on = stage(["drop_after_send", ...("wait" in more ? (["unavailable"] as const) : [])]);
+      const ttl = 7_776_000;
+      const start = on.clock.now();
+      const held = on.client.locks.withLock(KEY, { ttl, ...more }, ({ signal }) => {
+        expect(methods(on.network)).toMatch(/^POST POST( POST)?$/);
+        on.clock.jump(start + ttl - 0.001 - on.clock.now());
+        expect(signal.aborted).toBe(false);
+        on.clock.jump(0.001);
+        expect(signal.aborted).toBe(true);
+      });
+      await on.clock.advance(2);
+      expect((await held).error).toBeInstanceOf(LockOwnershipLostError);
+    },
+  );
+});
+
 describe("SDK-11: rests", () => {
   it("grow to a bound, with jitter, and begin anew", () => {
     const rests = new Rests();
