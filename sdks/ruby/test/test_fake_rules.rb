@@ -12,6 +12,21 @@ class TestFakeRules < Minitest::Test
     @locks = @client.locks
   end
 
+  # SDK-10: a request that ends while the clock looks has woken whoever waits for it.
+  def test_nothing_is_at_rest_that_was_just_woken
+    answered = Signal.new
+    request = Object.new
+    request.define_singleton_method(:over?) { answered.set || true }
+    request.define_singleton_method(:thread) { nil }
+    answered.define_singleton_method(:sleep) { |_seconds| Thread.stop } # it has yet to notice
+    caller = quiet_thread { Attendance.during(@clock) { @clock.wait(10.0, answered) } }
+    eventually { @clock.next_due.finite? }
+    @clock.watch(request)
+    refute @clock.send(:settled?)
+  ensure
+    caller&.kill
+  end
+
   # LEASE-4, LEASE-5
   def test_a_repeat_is_the_same_lease_until_the_margin
     first = @locks.acquire(KEY, ttl: 30, token: TOKEN)

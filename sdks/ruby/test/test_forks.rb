@@ -51,6 +51,23 @@ class TestForks < Minitest::Test
     assert_equal(%w[DELETE POST], @server.asked.map(&:first).sort)
   end
 
+  # SDK-11: the waits of the parent are none of the child's, which gives back no place and waits for nobody.
+  def test_a_child_leaves_the_waits_of_its_parent_alone
+    lease = Client.new(api_url: @server.url, service_key: "sk-x").locks.acquire(KEY, ttl: 600)
+    waiting = quiet_thread { @client.locks.acquire(KEY, ttl: 30, wait: 500) }
+    eventually { @client.locks.view(KEY).waiters == 1 }
+    seconds = in_child do
+      began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+      @client.close
+      Process.clock_gettime(Process::CLOCK_MONOTONIC) - began
+    end
+    assert_operator seconds, :<, 3
+    assert_equal 1, @client.locks.view(KEY).waiters
+    @client.locks.release(lease)
+    assert waiting.value
+    assert_equal 1, @server.asked.count(["DELETE", "/locks/#{KEY}/lease"])
+  end
+
   def test_a_child_uses_connections_of_its_own
     @client.locks.get(KEY)
     parents = @server.connections

@@ -18,6 +18,8 @@ module VolcanoLocks
     WAIT_SLICE_SECONDS = 25.0
     SOON_FRACTION = 0.5
     FRESH_FRACTION = 1.0 / 3
+    # Less than this is not worth a request: it is below what the wire's clocks tell apart.
+    WORTH_ASKING_SECONDS = 0.001
 
     # A lease was granted, and it could not be found out in time how long it is good.
     class UnconfirmedError < TransportError; end
@@ -109,7 +111,7 @@ module VolcanoLocks
       else
         return nil
       end
-      @clock.now + rest >= @until ? nil : rest
+      @until - (@clock.now + rest) < WORTH_ASKING_SECONDS ? nil : rest
     end
 
     # Release a lease that was not confirmed, and go on with another token: this one may be retired.

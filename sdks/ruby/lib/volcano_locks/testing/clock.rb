@@ -18,7 +18,8 @@ module VolcanoLocks
       Rest = Struct.new(:thread, :until, :signal)
       private_constant :Rest
 
-      # The block is told each step in seconds before it is made: move a server's clock in step there.
+      # The block is told each step in seconds before anybody wakes: move a server's clock in step there. What the
+      # server answers thereupon is heard at the new time.
       def initialize(start_seconds = 0.0, &on_move)
         @seconds = start_seconds.to_f
         @start_seconds = @seconds
@@ -104,18 +105,19 @@ module VolcanoLocks
 
       # Exactly there: a difference added back need not give the instant it was taken from.
       def move_to(instant)
-        @on_move&.call(instant - @seconds)
-        due = @mutex.synchronize do
-          @seconds = instant
-          @rests.select { |rest| rest.until <= instant }
-        end
+        step = instant - @seconds
+        @seconds = instant
+        @on_move&.call(step)
+        due = @mutex.synchronize { @rests.select { |rest| rest.until <= instant } }
         due.each { |rest| rest.signal.wake }
       end
 
+      # In this order: whoever was woken by what is over by now is then no longer seen resting.
       def settled?
         @mutex.synchronize do
+          active = @watched.reject(&:over?)
           resting = @rests.select { |rest| rest.until > @seconds && !rest.signal.set? }.map(&:thread)
-          @watched.all? { |activity| activity.over? || resting.include?(activity.thread) }
+          active.all? { |activity| resting.include?(activity.thread) }
         end
       end
     end

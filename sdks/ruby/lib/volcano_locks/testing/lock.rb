@@ -112,6 +112,7 @@ module VolcanoLocks
         return LOCK_OWNERSHIP_LOST if @owner != asked.token || now >= @expires_at - MARGIN_SECONDS
 
         set(asked, now)
+        @line.each { |place| place.changed.set } # a shorter lease ends sooner than they know
         tell("renewed", @fencing_token, @holder, now, why, @expires_at)
       end
 
