@@ -23,111 +23,26 @@ there. Whoever was answered nothing is neither said to have waited nor to have b
 What it cannot see: a fault that no client was told anything of. Force releases end everyone's certainty on that lock.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from math import inf
-from pathlib import Path
-from typing import Final, Literal
+from typing import Final
+
+from .events import UNKNOWN, USUAL_SLACK, Event, Grant, Kind, Operation, Outcome, Slack, Violation, read, write
+from .waiters import granted_to_gone, passed_over
+
+__all__ = ["Event", "Kind", "Operation", "Outcome", "Slack", "Violation", "check", "read", "write"]
 
 GRACE_SECONDS: Final = 1.0
 MARGIN_SECONDS: Final = 1.0
-TOLERANCE_SECONDS: Final = 0.002
-ARRIVAL_SECONDS: Final = 2.0
-NOTICE_SECONDS: Final = 3.0
-OVERTAKEN_MAX: Final = 200
-
-Operation = Literal["acquire", "renew", "release", "force_release", "get"]
-Outcome = Literal["granted", "lost", "held", "free", "done", "refused", "unknown", "left"]
-Kind = Literal[
-    "token_repeated", "order_broken", "two_holders", "lease_lost", "passed_over", "starved", "granted_to_gone"
-]
 
 
-@dataclass(frozen=True)
-class Event:
-    """One request of one client, in seconds of the clock they share.
-
-    `owner` names the acquisition: its owner token, or a name for it. `outcome`: acquire and renew are `granted`,
-    `lost` (lock_ownership_lost) or `held` (lock_held); release and force release `done` or `refused`; get `held` or
-    `free`; any is `unknown` where no answer came, or one that says nothing (503). Then `answered_at` is None. One whose
-    client hung up is `left`, at `answered_at`. `wait_seconds`: how long an acquire was ready to wait. `node`: which of
-    several was asked. `fencing_token`: as told, also by a get.
-    """
-
-    client: str
-    operation: Operation
-    key: str
-    owner: str
-    sent_at: float
-    answered_at: float | None
-    outcome: Outcome
-    ttl_seconds: float = 0.0
-    fencing_token: int | None = None
-    wait_seconds: float = 0.0
-    node: str = ""
-
-
-@dataclass(frozen=True)
-class Violation:
-    """What cannot have happened, with the events that say it did."""
-
-    kind: Kind
-    key: str
-    message: str
-    events: tuple[Event, ...]
-
-
-@dataclass(frozen=True)
-class _Grant:
-    """An acknowledged grant with what follows from it.
-
-    `sure_until` is when its client stops being sure, `lasts_until` the earliest instant at which the lock may
-    rightly be another's.
-    """
-
-    event: Event
-    token: int
-    answered_at: float
-    sure_until: float
-    lasts_until: float
-
-
-@dataclass(frozen=True)
-class Slack:
-    """What is allowed for. `tolerance_seconds` is how far server's and clients' clocks may disagree, `arrival_seconds`
-    how long a request may take to its place in a line (inf: nobody is known to have come first), `notice_seconds` how
-    long a hang-up may take to be noticed and a grant to be given back, `overtaken_max` how often one who waits may be
-    passed by those who came later.
-    """
-
-    tolerance_seconds: float = TOLERANCE_SECONDS
-    arrival_seconds: float = ARRIVAL_SECONDS
-    notice_seconds: float = NOTICE_SECONDS
-    overtaken_max: int = OVERTAKEN_MAX
-
-
-def check(events: Iterable[Event], slack: Slack = Slack()) -> list[Violation]:
+def check(events: Iterable[Event], slack: Slack = USUAL_SLACK) -> list[Violation]:
     """Every violation found, per lock."""
     by_key: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
         by_key[event.key].append(event)
     return [violation for key in sorted(by_key) for violation in _check_lock(by_key[key], slack)]
-
-
-def write(events: Iterable[Event], path: Path) -> None:
-    """One event a line, as JSON."""
-    path.write_text("".join(json.dumps(asdict(event)) + "\n" for event in events), "utf-8")
-
-
-def read(*paths: Path) -> list[Event]:
-    """The events of several clients' files. A last line that was cut off by the end of its process is left out."""
-    events = []
-    for path in paths:
-        lines = path.read_text("utf-8").split("\n")
-        events += [Event(**json.loads(line)) for line in lines[:-1]]
-    return events
 
 
 # --- one lock ---------------------------------------------------------------------------------------------
@@ -141,11 +56,11 @@ def _check_lock(events: Sequence[Event], slack: Slack) -> Iterator[Violation]:
     yield from _two_holders(grants)
     yield from _given_away(grants)
     yield from _denied(events, grants, tolerance)
-    yield from _passed_over(events, grants, slack)
-    yield from _granted_to_gone(events, grants, slack)
+    yield from passed_over(events, grants, slack)
+    yield from granted_to_gone(events, grants, slack)
 
 
-def _grants(events: Sequence[Event], tolerance: float) -> list[_Grant]:
+def _grants(events: Sequence[Event], tolerance: float) -> list[Grant]:
     """The acknowledged grants, in the order of their answers."""
     by_owner: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
@@ -161,7 +76,7 @@ def _grants(events: Sequence[Event], tolerance: float) -> list[_Grant]:
                 freed_at = min(freed, default=inf)
                 lasts_until = min(local_deadline + GRACE_SECONDS - tolerance, freed_at)
                 sure_until = min(local_deadline, freed_at)
-                grants.append(_Grant(event, event.fencing_token, event.answered_at, sure_until, lasts_until))
+                grants.append(Grant(event, event.fencing_token, event.answered_at, sure_until, lasts_until))
     return sorted(grants, key=lambda grant: grant.answered_at)
 
 
@@ -181,17 +96,17 @@ def _may_follow(event: Event, grant: Event) -> bool:
     return event.answered_at is None or event.outcome in UNKNOWN or event.answered_at >= grant.sent_at
 
 
-def _repeated_tokens(grants: Sequence[_Grant]) -> Iterator[Violation]:
-    first_of_token: dict[int, _Grant] = {}
+def _repeated_tokens(grants: Sequence[Grant]) -> Iterator[Violation]:
+    first_of_token: dict[int, Grant] = {}
     for grant in grants:
         first = first_of_token.setdefault(grant.token, grant)
         if first.event.owner != grant.event.owner:
             yield _violation("token_repeated", f"fencing token {grant.token} was given to two owners", first, grant)
 
 
-def _broken_order(grants: Sequence[_Grant]) -> Iterator[Violation]:
+def _broken_order(grants: Sequence[Grant]) -> Iterator[Violation]:
     """Each grant against the highest token that was answered before it was asked for."""
-    highest: _Grant | None = None
+    highest: Grant | None = None
     answered = iter(grants)
     waiting = next(answered, None)
     for grant in sorted(grants, key=lambda grant: grant.event.sent_at):
@@ -202,9 +117,9 @@ def _broken_order(grants: Sequence[_Grant]) -> Iterator[Violation]:
             yield _violation("order_broken", f"token {grant.token} was given after {highest.token}", highest, grant)
 
 
-def _two_holders(grants: Sequence[_Grant]) -> Iterator[Violation]:
+def _two_holders(grants: Sequence[Grant]) -> Iterator[Violation]:
     """Sure intervals of different owners must not overlap."""
-    last_by_owner: dict[str, _Grant] = {}
+    last_by_owner: dict[str, Grant] = {}
     for grant in grants:
         if grant.answered_at >= grant.sure_until:
             continue
@@ -217,10 +132,10 @@ def _two_holders(grants: Sequence[_Grant]) -> Iterator[Violation]:
             last_by_owner[grant.event.owner] = grant
 
 
-def _given_away(grants: Sequence[_Grant]) -> Iterator[Violation]:
+def _given_away(grants: Sequence[Grant]) -> Iterator[Violation]:
     """No higher token may have been answered before the lease can have ended."""
-    earliest: _Grant | None = None  # the first answered of those with higher tokens
-    same_token: list[_Grant] = []
+    earliest: Grant | None = None  # the first answered of those with higher tokens
+    same_token: list[Grant] = []
     for grant in sorted(grants, key=lambda grant: grant.token, reverse=True):
         if same_token and same_token[0].token > grant.token:
             earliest = min(same_token if earliest is None else [earliest, *same_token], key=lambda one: one.answered_at)
@@ -230,7 +145,7 @@ def _given_away(grants: Sequence[_Grant]) -> Iterator[Violation]:
             yield _violation("lease_lost", "the lock was granted anew before this lease ended", grant, earliest)
 
 
-def _denied(events: Sequence[Event], grants: Sequence[_Grant], tolerance: float) -> Iterator[Violation]:
+def _denied(events: Sequence[Event], grants: Sequence[Grant], tolerance: float) -> Iterator[Violation]:
     """Nobody may be told that a lease is over which cannot be: neither its owner nor a reader."""
     for event in events:
         if event.answered_at is None or (event.operation, event.outcome) not in DENIALS:
@@ -250,69 +165,6 @@ def _denied(events: Sequence[Event], grants: Sequence[_Grant], tolerance: float)
                 break
 
 
-def _passed_over(events: Sequence[Event], grants: Sequence[_Grant], slack: Slack) -> Iterator[Violation]:
-    """Those who waited, against all who came later and were granted the lock before them."""
-    came_at: dict[tuple[str, str], float] = {}
-    for event in events:
-        if event.operation == "acquire":
-            place = event.node, event.owner
-            came_at[place] = min(event.sent_at, came_at.get(place, inf))
-    first_told: dict[int, _Grant] = {}
-    for grant in grants:
-        if grant.event.operation == "acquire":
-            first_told.setdefault(grant.token, grant)
-    for waiter in events:
-        if waiter.operation != "acquire" or not waiter.wait_seconds or waiter.outcome not in ("granted", "held"):
-            continue
-        passing = [one for one in first_told.values() if _was_before(one, waiter, slack)]
-        for one in passing:
-            came = came_at[one.event.node, one.event.owner]
-            if one.event.node == waiter.node and waiter.sent_at + slack.arrival_seconds < came:
-                yield Violation("passed_over", waiter.key, "one who came later had the lock first", (waiter, one.event))
-                break
-        if len(passing) > slack.overtaken_max:
-            last = passing[-1].event
-            yield Violation("starved", waiter.key, f"{len(passing)} who came later had the lock first", (waiter, last))
-
-
-def _was_before(grant: _Grant, waiter: Event, slack: Slack) -> bool:
-    """Whether `grant`, asked for after `waiter`, was made while that one waited."""
-    if grant.event.owner == waiter.owner or grant.event.sent_at <= waiter.sent_at:
-        return False
-    if waiter.fencing_token is not None:
-        return grant.token < waiter.fencing_token
-    return waiter.answered_at is not None and grant.answered_at + slack.arrival_seconds < waiter.answered_at
-
-
-def _granted_to_gone(events: Sequence[Event], grants: Sequence[_Grant], slack: Slack) -> Iterator[Violation]:
-    """A lock held under a token that nobody was told, though nobody is left who may yet be told."""
-    told = {grant.token for grant in grants}
-    asked = [event for event in events if event.operation == "acquire"]
-    in_doubt_at = min((event.sent_at for event in asked if event.outcome == "unknown"), default=inf)
-    gone = [(event.answered_at, event) for event in asked if event.outcome == "left" and event.answered_at is not None]
-    for seen in events:
-        if seen.operation != "get" or seen.fencing_token is None or seen.fencing_token in told:
-            continue
-        suspects = [(left_at, event) for left_at, event in gone if event.sent_at < (seen.answered_at or inf)]
-        if not suspects or in_doubt_at < (seen.answered_at or inf):
-            continue
-        left_at, last = max(suspects, key=lambda one: one[0])
-        if any(left_at + slack.notice_seconds < one.sent_at for one in _before(seen, events)):
-            yield Violation("granted_to_gone", seen.key, "held by one who had hung up", (last, seen))
-
-
-def _before(seen: Event, events: Sequence[Event]) -> Iterator[Event]:
-    """What certainly was judged before the grant whose token a get told: who was told a lower one, or found it free."""
-    assert seen.fencing_token is not None
-    for event in events:
-        if event.fencing_token is not None:
-            if event.fencing_token < seen.fencing_token:
-                yield event
-        elif event.outcome == "free" and event.answered_at is not None and event.answered_at < seen.sent_at:
-            yield event
-
-
-UNKNOWN: Final = ("unknown", "left")
 DENIALS: Final = {
     ("acquire", "lost"),
     ("acquire", "held"),
@@ -322,5 +174,5 @@ DENIALS: Final = {
 }
 
 
-def _violation(kind: Kind, message: str, *grants: _Grant) -> Violation:
+def _violation(kind: Kind, message: str, *grants: Grant) -> Violation:
     return Violation(kind, grants[0].event.key, message, tuple(grant.event for grant in grants))
