@@ -16,7 +16,7 @@ from uuid import uuid4
 import uvloop
 from bench.drivers.bare_http import Connection
 
-WAIT_SLICE_SECONDS: Final = 25.0
+WAIT_SLICE_SECONDS: Final = 50.0
 HOLDER_TTL_SECONDS: Final = 3600
 TAKEN_OVER_TTL_SECONDS: Final = 5
 OPENED_AT_ONCE: Final = 50

@@ -20,7 +20,7 @@ import { type Flows, type Granted, mayHaveBeenServed, type Owner, type Pace } fr
 import { newUuid } from "./messages.ts";
 import { Rests, worthARest } from "./rest.ts";
 
-export const WAIT_SLICE_SECONDS = 25;
+export const WAIT_SLICE_SECONDS = 50;
 /** An answer later than this part of the TTL is confirmed. */
 export const CONFIRM_AFTER_FRACTION: number = 1 / 3;
 /** "Held" sooner than after this part of what was asked for is followed by a rest. */

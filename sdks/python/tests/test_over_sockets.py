@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from volcano_locks import AsyncClient, Client, ServerError, TransportError
+from volcano_locks import AsyncClient, Client, ServerError, TransportError, connections, sockets
 from volcano_locks.connections import LOOK_AFTER_SECONDS
 from volcano_locks.testing import ManualClock
 
@@ -299,3 +299,42 @@ def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
         assert (connection(), connection()) == (1, 1)
         assert in_a_fork(lambda: str(connection())) == "2"
         loop.run_until_complete(client.close())
+
+
+@pytest.mark.parametrize("kind", ["asyncio", "threads"])
+async def test_a_crowd_that_has_gone_leaves_no_connections_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that goes on with one request at a time keeps one connection."""
+    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(sockets, "KEEP_ALIVE_SECONDS", 0.5)
+    crowd = threading.Barrier(3)
+    left = threading.Semaphore(0)
+
+    def serve(line: Line, number: int) -> None:
+        while line.request():
+            if number < 3:
+                with contextlib.suppress(threading.BrokenBarrierError):
+                    crowd.wait(20)
+            line.answer(GRANTED)
+        left.release()
+
+    with listening(serve) as url:
+        client = AsyncClient(url, "sk-x") if kind == "asyncio" else Client(url, "sk-x")
+
+        async def ask() -> None:
+            if isinstance(client, AsyncClient):
+                await client.locks.acquire("k", ttl=30)
+            else:
+                await asyncio.to_thread(client.locks.acquire, "k", ttl=30)
+
+        await asyncio.gather(ask(), ask(), ask())
+        crowd.abort()
+        ended, give_up = 0, time.monotonic() + 30
+        while ended < 2 and time.monotonic() < give_up:
+            await ask()
+            await asyncio.sleep(0.01)
+            ended += left.acquire(blocking=False)
+        assert ended == 2
+        if isinstance(client, AsyncClient):
+            await client.close()
+        else:
+            client.close()

@@ -66,12 +66,12 @@ async def test_the_end_of_the_wait_is_contention_and_the_body_does_not_run(
 
     async def work() -> None:
         nonlocal ran
-        async with face.hold("k", wait=40):
+        async with face.hold("k", wait=65):
             ran = True
 
     waiting = asyncio.create_task(work())
     await until(waits)
-    clock.jump(25)
+    clock.jump(50)
     await until(waits)
     clock.jump(15)
     with pytest.raises(LockHeldError):

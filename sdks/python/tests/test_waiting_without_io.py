@@ -50,10 +50,10 @@ def rests(stage: Stage) -> list[float]:
 
 def test_a_wait_is_asked_for_in_slices_with_the_same_two_ids(stage: Stage) -> None:
     """SDK-11: `lock_held` at the end of a slice is followed by the next at once, and the last is what is left."""
-    answers = [after(stage, 25, HELD), after(stage, 25, HELD), after(stage, 5, GRANT)]
-    lease = stage.play(waiting(stage, wait=60), *answers)
+    answers = [after(stage, 50, HELD), after(stage, 50, HELD), after(stage, 5, GRANT)]
+    lease = stage.play(waiting(stage, wait=110), *answers)
     assert stage.verbs() == ["POST"] * 3
-    assert [request.wait_seconds for request in posts(stage)] == [25.0, 25.0, 10.0]
+    assert [request.wait_seconds for request in posts(stage)] == [50.0, 50.0, 10.0]
     assert {(request.token, request.request_id) for request in posts(stage)} == {
         (lease.token, posts(stage)[0].request_id)
     }
@@ -130,7 +130,7 @@ def test_a_server_that_does_not_wait_is_not_asked_in_a_tight_loop(stage: Stage) 
 def test_a_wait_that_ends_in_trouble_tells_it_and_gives_back(stage: Stage, last: Reply, kind: type[Exception]) -> None:
     """SDK-2, SDK-11: it may have been granted."""
     with pytest.raises(kind):
-        stage.play(waiting(stage, wait=30), after(stage, 25, HELD), after(stage, 5, last), DONE)
+        stage.play(waiting(stage, wait=55), after(stage, 50, HELD), after(stage, 5, last), DONE)
     assert stage.verbs() == ["POST", "POST", "DELETE"]
     assert stage.requests()[-1].token == posts(stage)[0].token
 

@@ -32,11 +32,11 @@ class TestWaiting < Minitest::Test
 
   def test_it_asks_slice_by_slice_with_the_same_ids_and_ends_in_contention
     stage, = held_by_a_rival
-    waiting = waiter(stage) { stage.locks.acquire(KEY, ttl: 30, wait: 60) }
-    stage.clock.advance(60)
+    waiting = waiter(stage) { stage.locks.acquire(KEY, ttl: 30, wait: 110) }
+    stage.clock.advance(110)
     assert_raises(LockHeldError) { waiting.value }
     assert_equal([SLICE, SLICE, 10.0], bodies(stage).map { |body| body["wait_seconds"] })
-    assert_equal([35.0, 35.0, 20.0], stage.network.seen.map(&:timeout_seconds))
+    assert_equal([60.0, 60.0, 20.0], stage.network.seen.map(&:timeout_seconds))
     assert_equal 1, stage.network.seen.map { |one| [one.token, one.request_id] }.uniq.length
     assert_equal [POST] * 3, stage.sent, "the place is not kept for long, and nothing is held"
   end

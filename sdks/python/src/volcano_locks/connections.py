@@ -115,6 +115,7 @@ class Connections:
             if connection.reusable:
                 connection.free_since = asyncio.get_running_loop().time()
                 self._free.append(connection)
+                self._end_old(connection.free_since)
             else:
                 connection.abort()
             return received
@@ -152,6 +153,11 @@ class Connections:
                 return connection
             connection.abort()
         return None
+
+    def _end_old(self, now: float) -> None:
+        """Those that nobody has needed for long: a crowd that has gone leaves many."""
+        while now - self._free[0].free_since >= KEEP_ALIVE_SECONDS:
+            self._free.pop(0).abort()
 
     async def _connected(self) -> "_Connection":
         _, connection = await connect(self._address, lambda: _Connection(self._all), self._tls)

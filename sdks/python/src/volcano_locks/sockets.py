@@ -58,6 +58,7 @@ class Sockets:
             raise
         if reader.plain:
             self._free.append((sock, time.monotonic()))
+            self._end_old()
         else:
             self._end(sock)
         return received
@@ -90,6 +91,12 @@ class Sockets:
                 return sock
             self._end(sock)
         return None
+
+    def _end_old(self) -> None:
+        """Those that nobody has needed for long: a crowd that has gone leaves many."""
+        with contextlib.suppress(IndexError):  # another thread took the last
+            while time.monotonic() - self._free[0][1] >= KEEP_ALIVE_SECONDS:
+                self._end(self._free.pop(0)[0])
 
     def _connected(self, until: float) -> socket.socket:
         sock = self._opened(until)

@@ -15,7 +15,7 @@ module VolcanoLocks
   #
   # Not promised: a place in the line over an absence longer than the server keeps it (WAIT-6).
   class Wait < Acquisition
-    WAIT_SLICE_SECONDS = 25.0
+    WAIT_SLICE_SECONDS = 50.0
     SOON_FRACTION = 0.5
     FRESH_FRACTION = 1.0 / 3
     # Less than this is not worth a request: it is below what the wire's clocks tell apart.
