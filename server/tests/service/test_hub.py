@@ -174,6 +174,18 @@ async def test_an_id_that_cannot_be_resumed_from_is_answered_with_a_reset(
     assert resumed.began_at.split("-")[0] != epoch
 
 
+async def test_who_missed_more_than_its_queue_holds_lists_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-5, EVENT-7: it would be ended at once, come back with the same id, and so on for ever."""
+    monkeypatch.setattr(watchers, "QUEUE_MAX", 3)
+    oldest = (await node.watch()).began_at
+    await node.do_all([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
+    assert words(await node.watch(prefix="a", after=oldest)) == ["acquired a1", "acquired a2", "acquired a3"]
+    behind = await node.watch(after=oldest)
+    assert words(behind) == ["reset too_old"]
+    await node.do("c", TAKE)
+    assert words(behind) == ["acquired c"]
+
+
 async def test_a_reset_leaves_a_place_to_resume_from(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-5: whoever heard the reset goes on from it; whoever did not hears it."""
     monkeypatch.setattr(hub, "RING_MAX", 4)
@@ -199,6 +211,21 @@ async def test_a_watcher_that_is_too_slow_is_ended(node: Node, monkeypatch: pyte
     assert taken(slow) == []
     assert len(seen) == 4
     assert not quick.ended
+
+
+async def test_a_watcher_takes_many_events_in_parts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-7: so a thousand slow readers do not make a thousand copies of what waits for them."""
+    monkeypatch.setattr(watchers, "TAKE_MAX", 2)
+    watcher = await node.watch()
+    await node.do_all([(key, TAKE) for key in "abcde"])
+    async with asyncio.timeout(30):
+        parts = [[told.happening.lock.key for told in await watcher.take() if told.happening] for _ in range(3)]
+    assert parts == [["a", "b"], ["c", "d"], ["e"]]
+    waiting = asyncio.create_task(watcher.take())
+    await turns()
+    assert not waiting.done()
+    watcher.poke()
+    assert await waiting == []
 
 
 async def test_watchers_are_bounded_and_leave_their_place(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,10 +83,14 @@ class Channel:
         if missing > len(self._ring):
             watcher.give(Told(self.last_id, None, now_ms, TOO_OLD))
             return
+        since = list(self._ring)[len(self._ring) - missing :]
+        wanted = [told for told in since if told.happening is not None and watcher.wants(told.happening)]
+        if not watcher.has_room_for(len(wanted)):  # it would be ended as too slow, and come back to the same
+            watcher.give(Told(self.last_id, None, now_ms, TOO_OLD))
+            return
         watcher.began_at = after
-        for told in list(self._ring)[len(self._ring) - missing :]:
-            if told.happening is not None and watcher.wants(told.happening):
-                watcher.give(told)
+        for told in wanted:
+            watcher.give(told)
 
     def leave(self, watcher: Watcher, now_ms: int) -> None:
         """It is gone."""

@@ -11,6 +11,7 @@ from typing import Final
 from .events import Happening
 
 QUEUE_MAX: Final = 4_096
+TAKE_MAX: Final = 128  # what is taken is written out for its stream alone; what waits is shared by all
 
 
 class Told:
@@ -46,9 +47,13 @@ class Watcher:
         key = happening.lock.key
         return key == self.key if self.key is not None else key.startswith(self.prefix)
 
+    def has_room_for(self, count: int) -> bool:
+        """Whether it may be given so many events now."""
+        return len(self._queue) + count <= QUEUE_MAX
+
     def give(self, told: Told) -> None:
         """Put an event in the queue; one too many ends the watcher."""
-        if len(self._queue) >= QUEUE_MAX:
+        if not self.has_room_for(1):
             self.end()
         elif not self.ended:
             self._queue.append(told)
@@ -65,9 +70,11 @@ class Watcher:
         self._awake.set()
 
     async def take(self) -> list[Told]:
-        """All that is there, as soon as there is something; nothing when poked, or at the end (`ended`)."""
+        """What is there, as soon as there is something, TAKE_MAX at the most; nothing when poked, or at the end
+        (`ended`).
+        """
         await self._awake.wait()
-        self._awake.clear()
-        taken = list(self._queue)
-        self._queue.clear()
+        taken = [self._queue.popleft() for _ in range(min(len(self._queue), TAKE_MAX))]
+        if not self._queue:
+            self._awake.clear()
         return taken
