@@ -121,15 +121,19 @@ async def until(true: Callable[[], bool]) -> None:
 
 
 def taken(watcher: Watcher) -> list[Told]:
-    """What the watcher would be given now."""
-    watcher.poke()
-    coroutine = watcher.take()
-    try:
-        coroutine.send(None)
-    except StopIteration as stop:
-        given: list[Told] = stop.value
-        return given
-    raise AssertionError("a watcher that was poked does not wait")
+    """All that the watcher would be given now."""
+    given: list[Told] = []
+    while True:
+        watcher.poke()
+        coroutine = watcher.take()
+        try:
+            coroutine.send(None)
+        except StopIteration as stop:
+            if not stop.value:
+                return given
+            given += stop.value
+        else:
+            raise AssertionError("a watcher that was poked does not wait")
 
 
 def words(watcher: Watcher) -> list[str]:
