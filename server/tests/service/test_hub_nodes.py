@@ -152,6 +152,26 @@ async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
         assert not a.hub.others_wait(lock("x"))
 
 
+async def test_who_comes_back_to_a_kept_place_is_known_of_again(clock: ManualClock) -> None:
+    """WAIT-6, WAIT-10: else the others would grant to their own lines for ever."""
+    async with nodes(2, clock) as (_, (a, b)):
+        b.lines.waiting[lock("x")] = 1
+        b.hub.line_changed(lock("x"))
+        await until(lambda: a.hub.others_wait(lock("x")))
+        b.lines.waiting[lock("x")] = 0  # a pause between two waits, and the place is kept
+        await moved(clock, neighbours.LINES_EVERY_MS)
+        assert not a.hub.others_wait(lock("x"))
+        b.lines.waiting[lock("x")] = 1
+        await moved(clock, neighbours.LINES_EVERY_MS)
+        assert a.hub.others_wait(lock("x"))
+        await moved(clock, neighbours.WAITS_KEPT_MS + neighbours.HEARD_FOR_MS)
+        await a.do("x", TAKE)
+        del b.lines.looked[:]
+        await a.do("x", Release(MINE))
+        await turns()
+        assert b.lines.looked == [lock("x")]
+
+
 async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> None:
     """WAIT-10, EVENT-6: the others need not wait for its silence, also where its line ended this moment."""
     async with nodes(2, clock) as (_, (a, b)):

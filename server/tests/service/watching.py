@@ -27,6 +27,9 @@ class SomeLines:
     def count(self, lock: RecordKey) -> int:
         return self.waiting[lock]
 
+    def keys(self) -> list[RecordKey]:
+        return [lock for lock, count in self.waiting.items() if count]
+
     def look(self, lock: RecordKey) -> None:
         self.looked.append(lock)
 

@@ -12,7 +12,7 @@ told `reset` where events may be missing (EVENT-5).
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from ..clock import Clock, Timer
@@ -37,6 +37,10 @@ class Lines(Protocol):
 
     def count(self, lock: RecordKey) -> int:
         """How many wait here for that lock."""
+        ...
+
+    def keys(self) -> Iterable[RecordKey]:
+        """The locks that somebody waits for here."""
         ...
 
     def look(self, lock: RecordKey) -> None:
@@ -77,7 +81,7 @@ class Neighbours:
         self._wants: Final[dict[str, tuple[bool, bool, int]]] = {}
         self._others: Final[dict[RecordKey, dict[str, tuple[int, int]]]] = {}
         self._watches = False
-        self._mine: Final[set[RecordKey]] = set()
+        self._mine: set[RecordKey] = set()
         self._waits_until_ms = 0
         self._changed: Final[set[RecordKey]] = set()
         self._flush: asyncio.TimerHandle | None = None
@@ -182,11 +186,10 @@ class Neighbours:
         now_ms = self._clock.now_ms()
         if (self._watches or self._waits) and now_ms - self._heard_at_ms >= HEAR_EVERY_MS:
             self._say_hear(asks=False)
-        for lock in list(self._mine):
-            count = self._lines.count(lock)
-            if count == 0:
-                self._mine.discard(lock)
-            self._say(Line(self.node, lock.project_id, str(lock.key), count))
+        waited_for = set(self._lines.keys())  # also by who came back to a kept place, of which nobody told
+        for lock in self._mine | waited_for:
+            self._say(Line(self.node, lock.project_id, str(lock.key), self._lines.count(lock)))
+        self._mine = waited_for
         for node in [node for node, (_, _, until_ms) in self._wants.items() if now_ms >= until_ms]:
             del self._wants[node]
         for lock, lines in list(self._others.items()):
