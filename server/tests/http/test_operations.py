@@ -230,11 +230,22 @@ class TestAtInfo:
         token = new_token()
         await house.acquire("a", token)
         await house.renew("a", token)
+        await self.wait_in_vain(house)
         await house.release("a", token)
         await house.new_key()
         house.server.log.writer.close()
         events = [json.loads(line)["event"] for line in house.log.getvalue().splitlines()]
         assert events == ["service_key_created"]
+
+    async def wait_in_vain(self, house: House) -> None:
+        """Who waits longer than a minute asks again and again: no more of a refusal than a renewal is."""
+        body = {"ttl_seconds": 30, "wait_seconds": 0.5}
+        headers = {"X-Volcano-Lock-Token": new_token()}
+        waiting = asyncio.create_task(house.ask("POST", "/locks/a/lease", headers=headers, json=body))
+        while house.clock.next_due_ms() is None:
+            await asyncio.sleep(0)
+        house.clock.advance(500)
+        assert (await waiting).status_code == 409
 
 
 async def test_secrets_are_nowhere(house: House) -> None:

@@ -146,7 +146,9 @@ class LockRoutes:
                 outcome.headers = _headers_of(request)
                 self._metrics.request(operation.name, "streaming", perf_counter() - began)
                 return outcome
-            if not isinstance(outcome, Listed) and (self._log.debug or worth_telling(operation.name, outcome)):
+            if not isinstance(outcome, Listed) and (
+                self._log.debug or worth_telling(operation.name, outcome, waited=request.wait_ms > 0)
+            ):
                 about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
                 tell(self._log, operation.name, outcome, about)
             answer = self._answer(operation, outcome)

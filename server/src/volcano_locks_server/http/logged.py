@@ -5,14 +5,19 @@ a refusal (within the budget of `Log.often`) and a store that cannot answer. At 
 """
 
 from ..errors import LockError, StoreUnavailableError
-from ..lease import LAPSED, Granted, Outcome, Refused, Released, State
+from ..lease import HELD, LAPSED, Granted, Outcome, Refused, Released, State
 from ..service import Denied
 from ..telemetry import Log
 from .wire import instant
 
 
-def worth_telling(operation: str, outcome: Outcome | Denied) -> bool:
-    """Whether `tell` has something to say at level `info`; asked first, so that the daily work builds nothing."""
+def worth_telling(operation: str, outcome: Outcome | Denied, *, waited: bool = False) -> bool:
+    """Whether `tell` has something to say at level `info`; asked first, so that the daily work builds nothing.
+
+    That a wait ended without the lock is no refusal: whoever waits longer asks again every minute.
+    """
+    if waited and outcome is HELD:
+        return False
     if isinstance(outcome, Granted):
         return outcome.lapsed is not None
     return not isinstance(outcome, State) and (operation == "force_release" or not isinstance(outcome, Released))
