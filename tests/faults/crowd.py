@@ -42,10 +42,11 @@ def now() -> float:
 class Crowd:
     """Workers that take, renew and free `busy` locks, and take and abandon `left` ones, until `dismiss`.
 
-    Some wait for the lock, and some of those hang up. `arrival_seconds`: see `Slack`.
+    Some wait for the lock, and some of those hang up. `arrival_seconds` and `notice_seconds`: see `Slack`.
     """
 
     arrival_seconds = 2.0
+    notice_seconds = 3.0
     wait_seconds = 8.0
 
     def __init__(self, url: str, service_key: str, *, timeout_seconds: float = 20) -> None:
@@ -100,7 +101,11 @@ class Crowd:
         waited for a lock and got it.
         """
         assert any(event.wait_seconds and event.outcome == "granted" for event in self.history), "nobody waited"
-        slack = Slack(tolerance_seconds=CLOCK_SECONDS + skew_seconds, arrival_seconds=self.arrival_seconds)
+        slack = Slack(
+            tolerance_seconds=CLOCK_SECONDS + skew_seconds,
+            arrival_seconds=self.arrival_seconds,
+            notice_seconds=self.notice_seconds,
+        )
         found = check(self.history, slack)
         assert not found, f"{len(found)} violations, first:\n" + "\n".join(map(str, found[:10]))
 

@@ -27,10 +27,12 @@ class Grant(NamedTuple):
 class NodesCrowd(Crowd):
     """`grants` are all acknowledged ones, by the node that answered.
 
-    Nobody is known to have come first: what was sent to a node that hangs is read in any order when it goes on.
+    Nobody is known to have come first: what was sent to a node that hangs is read in any order when it goes on. It does
+    not notice before that who has hung up, either.
     """
 
     arrival_seconds = inf
+    notice_seconds = 20.0
     wait_seconds = 1.5
 
     def __init__(self, urls: Sequence[str], service_key: str) -> None:
