@@ -216,14 +216,9 @@ class Locks:
 
         checked_ttl(ttl)
         checked_hold(hold_at_least)
-
-        def decorated(function: Callable[P, Any]) -> Callable[P, Any]:
-            call = exclusive.Call(key, on_held, function)
-            return exclusive.threaded(
-                function, call, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
-            )
-
-        return decorated
+        return exclusive.threaded(
+            key, on_held, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
+        )
 
     def watch(self, key: str) -> "Iterator[Leadership]":
         """The changes of who holds the lock: first how it is now, then each, for as long as you ask.

@@ -63,49 +63,58 @@ class Call:
 
 
 def threaded(
-    function: Callable[P, R], call: Call, block: "Callable[[str, float | None], LockBlock]"
-) -> Callable[P, R | None]:
-    """`function` under the lock, for threads."""
-    if _is_asynchronous(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(f"{function.__qualname__} must be a plain function; an AsyncClient decorates asynchronous ones")
+    key: str, on_held: str, block: "Callable[[str, float | None], LockBlock]"
+) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
+    """The decorator for threads."""
 
-    @wraps(function)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        term = block(call.key(args, kwargs), call.wait)
-        entered = False
-        try:
-            with term as guard:
-                entered = True
-                return function(*args, **call.with_guard(guard, args, kwargs))
-        except LockHeldError:
-            if entered or not call.skips:
-                raise
-        return None
+    def decorated(function: Callable[P, R]) -> Callable[P, R | None]:
+        call = Call(key, on_held, function)
+        if _is_asynchronous(function) or inspect.isgeneratorfunction(function):
+            told = f"{function.__qualname__} must be a plain function; an AsyncClient decorates asynchronous ones"
+            raise TypeError(told)
 
-    return locked
+        @wraps(function)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            entered = False
+            try:
+                with block(call.key(args, kwargs), call.wait) as guard:
+                    entered = True
+                    return function(*args, **call.with_guard(guard, args, kwargs))
+            except LockHeldError:
+                if entered or not call.skips:
+                    raise
+            return None
+
+        return locked
+
+    return decorated
 
 
 def asynchronous(
-    function: Callable[P, Awaitable[R]], call: Call, block: "Callable[[str, float | None], AsyncLockBlock]"
-) -> Callable[P, Awaitable[R | None]]:
-    """`function` under the lock, for asyncio."""
-    if not inspect.iscoroutinefunction(function):
-        raise TypeError(f"{function.__qualname__} must be an `async def` function; a Client decorates plain ones")
+    key: str, on_held: str, block: "Callable[[str, float | None], AsyncLockBlock]"
+) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
+    """The decorator for asyncio."""
 
-    @wraps(function)
-    async def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
-        term = block(call.key(args, kwargs), call.wait)
-        entered = False
-        try:
-            async with term as guard:
-                entered = True
-                return await function(*args, **call.with_guard(guard, args, kwargs))
-        except LockHeldError:
-            if entered or not call.skips:
-                raise
-        return None
+    def decorated(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | None]]:
+        call = Call(key, on_held, function)
+        if not inspect.iscoroutinefunction(function):
+            raise TypeError(f"{function.__qualname__} must be an `async def` function; a Client decorates plain ones")
 
-    return locked
+        @wraps(function)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            entered = False
+            try:
+                async with block(call.key(args, kwargs), call.wait) as guard:
+                    entered = True
+                    return await function(*args, **call.with_guard(guard, args, kwargs))
+            except LockHeldError:
+                if entered or not call.skips:
+                    raise
+            return None
+
+        return locked
+
+    return decorated
 
 
 def _is_asynchronous(function: Callable[..., Any]) -> bool:

@@ -8,20 +8,17 @@ confirmed by a renewal. And it leaves neither a lease nor a place behind when it
 Not promised: a place in line over an absence longer than the server keeps it (WAIT-6).
 """
 
-import contextlib
 from dataclasses import dataclass, field
 from math import inf
 
 from volcano_locks.errors import LockHeldError, LockOwnershipLostError, TransportError, VolcanoError
 from volcano_locks.flows import (
     ATTEMPTS_MAX,
-    GIVE_UP_SECONDS_MAX,
     WAIT_SLICE_SECONDS,
     Flow,
     Pace,
     Request,
     Sleep,
-    expect,
     give_up,
     granted,
     lease_path,
@@ -51,7 +48,8 @@ def acquire(wait: "Wait", pace: Pace) -> Flow[Lease]:
                 if rest is None:
                     raise
                 if isinstance(failure, (UnconfirmedError, LockOwnershipLostError)):
-                    yield from _let_go(wait)
+                    yield from give_up(wait.key, wait.token, failure)
+                    wait.begin_anew()
             if rest:
                 yield Sleep(rest, long=True)
     except GeneratorExit:
@@ -88,6 +86,10 @@ class Wait:
         return Request(
             "POST", lease_path(self.key), self.request_id, most, self.token, self.ttl_seconds, wait_seconds=seconds
         )
+
+    def begin_anew(self) -> None:
+        """With another token: this one may be retired."""
+        self.token, self.uncertain, self.in_line = new_uuid(), False, False
 
     def rest_after(self, failure: VolcanoError, now: float) -> float | None:
         """How long to rest before asking again; None if `failure` ends the wait."""
@@ -135,11 +137,3 @@ def _confirmed(lease: Lease, pace: Pace) -> Flow[Lease]:
         unconfirmed = UnconfirmedError(told, request_id=error.request_id)
         unconfirmed.retry_after = error.retry_after
         raise unconfirmed from error
-
-
-def _let_go(wait: Wait) -> Flow[None]:
-    """Release what this token may still hold, and go on with another: this one may be retired."""
-    request = Request("DELETE", lease_path(wait.key), new_uuid(), GIVE_UP_SECONDS_MAX, wait.token, to_the_end=True)
-    with contextlib.suppress(VolcanoError):  # it frees itself at its expiry
-        expect(request, (yield request), 204)
-    wait.token, wait.uncertain, wait.in_line = new_uuid(), False, False
