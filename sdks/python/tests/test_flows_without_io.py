@@ -15,8 +15,8 @@ from volcano_locks import (
     TransportError,
     UnavailableError,
 )
-from volcano_locks.flows import Flow, Request, Sleep
 from volcano_locks.messages import Answer
+from volcano_locks.steps import Flow, Request, Sleep
 
 from .stage import BUSY, DONE, GRANT, HELD, LEASE, LOST, RENEWED, RESET, RID, TOKEN, UNREACHABLE, Stage, refused
 

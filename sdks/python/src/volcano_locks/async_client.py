@@ -12,10 +12,10 @@ from volcano_locks.async_block import AsyncLockBlock
 from volcano_locks.block import Block
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
-from volcano_locks.flows import Flow
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
+from volcano_locks.steps import Flow
 from volcano_locks.transport import HttpSender, perform
 from volcano_locks.until_closed import UntilClosed
 

@@ -18,11 +18,12 @@ from math import ceil
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.flows import ATTEMPTS_MAX, WAIT_SLICE_SECONDS, Flow
+from volcano_locks.flows import ATTEMPTS_MAX, WAIT_SLICE_SECONDS
 from volcano_locks.guard import Hold, keep
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import TTL_SECONDS_MIN, Lease, checked_hold
 from volcano_locks.rests import REST_SECONDS_MAX
+from volcano_locks.steps import Flow
 from volcano_locks.transport import Sender, perform, to_the_end
 
 KEEPER_END_SECONDS_MAX = 1.0

@@ -20,9 +20,9 @@ from volcano_locks.clock import NAP_SECONDS_MAX, Clock
 from volcano_locks.config import Config
 from volcano_locks.connections import Address
 from volcano_locks.errors import CLOSED, VolcanoError
-from volcano_locks.flows import Flow, Request, Sleep
 from volcano_locks.messages import Answer
 from volcano_locks.sockets import Sockets, open_socket
+from volcano_locks.steps import Flow, Request, Sleep
 from volcano_locks.transport import Envelope, late, no_time
 
 T = TypeVar("T")

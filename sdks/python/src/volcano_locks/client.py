@@ -16,10 +16,10 @@ from volcano_locks.caller import Caller
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import VolcanoError
-from volcano_locks.flows import Flow
 from volcano_locks.guard import LockGuard
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
+from volcano_locks.steps import Flow
 from volcano_locks.thread_block import LockBlock
 from volcano_locks.transport import HttpSender, perform
 

@@ -12,9 +12,7 @@ Not promised: that release arrives. Until it does the lock may stay held for one
 same `token` then gives the same lease.
 """
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from math import inf
+from collections.abc import Callable
 from typing import TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError
@@ -27,6 +25,7 @@ from volcano_locks.messages import (
     refusal_from,
     state_from,
 )
+from volcano_locks.steps import Flow, Pace, Request, Sleep, lease_path, lock_path
 
 ATTEMPTS_MAX = 2
 WAIT_SLICE_SECONDS = 50.0
@@ -35,50 +34,6 @@ RETRY_PAUSE_SECONDS = 0.5
 RETRY_PAUSE_SECONDS_MAX = 2.0
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """One HTTP request below the API URL.
-
-    `to_the_end`: cancelling the caller must not cut it short. `listens`: its answer is an event stream, which begins
-    after the event `last_id`.
-    """
-
-    method: str
-    path: str
-    request_id: str
-    timeout_seconds: float
-    token: str | None = field(default=None, repr=False)
-    ttl_seconds: int | None = None
-    to_the_end: bool = False
-    wait_seconds: float | None = None
-    listens: bool = False
-    last_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Rest before the next attempt. `long`: part of a wait, during which time is moved by others."""
-
-    seconds: float
-    long: bool = False
-
-
-Flow = Generator[Request | Sleep, Answer | None, T]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a flow may take: the client's clock, the time one request has, the instant it must end by."""
-
-    now: Callable[[], float]
-    timeout_seconds: float
-    until: float = inf
-
-    def left(self) -> float:
-        """Seconds the next request may take; not above 0 when the time is up."""
-        return min(self.timeout_seconds, self.until - self.now())
 
 
 def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace) -> Flow[Lease]:
@@ -164,16 +119,6 @@ def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
         expect(request, (yield request), 204)
 
     yield from retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
-
-
-def lease_path(key: str) -> str:
-    """The address of a lock's lease; a valid key needs no escaping."""
-    return f"/locks/{key}/lease"
-
-
-def lock_path(key: str) -> str:
-    """The address of a lock."""
-    return f"/locks/{key}"
 
 
 def retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_unsent: bool = False) -> Flow[T]:

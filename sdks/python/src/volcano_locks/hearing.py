@@ -11,8 +11,9 @@ from typing import Any
 from volcano_locks.clock import Clock
 from volcano_locks.errors import TransportError
 from volcano_locks.events import Event, EventReader, TooLongError
-from volcano_locks.flows import Request, expect
+from volcano_locks.flows import expect
 from volcano_locks.messages import Answer, malformed
+from volcano_locks.steps import Request
 from volcano_locks.streams import Stream
 from volcano_locks.transport import Sender, late
 

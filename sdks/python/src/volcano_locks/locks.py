@@ -8,7 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from volcano_locks import flows
-from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace
+from volcano_locks.flows import ATTEMPTS_MAX
 from volcano_locks.messages import (
     Lease,
     LockState,
@@ -18,6 +18,7 @@ from volcano_locks.messages import (
     checked_uuid,
     new_uuid,
 )
+from volcano_locks.steps import Flow, Pace
 
 if TYPE_CHECKING:
     from volcano_locks.views import LockView, Page, State

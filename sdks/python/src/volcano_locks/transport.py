@@ -22,8 +22,8 @@ from volcano_locks.clock import Clock
 from volcano_locks.config import Config
 from volcano_locks.connections import Connections, NotConnectedError, behind_proxy
 from volcano_locks.errors import TransportError, VolcanoError
-from volcano_locks.flows import Flow, Request, Sleep
 from volcano_locks.messages import Answer
+from volcano_locks.steps import Flow, Request, Sleep
 
 if TYPE_CHECKING:
     import httpx2

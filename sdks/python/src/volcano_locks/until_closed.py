@@ -12,9 +12,10 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 from volcano_locks.errors import CLOSED, VolcanoError
-from volcano_locks.flows import GIVE_UP_SECONDS_MAX, Request
+from volcano_locks.flows import GIVE_UP_SECONDS_MAX
 from volcano_locks.interrupt import Interrupt
 from volcano_locks.messages import Answer
+from volcano_locks.steps import Request
 from volcano_locks.transport import HttpSender
 
 if TYPE_CHECKING:

@@ -6,8 +6,9 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import quote
 
-from volcano_locks.flows import ATTEMPTS_MAX, Flow, Pace, Request, expect, lock_path, retried
+from volcano_locks.flows import ATTEMPTS_MAX, expect, retried
 from volcano_locks.messages import Answer, body_of, checked_key, fencing_token_of, malformed, new_uuid, parse_date
+from volcano_locks.steps import Flow, Pace, Request, lock_path
 
 PAGE_ROWS = 100
 

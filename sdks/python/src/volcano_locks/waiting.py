@@ -12,21 +12,10 @@ from dataclasses import dataclass, field
 from math import inf
 
 from volcano_locks.errors import LockHeldError, LockOwnershipLostError, TransportError, VolcanoError
-from volcano_locks.flows import (
-    ATTEMPTS_MAX,
-    WAIT_SLICE_SECONDS,
-    Flow,
-    Pace,
-    Request,
-    Sleep,
-    give_up,
-    granted,
-    lease_path,
-    may_have_been_served,
-    renew,
-)
+from volcano_locks.flows import ATTEMPTS_MAX, WAIT_SLICE_SECONDS, give_up, granted, may_have_been_served, renew
 from volcano_locks.messages import Lease, new_uuid
 from volcano_locks.rests import Rests, passes_by
+from volcano_locks.steps import Flow, Pace, Request, Sleep, lease_path
 
 SOON_FRACTION = 1 / 2
 FRESH_FRACTION = 1 / 3

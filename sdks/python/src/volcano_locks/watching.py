@@ -16,11 +16,11 @@ from typing import Any
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import VolcanoError
-from volcano_locks.flows import Request, lock_path
 from volcano_locks.hearing import body_of, heard
 from volcano_locks.locks import LockFlows
 from volcano_locks.messages import fencing_token_of, new_uuid, parse_date
 from volcano_locks.rests import Rests, passes_by
+from volcano_locks.steps import Request, lock_path
 from volcano_locks.transport import Sender, perform
 from volcano_locks.views import LockView
 

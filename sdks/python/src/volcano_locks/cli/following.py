@@ -13,10 +13,10 @@ from volcano_locks.clock import Clock
 from volcano_locks.config import TIMEOUT_SECONDS
 from volcano_locks.errors import VolcanoError
 from volcano_locks.events import Event
-from volcano_locks.flows import Request, lock_path
 from volcano_locks.hearing import heard
 from volcano_locks.messages import checked_key, new_uuid
 from volcano_locks.rests import Rests, passes_by
+from volcano_locks.steps import Request, lock_path
 from volcano_locks.transport import Sender
 from volcano_locks.views import checked_prefix
 

@@ -5,7 +5,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from volcano_locks.flows import lease_path, lock_path
+from volcano_locks.steps import lease_path, lock_path
 
 from .check import Room, new_token
 from .wire import Answer, Broken, Unjudged

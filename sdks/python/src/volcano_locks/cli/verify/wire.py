@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import ServerError
-from volcano_locks.flows import lease_path, lock_path
 from volcano_locks.messages import Answer as PlainAnswer
 from volcano_locks.messages import Lease, LockState, lease_from, state_from
+from volcano_locks.steps import lease_path, lock_path
 
 if TYPE_CHECKING:
     import httpx2
