@@ -82,6 +82,7 @@ class Scenario:
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
+        found |= {"streams" for step in steps if step.verb == "hear"}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
         for step in steps:
             if step.verb == "outage":
@@ -179,6 +180,8 @@ def _arguments(given: object, verb: Verb, where: str) -> Mapping[str, object]:
     _check(args, verb.args, where)
     if str(args.get("kind", "")).startswith("delay") != ("delay_ms" in args):
         raise GrammarError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after, which need it")
+    if "key" in args and "prefix" in args:
+        raise GrammarError(f"{where}: either key or prefix")
     if (args.get("kind") == "altered") != ("answer" in args):
         raise GrammarError(f"{where}: answer belongs to the kind altered, which needs it")
     return args
@@ -189,15 +192,24 @@ def _check_memory(scenario: Scenario) -> None:
     remembered: set[str] = set()
     tokens: set[str] = set()
     for step in scenario.every_step():
-        for asked in step.expect.values():
-            for name in asked.values() if isinstance(asked, dict) else ():
-                if isinstance(name, str) and name not in remembered:
-                    raise GrammarError(f"{step.where}: nothing is remembered as {name!r} before this step")
+        for name in _names_in(step.expect):
+            if name not in remembered:
+                raise GrammarError(f"{step.where}: nothing is remembered as {name!r} before this step")
         if step.verb == "search_store" and step.args["token"] not in tokens:
             raise GrammarError(f"{step.where}: no step before this one names the token {step.args['token']!r}")
         tokens.add(str(step.args.get("token")))
         if step.remember is not None:
             remembered.add(step.remember)
+
+
+def _names_in(expect: Mapping[str, object]) -> Iterator[str]:
+    """The names in relations, also in those of listed items."""
+    for asked in expect.values():
+        if isinstance(asked, list):
+            for item in asked:
+                yield from _names_in(item) if isinstance(item, dict) else ()
+        elif isinstance(asked, dict):
+            yield from (name for name in asked.values() if isinstance(name, str))
 
 
 # --- the pieces -------------------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ from .words import RELATIONS
 
 WAITING: Final = ("wait_seconds", "hold_at_least_seconds")
 
+LISTED: Final = ("events", "changes")
+COUNTED: Final = ("starts", "ends")
+
 
 class ScenarioFailed(AssertionError):  # noqa: N818 - it is a test's verdict, not an error of the runner
     """An answer was not the expected one; the message says the step, what was expected and what came."""
@@ -57,7 +60,8 @@ class _Play:
         if step.verb == "advance_ms":
             self._face.advance(int(str(step.args["value"])))
             return {}
-        return self._face.do(step.verb, self._asked(step.verb, dict(step.args)))
+        asked = self._asked(step.verb, dict(step.args))
+        return self._face.do(step.verb, asked | _awaited(step))
 
     def _asked(self, verb: str, args: dict[str, object]) -> dict[str, object]:
         """What the face is asked: names filled in, owner tokens in place of their names."""
@@ -66,8 +70,15 @@ class _Play:
                 asked = self._taking(args) | {word: args[word] for word in WAITING if word in args}
             case "renew" | "release":
                 asked = self._owning(args)
-            case "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view":
+            case (
+                "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view"
+                | "watch" | "watched" | "leading" | "resign"
+            ):  # fmt: skip
                 asked = {"actor": "someone", **args, "key": self._key(args)}
+            case "lead" | "call":
+                asked = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args)}
+            case "hear":
+                asked = args if "prefix" in args else {**args, "key": self._key(args)}
             case "race":
                 tokens = [self._token(f"racer_{self._new_number()}") for _ in range(int(str(args["actors"])))]
                 asked = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
@@ -135,16 +146,32 @@ class _Play:
     def _fits(self, word: str, wanted: object, got: object, before_ms: int) -> bool:
         if wanted == "now" and word == "fencing_token":
             return got == before_ms
+        if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
+            return isinstance(got, list) and len(got) == len(wanted) and all(map(self._is_such, wanted, got))
         if isinstance(wanted, dict) and isinstance(got, int):
             ((relation, name),) = wanted.items()
             return RELATIONS[relation](got, int(str(self._remembered[name][word])))
         return isinstance(got, bool) == isinstance(wanted, bool) and got == wanted
+
+    def _is_such(self, wanted: Mapping[str, object], got: Mapping[str, object]) -> bool:
+        """Whether one item of a list is as it should be, by each word that is asked about."""
+        return all(word in got and self._fits(word, value, got[word], 0) for word, value in wanted.items())
 
     def _explained(self, word: str, wanted: object) -> str:
         if isinstance(wanted, dict) and set(wanted) <= set(RELATIONS):
             ((relation, name),) = wanted.items()
             return f"{relation} {name} ({self._remembered[name].get(word)})"
         return repr(wanted)
+
+
+def _awaited(step: Step) -> dict[str, object]:
+    """What a face may wait for, in real time, before it answers: what was sent may be on its way yet."""
+    awaited = {word: step.expect[word] for word in COUNTED if word in step.expect}
+    for word in LISTED:
+        items = step.expect.get(word)
+        if isinstance(items, list):
+            awaited["count"] = len(items)
+    return awaited
 
 
 def _seen_from(answer: Answer, now_ms: int) -> Answer:
@@ -155,6 +182,11 @@ def _seen_from(answer: Answer, now_ms: int) -> Answer:
     for what in ("acquired", "renewed"):
         if seen.get(f"{what}_at_ms") is not None:
             seen[f"{what}_ago_ms"] = now_ms - int(str(seen[f"{what}_at_ms"]))
+    if seen.get("at_ms") is not None:
+        seen["ago_ms"] = now_ms - int(str(seen["at_ms"]))
+    for what in LISTED:
+        if what in seen:
+            seen[what] = [_seen_from(item, now_ms) for item in seen[what]]  # type: ignore[attr-defined]
     if "quota_reset_at_seconds" in seen:
         seen["quota_reset_in_seconds"] = -(-(int(str(seen["quota_reset_at_seconds"])) * 1_000 - now_ms) // 1_000)
     return seen

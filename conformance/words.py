@@ -20,7 +20,7 @@ RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 FACES: Final = ("all", "server", "clients")
-OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release")
+OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release", "events")
 OUTAGES: Final = {
     "drop_before": "no connection: the request certainly was not served",
     "reset": "the connection breaks as the request goes out: not served, but the client cannot know",
@@ -47,6 +47,10 @@ def a_name(value: object) -> str | None:
 
 def a_text(value: object) -> str | None:
     return None if isinstance(value, str) and value else "must be a text"
+
+
+def a_prefix(value: object) -> str | None:
+    return None if isinstance(value, str) else "must be a text, which may be empty"
 
 
 def a_bool(value: object) -> str | None:
@@ -100,6 +104,23 @@ def fields(value: object) -> str | None:
     plain = (str, int, float, bool, type(None))
     fits = isinstance(value, dict) and value and all(isinstance(one, plain) for one in value.values())
     return None if fits else "must map fields of the answer to plain values"
+
+
+def items(checks: Mapping[str, Check], needed: str) -> Check:
+    """A list of mappings, each with `needed` and no word that `checks` does not know."""
+
+    def check(value: object) -> str | None:
+        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+            return "must be a list of mappings"
+        for number, one in enumerate(value, 1):
+            if needed not in one or not set(one) <= set(checks):
+                return f"{number} must have {needed} and may have {', '.join(sorted(set(checks) - {needed}))}"
+            for word, told in one.items():
+                if wrong := checks[word](told):
+                    return f"{number}: {word} {wrong}"
+        return None
+
+    return check
 
 
 def a_relation(*words: str | None) -> Check:
@@ -162,6 +183,22 @@ _VIEW: Final = {
     "waiters": a_number(0),
 }
 
+_EVENT: Final = {
+    "event": one_of("acquired", "renewed", "released", "expired", "force_released", "waiting", "gave_up", "reset"),
+    "key": a_text,
+    "why": a_text,
+    "holder": a_text_or_null,
+    "fencing_token": a_relation(None),
+    "ago_ms": a_number(0),
+    "expires_in_ms": a_number(-(10**12)),
+}
+_CHANGE: Final = {
+    "held": a_bool,
+    "holder": a_text_or_null,
+    "fencing_token": a_relation(None),
+    "ago_ms": a_number_or_null,
+}
+
 VERBS: Final[Mapping[str, Verb]] = {
     # the five of the service
     "acquire": Verb(_WAITER, ("actor",), {**_ANSWER, **_LEASE}),
@@ -180,6 +217,12 @@ VERBS: Final[Mapping[str, Verb]] = {
         (),
         {**_ANSWER, "keys": texts},
     ),
+    # what happens, as it happens
+    "hear": Verb({**_CALLER, "prefix": a_prefix, "after": a_text}, ("actor",), _ANSWER),
+    "heard": Verb({"actor": a_name}, ("actor",), {"events": items(_EVENT, "event")}),
+    "watch": Verb(_CALLER, ("actor",), clients_only=True),
+    "watched": Verb(_CALLER, ("actor",), {"changes": items(_CHANGE, "held")}, clients_only=True),
+    "cut": Verb({"actor": a_name}, ("actor",), clients_only=True),
     # a client's block: the body runs between enter and exit; its guard may be asked after exit too
     "enter": Verb({**_WAITER, "hold_at_least_seconds": seconds}, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
     "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
@@ -187,6 +230,30 @@ VERBS: Final[Mapping[str, Verb]] = {
         {**_CALLER, "body": one_of("returns", "raises", "cancelled")},
         ("actor",),
         {**_FAILURE, "attached": a_text},
+        clients_only=True,
+    ),
+    # leading: the function runs from each start to its end
+    "lead": Verb({**_CALLER, "ttl_seconds": a_number(0)}, ("actor",), clients_only=True),
+    "leading": Verb(
+        _CALLER,
+        ("actor",),
+        {"starts": a_number(0), "ends": a_number(0), "fencing_token": a_relation()},
+        clients_only=True,
+    ),
+    "resign": Verb(
+        {**_CALLER, "body": one_of("returns", "raises", "cancelled")}, ("actor",), _FAILURE, clients_only=True
+    ),
+    # a function that runs under a lock
+    "call": Verb(
+        {
+            **_CALLER,
+            "ttl_seconds": a_number(0),
+            "on_held": one_of("raise", "skip", "wait"),
+            "hold_at_least_seconds": seconds,
+            "body": one_of("returns", "raises"),
+        },
+        ("actor",),
+        {**_FAILURE, "ran": a_bool, "fencing_token": a_relation("now")},
         clients_only=True,
     ),
     "sent": Verb(

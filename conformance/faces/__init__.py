@@ -110,13 +110,13 @@ ENTRANCES: Final = (
     Entrance(
         "http-sqlite",
         "server",
-        SERVER | {"search_store"} | RESTART,
+        SERVER | {"search_store", "streams"} | RESTART,
         lambda quota, folder: HttpFace(House(quota, in_file(folder), folder)),
     ),
     Entrance(
         "http-postgres",
         "server",
-        SERVER | RESTART,
+        SERVER | {"streams"} | RESTART,
         lambda quota, folder: HttpFace(House(quota, in_postgres(), folder)),
     ),
     Entrance(

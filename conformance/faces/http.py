@@ -21,6 +21,7 @@ from .failures import failure, race_told
 from .house import House
 from .rest import come_to_rest, go_on, go_on_until
 from .service import count_of, holder_of, place_of, tokens_of
+from .streams import EventStream
 
 REQUESTS: Final = {
     "acquire": ("POST", "/lease", 201),
@@ -37,6 +38,7 @@ ROW: Final = (
 )  # fmt: skip
 OF_A_LEASE: Final = ("holder", "acquired_at", "renewed_at", "expires_at", "ttl_seconds")
 REAL_SECONDS_MAX: Final = 60.0
+LAST: Final = "last"
 EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00Z")
 
 
@@ -56,11 +58,12 @@ class HttpFace:
         self._statuses: Final = statuses()
         self._under_way = 0
         self._waits: Final[dict[tuple[str, str], asyncio.Task[Answer]]] = {}
+        self._streams: Final[dict[str, EventStream]] = {}
         self._client = self._new_client()
 
     def do(self, verb: str, args: Mapping[str, object]) -> Answer:
         match verb:
-            case "race" | "wait" | "waited" | "hang_up" | "list":
+            case "race" | "wait" | "waited" | "hang_up" | "list" | "hear" | "heard":
                 return self._house.loop.run(getattr(self, f"_{verb}")(args))
             case "outage" | "outage_ends":
                 self._house.fail(str(args.get("kind", "")), count_of(args) if verb == "outage" else 0)
@@ -83,6 +86,8 @@ class HttpFace:
     def close(self) -> None:
         for wait in self._waits.values():
             self._house.loop.loop.call_soon_threadsafe(wait.cancel)
+        for stream in self._streams.values():
+            self._house.loop.run(stream.end())
         self._house.loop.run(self._client.aclose())
         self._house.close()
 
@@ -131,6 +136,30 @@ class HttpFace:
         if args.get("wait_seconds"):
             await go_on_until(self._house.clock, asking.done, self._is_at_rest)
         return await asking
+
+    async def _hear(self, args: Mapping[str, object]) -> Answer:
+        """A stream in place of the actor's last one; `after` is the id to go on from, or `last`: that one's."""
+        actor, before = str(args["actor"]), self._streams.pop(str(args["actor"]), None)
+        if before is not None:
+            await before.end()
+        headers = {}
+        if "after" in args:
+            after = str(args["after"])
+            headers["Last-Event-ID"] = before.last_id if before is not None and after == LAST else after
+        alone = f"/locks/{quote(str(args['key']), safe='')}/events" if "key" in args else "/locks/events"
+        query = {"prefix": str(args["prefix"])} if "prefix" in args else None
+        request = self._client.build_request("GET", alone, headers=headers, params=query)
+        response = await self._client.send(request, stream=True)
+        if response.is_error:
+            await response.aread()
+            return {**self._failed(response), **_quota_told(response.headers)}
+        stream = self._streams[actor] = EventStream(response)
+        await stream.begun()
+        return _quota_told(response.headers)
+
+    async def _heard(self, args: Mapping[str, object]) -> Answer:
+        await come_to_rest(self._is_at_rest)
+        return {"events": await self._streams[str(args["actor"])].take(int(str(args.get("count", 0))))}
 
     def _is_at_rest(self) -> bool:
         return self._house.is_at_rest(self._under_way)

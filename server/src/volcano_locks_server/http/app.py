@@ -91,7 +91,8 @@ class App:
 
     def rests_with(self, waiting: int) -> bool:
         """Whether all that goes on is `waiting` requests waiting in lines: for whoever moves the clock."""
-        return self._in_flight == waiting == self._service.lines.present and self._service.at_rest
+        still = self._service.at_rest and self._hub.at_rest
+        return still and self._in_flight == waiting == self._service.lines.present
 
     async def drain(self, seconds: float) -> bool:
         """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""

@@ -64,6 +64,11 @@ class Hub:
         self._resetting: Timer | None = None
         self._closed = False
 
+    @property
+    def at_rest(self) -> bool:
+        """Whether it knows of all leases that began before somebody watched: for whoever moves the clock."""
+        return self._listing is None
+
     def start(self) -> None:
         """Begin to hear the other nodes."""
         if self._neighbours is not None:
