@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks.cli import exits
-from volcano_locks_server import lease, limits, lines, main, settings
+from volcano_locks_server import givingback, lease, limits, lines, looking, main, settings, sharing
 from volcano_locks_server.http import access, listing, protocol, wire
 from volcano_locks_server.stores.listing import LOOKED_AT_MAX
 from volcano_locks_server.watching import hub
@@ -52,10 +52,10 @@ NUMBERS = [
     ("waiting.md", "WAIT-6", lines.PLACE_KEPT_SECONDS, "seconds"),
     ("waiting.md", "WAIT-7", lines.WAITERS_PER_LOCK_MAX, "wait for one lock"),
     ("waiting.md", "WAIT-7", lines.WAITERS_MAX, "wait on one node"),
-    ("waiting.md", "WAIT-9", lines.RETRY_MS_MAX // 1_000, "second"),
-    ("waiting.md", "WAIT-10", lines.LOOK_SECONDS_MAX, "seconds"),
-    ("waiting.md", "WAIT-10", lines.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
-    ("waiting.md", "WAIT-10", lines.YIELD_MS, "milliseconds"),
+    ("waiting.md", "WAIT-9", givingback.RETRY_MS_MAX // 1_000, "second"),
+    ("waiting.md", "WAIT-10", looking.LOOK_SECONDS_MAX, "seconds"),
+    ("waiting.md", "WAIT-10", sharing.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
+    ("waiting.md", "WAIT-10", sharing.YIELD_MS, "milliseconds"),
     ("cli.md", "CLI-4", exits.USAGE, "|"),
     ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),

@@ -3,10 +3,7 @@
 The theory. A waiter takes a place in its lock's line first, and only then is its acquire judged by a batch of that
 key. A batch that is built later sees the place; one that was built before is followed by the acquire itself. So no
 wake-up is lost, and whoever is in line after a batch was judged is there because the lock was held at that instant.
-From then on the lock can become free in four ways: a command of this node frees it (its batch serves the line), its
-time is over (a timer looks again), another node frees it (`look` and `look_all`, called by whoever hears of it, and
-where there are other nodes a look every LOOK_SECONDS_MAX), or a batch that failed did it after all (a look soon). To
-look is to send a command that changes nothing through the batches.
+What becomes free later is noticed by `looking`; how the lock is shared with other nodes' lines is `sharing`'s.
 
 A grant travels: from the step that made it, through the commit, to the request that waits. Whoever hangs up on the
 way is not answered, and what it was granted is given back (`GiveBack`, which ends that very lease and no other).
@@ -21,32 +18,24 @@ Not promised: an order between nodes. Each has its own lines.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from .clock import Clock, Timer
 from .errors import LockError, StoreUnavailableError
-from .givingback import RETRY_MS_MAX, Ask, GivingBack
+from .givingback import Ask, GivingBack
 from .handoff import Asked, Deed, Head, Heads, Report, Served, Serving
-from .lease import HELD, NOT_OWNER, Acquire, GiveBack, Granted, Outcome, Read, Refused
+from .lease import HELD, NOT_OWNER, Acquire, GiveBack, Granted, Outcome, Refused
+from .looking import Looking
 from .places import RETRY_MS_MIN, Line, Place, Waited
+from .sharing import Sharing
 from .store import RecordKey
 
 WAITERS_PER_LOCK_MAX: Final = 1_000
 WAITERS_MAX: Final = 10_000
 PLACE_KEPT_SECONDS: Final = 5
-LOOK_SECONDS_MAX: Final = 2
-HANDOFFS_IN_A_ROW_MAX: Final = 8
-YIELD_MS: Final = 100
 STOPPING: Final = "the service is stopping: ask again, elsewhere or in a moment"
 
 Why = Literal["granted", "refused", "gave_up"]
-
-
-class _InARow(NamedTuple):
-    """How many grants to this node's waiters followed one another, and the fencing token of the last."""
-
-    grants: int
-    fencing_token: int
 
 
 class Lines:
@@ -57,16 +46,16 @@ class Lines:
 
     def __init__(self, clock: Clock, *, look_ms: int | None = None) -> None:
         self.clock: Final = clock
-        self._look_ms: Final = look_ms
         self._lines: Final[dict[RecordKey, Line]] = {}
         self._owed: Final = GivingBack(clock)
-        self._in_a_row: Final[dict[RecordKey, _InARow]] = {}
+        self._looking: Final = Looking(clock, self._lines, every_ms=look_ms)
+        self.sharing: Final = Sharing(clock, self._looking.look)
+        self.look: Final = self._looking.look
+        self.look_all: Final = self._looking.look_all
         self._places = 0
         self._stopped = False
-        self._sweep: Timer | None = None
         self._ask: Ask
         self.present = 0
-        self.others_wait: Callable[[RecordKey], bool] = lambda _key: False
         self.on_joined: Callable[[RecordKey, str | None], None] = lambda _key, _holder: None
         self.on_left: Callable[[RecordKey, str | None, Why], None] = lambda _key, _holder, _why: None
         self.on_deeds: Callable[[Sequence[Deed]], None] | None = None
@@ -75,6 +64,7 @@ class Lines:
         """Send commands by `ask` from now on."""
         self._ask = ask
         self._owed.begin(ask)
+        self._looking.begin(ask)
 
     # --- what others may ask ---
 
@@ -86,25 +76,6 @@ class Lines:
     def keys(self) -> list[RecordKey]:
         """The locks that somebody waits for on this node now."""
         return [key for key, line in self._lines.items() if line.present]
-
-    def look(self, key: RecordKey) -> None:
-        """The lock may have become free: serve its line, if it has one."""
-        line = self._lines.get(key)
-        if line is None or not line.present or line.looking or self._stopped:
-            return
-        line.looking = True
-        try:
-            asked = self._ask(key, Asked(Read()))
-        except StoreUnavailableError:
-            line.looking = False
-            self._retry(key, line)
-        else:
-            asked.add_done_callback(lambda done: self._looked(key, done))
-
-    def look_all(self) -> None:
-        """Any lock may have become free: serve all lines."""
-        for key in list(self._lines):
-            self.look(key)
 
     # --- the waiters ---
 
@@ -167,10 +138,8 @@ class Lines:
         """Answer all who wait, and let nobody wait any more (WAIT-8). Who is in a batch hears what comes of it."""
         self._stopped = True
         self._owed.stop()
-        _cancel(self._sweep)
+        self._looking.stop()
         for line in list(self._lines.values()):
-            _cancel(line.timer)
-            _cancel(line.retry)
             for place in list(line.places.values()):
                 self._over(place)
 
@@ -202,17 +171,13 @@ class Lines:
         return LineTurn(self, heads, self.clock.now_ms(), watched=watched)
 
     def _heads(self, key: RecordKey, line: Line) -> Heads:
-        grants_max = WAITERS_PER_LOCK_MAX
-        if line.yielding:
-            grants_max = 0
-        elif self.others_wait(key):
-            grants_max = HANDOFFS_IN_A_ROW_MAX - (self._in_a_row[key].grants if key in self._in_a_row else 0)
         waiting = []
         for place in line.places.values():
             if place.in_line and place.answer is not None and not place.answer.done():
                 place.in_flight = True
                 waiting.append(Head(place, place.acquire, place.maybe is not None))
-        return Heads(tuple(waiting), grants_max)
+        grants_left = self.sharing.grants_left(key, line)
+        return Heads(tuple(waiting), WAITERS_PER_LOCK_MAX if grants_left is None else grants_left)
 
     def committed(self, turn: "LineTurn", report: Report) -> None:
         """A batch is durable: tell those whom it granted the lock, and see how the others' locks stand."""
@@ -227,16 +192,16 @@ class Lines:
         for place in joined:
             place.judged = place.in_line = True
         for key, now in report.lines.items():
-            self._count_in_a_row(key, report, now.fencing_token)
+            self.sharing.count(key, report, now.fencing_token)
             line = self._lines.get(key)
             if line is None:
                 continue
             line.failing = False
             line.retry_ms = RETRY_MS_MIN
             if now.free_in_ms:
-                self._arm(key, line, turn.began_ms + now.free_in_ms)
+                self._looking.at(key, line, turn.began_ms + now.free_in_ms)
             elif now.left and not line.yielding:
-                self._leave_to_others(key, line)
+                self.sharing.leave_to_others(key, line)
         for place in (*turn.places, *joined):
             self._still_waits(place)
         if self.on_deeds is not None and report.deeds:
@@ -269,7 +234,7 @@ class Lines:
             line = self._lines.get(key)
             if line is not None:
                 line.failing = True
-                self._retry(key, line)
+                self._looking.soon(key, line)
         for place in turn.places:
             if place.over and place.judged and place.answer is not None:
                 self._finish(place)
@@ -300,32 +265,6 @@ class Lines:
         elif report.granted[served.key, served.owner_digest] < 2:
             self.give_back(served.key, served.owner_digest, waited)
 
-    def _count_in_a_row(self, key: RecordKey, report: Report, fencing_token: int) -> None:
-        """How often this node's waiters got the lock since another node's had it; no matter if none waits there."""
-        before = self._in_a_row.pop(key, None)
-        if not self.others_wait(key):
-            return
-        grants = sum(
-            one.key == key and isinstance(one.outcome, Granted) and one.outcome.how != "repeated"
-            for one in report.served
-        )
-        if grants:
-            self._in_a_row[key] = _InARow(grants + (0 if before is None else before.grants), fencing_token)
-        elif before is not None and before.fencing_token == fencing_token:
-            self._in_a_row[key] = before
-
-    def _leave_to_others(self, key: RecordKey, line: Line) -> None:
-        """The lock is free, and for YIELD_MS nobody of this node gets it (WAIT-10)."""
-        line.yielding = True
-        _cancel(line.retry)
-        line.retry = self.clock.call_in(YIELD_MS, lambda: self._yielded(key, line))
-
-    def _yielded(self, key: RecordKey, line: Line) -> None:
-        line.retry = None
-        line.yielding = False
-        self._in_a_row.pop(key, None)
-        self.look(key)
-
     # --- places ---
 
     def _new_place(self, key: RecordKey, acquire: Acquire) -> tuple[Line, Place]:
@@ -340,7 +279,7 @@ class Lines:
             raise StoreUnavailableError("too_many_waiters", f"{WAITERS_MAX} wait on this node already")
         if line is None:
             line = self._lines[key] = Line()
-            self._sweep_later()
+            self._looking.now_and_then()
         place = line.places[acquire.owner_digest] = Place(key, acquire)
         self._places += 1
         return line, place
@@ -422,60 +361,10 @@ class Lines:
         del line.places[place.acquire.owner_digest]
         self._places -= 1
         if not line.places:
-            _cancel(line.timer)
-            _cancel(line.retry)
+            line.cancel_timers()
             del self._lines[place.key]
         if place.shown:
             self.on_left(place.key, place.acquire.holder, why)
-
-    # --- looking again ---
-
-    def _looked(self, key: RecordKey, done: "asyncio.Future[Outcome | None]") -> None:
-        if done.cancelled() or done.exception() is None:
-            return
-        line = self._lines.get(key)
-        if line is not None:
-            line.looking = False
-            self._retry(key, line)
-
-    def _retry(self, key: RecordKey, line: Line) -> None:
-        """Look again soon, less soon each time (WAIT-9)."""
-        if line.retry is not None or self._stopped:
-            return
-
-        def again() -> None:
-            line.retry = None
-            self.look(key)
-
-        line.retry = self.clock.call_in(line.retry_ms, again)
-        line.retry_ms = min(RETRY_MS_MAX, line.retry_ms * 2)
-
-    def _arm(self, key: RecordKey, line: Line, free_at_ms: int) -> None:
-        """Look when the lock's lease and grace are over. A renewal moves only the instant; the timer sees it then."""
-        due_before = line.free_at_ms
-        line.free_at_ms = free_at_ms
-        if self._stopped or (line.timer is not None and due_before <= free_at_ms):
-            return
-        _cancel(line.timer)
-        line.timer = self.clock.call_in(free_at_ms - self.clock.now_ms(), lambda: self._due(key, line))
-
-    def _due(self, key: RecordKey, line: Line) -> None:
-        line.timer = None
-        if self.clock.now_ms() >= line.free_at_ms:
-            self.look(key)
-        else:
-            line.timer = self.clock.call_in(line.free_at_ms - self.clock.now_ms(), lambda: self._due(key, line))
-
-    def _sweep_later(self) -> None:
-        if self._look_ms is None or self._sweep is not None or self._stopped:
-            return
-        self._sweep = self.clock.call_in(self._look_ms, self._sweep_now)
-
-    def _sweep_now(self) -> None:
-        self._sweep = None
-        self.look_all()
-        if self._lines:
-            self._sweep_later()
 
     # --- giving back ---
 

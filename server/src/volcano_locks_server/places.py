@@ -72,3 +72,9 @@ class Line:
         self.failing = False
         self.looking = False  # a look is on its way and in no batch yet
         self.yielding = False
+
+    def cancel_timers(self) -> None:
+        """Nothing will look at it by itself."""
+        for timer in (self.timer, self.retry):
+            if timer is not None:
+                timer.cancel()

@@ -19,7 +19,8 @@ from .errors import Code, LockError, StoreUnavailableError
 from .handoff import Asked, decide
 from .lease import Acquire, Command, Outcome, Release, Renew
 from .limits import LockKey
-from .lines import LOOK_SECONDS_MAX, Lines
+from .lines import Lines
+from .looking import LOOK_SECONDS_MAX
 from .places import Waited
 from .quota import Admission, Verdict
 from .store import LockStore, QuotaStore, RecordKey, Signals

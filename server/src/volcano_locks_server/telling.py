@@ -36,7 +36,7 @@ def hub_of(store: LockStore, clock: Clock, lines: Lines, signals: Signals | None
             hub.tell((Happening("gave_up", lock, None, holder, clock.now_ms(), told),))
 
     hub.on_live = listen
-    lines.on_joined, lines.on_left, lines.others_wait = joined, left, hub.others_wait
+    lines.on_joined, lines.on_left, lines.sharing.others_wait = joined, left, hub.others_wait
     return hub
 
 

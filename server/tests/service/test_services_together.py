@@ -8,8 +8,9 @@ import pytest
 
 from volcano_locks_server.lease import Acquire, Command, Granted, Release
 from volcano_locks_server.limits import LockKey
-from volcano_locks_server.lines import HANDOFFS_IN_A_ROW_MAX, LOOK_SECONDS_MAX, YIELD_MS
+from volcano_locks_server.looking import LOOK_SECONDS_MAX
 from volcano_locks_server.service import LockService, Reply
+from volcano_locks_server.sharing import HANDOFFS_IN_A_ROW_MAX, YIELD_MS
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
 from volcano_locks_server.watching import Watcher

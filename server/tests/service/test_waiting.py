@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from volcano_locks_server import lines
+from volcano_locks_server import lines, looking, sharing
 from volcano_locks_server.errors import StoreUnavailableError
 from volcano_locks_server.lease import (
     Acquire,
@@ -748,32 +748,32 @@ async def test_nodes_look_again_without_a_word() -> None:
     await house.acquire(1)
     waiting = await house.wait(2)
     free_elsewhere(house)
-    await house.advance(lines.LOOK_SECONDS_MAX * 1_000)
+    await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
     assert granted(waiting.result())
-    await house.advance(lines.LOOK_SECONDS_MAX * 1_000)
+    await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
     before = house.store.updates
     for _ in range(5):
-        await house.advance(lines.LOOK_SECONDS_MAX * 1_000)
+        await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
     assert house.store.updates == before
     await house.service.close()
 
 
 async def test_a_node_leaves_the_lock_to_others_who_wait(house: House) -> None:
     """WAIT-10: after HANDOFFS_IN_A_ROW_MAX grants, for YIELD_MS; then it goes on if nobody came."""
-    house.service.lines.others_wait = lambda _key: True
+    house.service.lines.sharing.others_wait = lambda _key: True
     await house.acquire(1)
     waiting = {owner: await house.wait(owner, 60_000) for owner in range(2, 14)}
-    for owner in range(1, 1 + lines.HANDOFFS_IN_A_ROW_MAX):
+    for owner in range(1, 1 + sharing.HANDOFFS_IN_A_ROW_MAX):
         await house.release(owner)
         assert granted(await soon(waiting[owner + 1]))
-    await house.release(1 + lines.HANDOFFS_IN_A_ROW_MAX)
+    await house.release(1 + sharing.HANDOFFS_IN_A_ROW_MAX)
     await settled()
     assert house.store.holder is None
     assert code(await house.acquire(99)) == "lock_held", "left to others is not free to passers-by"
-    await house.advance(lines.YIELD_MS - 1)
+    await house.advance(sharing.YIELD_MS - 1)
     assert house.store.holder is None
     await house.advance(1)
-    assert granted(await soon(waiting[2 + lines.HANDOFFS_IN_A_ROW_MAX]))
+    assert granted(await soon(waiting[2 + sharing.HANDOFFS_IN_A_ROW_MAX]))
     for task in waiting.values():
         task.cancel()
 
