@@ -15,6 +15,7 @@ from .store import RecordKey
 
 HANDOFFS_IN_A_ROW_MAX: Final = 8
 YIELD_MS: Final = 100
+LOCKS_MAX: Final = 10_000  # of which it is remembered whose turn it is; of one beyond, the count begins anew
 
 
 class _InARow(NamedTuple):
@@ -55,6 +56,8 @@ class Sharing:
             self._in_a_row[key] = _InARow(grants + (0 if before is None else before.grants), fencing_token)
         elif before is not None and before.fencing_token == fencing_token:
             self._in_a_row[key] = before
+        if len(self._in_a_row) > LOCKS_MAX:
+            del self._in_a_row[next(iter(self._in_a_row))]  # the one that was longest without a grant
 
     def leave_to_others(self, key: RecordKey, line: Line) -> None:
         """The lock is free, and for YIELD_MS nobody of this node gets it."""

@@ -778,6 +778,18 @@ async def test_a_node_leaves_the_lock_to_others_who_wait(house: House) -> None:
         task.cancel()
 
 
+async def test_of_many_locks_that_others_wait_for_little_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAIT-10: names of locks that never come again do not fill the memory; the latest are known."""
+    monkeypatch.setattr(sharing, "LOCKS_MAX", 2)
+    house = House(ManualClock())
+    share = house.service.lines.sharing
+    share.others_wait = lambda _key: True
+    for number in range(5):
+        await house.service.perform("p", 0, LockKey(f"job-{number}"), Acquire(digest(1), 30), 1_000)
+    assert [key.key for key in share._in_a_row] == ["job-3", "job-4"]
+    await house.service.close()
+
+
 async def test_what_others_are_told_of_a_line(house: House) -> None:
     """WAIT-11 and the events: who joined and who left, and why; not who never had to wait."""
     told: list[tuple[str, ...]] = []
