@@ -87,7 +87,7 @@ class TestLeading < Minitest::Test
     stop = false
     leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30, stop: -> { stop }) { flunk } }
     eventually { @stage.server.waiters(KEY) == 1 }
-    @stage.clock.advance(26)
+    @stage.clock.advance(51)
     stop = true
     @stage.clock.advance(0.4)
     assert_nil leading.value
