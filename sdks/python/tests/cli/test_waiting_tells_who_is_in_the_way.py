@@ -206,3 +206,13 @@ def test_waiting_is_said_once(start: Start, choices: tuple[str, ...]) -> None:
         _, err = process.communicate()
         assert process.returncode == 64
         assert "-n, -w and --wait exclude each other" in err
+
+
+@pytest.mark.parametrize("given", [("--wait", "30s"), ("--wait=30s",)])
+def test_whoever_gives_wait_a_time_is_told_of_w(start: Start, given: tuple[str, ...]) -> None:
+    """CLI-5: `--wait` is for ever."""
+    for arguments in (("run", *given, "k", "--", "true"), ("run", "k", *given, "--", "true"), ("acquire", *given, "k")):
+        process = start(*arguments)
+        _, err = process.communicate()
+        assert process.returncode == 64
+        assert "write -w 30s to wait at most so long" in err

@@ -27,14 +27,14 @@ from .output import held, instant_json, json_line, message
 from .parameters import TTL
 from .problems import explained
 from .progress import Progress
-from .waiting import wait_options
+from .waiting import WaitingCommand, wait_options
 
 TOKEN_VARIABLE: Final = "VOLCANO_LOCK_TOKEN"  # noqa: S105 (the variable's name)
 
 _LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
-@click.command(short_help="Acquire a lock and print or keep its lease.")
+@click.command(cls=WaitingCommand, short_help="Acquire a lock and print or keep its lease.")
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease.")
 @wait_options

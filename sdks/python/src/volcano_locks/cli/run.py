@@ -31,7 +31,7 @@ from .program import find_program
 from .progress import Progress
 from .supervisor import Ended, Supervisor
 from .terminal import Terminal
-from .waiting import wait_options
+from .waiting import WaitingCommand, wait_options
 from .warden import Warden
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _COMMAND: Final = "volcano_locks.command"
 
 
-class RunCommand(click.Command):
+class RunCommand(WaitingCommand):
     """Takes everything after the first `--` as the command, untouched; the options stand before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
