@@ -105,7 +105,7 @@ def test_loss_told_by_the_server_ends_the_group_with_76(start: Start, key: str, 
     client.locks.force_release(key)
     _, err = process.communicate()
     assert process.returncode == 76
-    assert err == "volcano-locks: ownership of the lock was lost; stopping the command\n"
+    assert err == f"volcano-locks: ownership of {key} was lost; stopping the command\n"
     assert family.at_work() == 0
 
 

@@ -35,6 +35,10 @@ class Guard(Protocol):
     """What is needed of a held lock."""
 
     @property
+    def key(self) -> str:
+        """The lock's."""
+
+    @property
     def lost(self) -> bool:
         """Whether the lease must not be relied on any more."""
 
@@ -97,7 +101,7 @@ class Supervisor:
         if self._kill_at is None and self._guard.lost:
             self._kill_at = now + KILL_AFTER_SECONDS
             self._group.terminate()
-            message("ownership of the lock was lost; stopping the command", colour="red")
+            message(f"ownership of {self._guard.key} was lost; stopping the command", colour="red")
         elif self._kill_at is not None and now >= self._kill_at:
             self._group.send(signal.SIGKILL)
             self._kill_at = now + KILL_AFTER_SECONDS
