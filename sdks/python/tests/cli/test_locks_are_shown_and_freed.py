@@ -8,6 +8,9 @@ import pytest
 from click.testing import Result
 
 from volcano_locks import Client
+from volcano_locks.cli.connection import Connection
+from volcano_locks.cli.problems import explain
+from volcano_locks.errors import error_for
 
 Invoke = Callable[..., Result]
 
@@ -84,7 +87,11 @@ def test_refused_service_key_is_77_and_says_where_it_was_and_what_makes_another(
     """CLI-2, CLI-4."""
     file = tmp_path / "worker.key"
     file.write_text("sk-unknown")
-    advice = ("volcano-locks key create PROJECT NAME", "volcano-locks key rotate PROJECT KEY")
+    advice = (
+        "volcano-locks key create PROJECT NAME",
+        "volcano-locks key rotate PROJECT KEY",
+        "`volcano-locks dev` shows a new one at each start",
+    )
     for result, origin in (
         (invoke("get", "k", VOLCANO_SERVICE_KEY="sk-unknown"), "VOLCANO_SERVICE_KEY"),
         (invoke("get", "k", "--service-key-file", str(file)), str(file)),
@@ -96,6 +103,15 @@ def test_refused_service_key_is_77_and_says_where_it_was_and_what_makes_another(
     missing = invoke("get", "k", VOLCANO_SERVICE_KEY=None)
     assert missing.exit_code == 77
     assert advice[0] in missing.stderr
+
+
+def test_where_something_else_listens_its_address_is_told() -> None:
+    """CLI-4: what answers there is no lock service, and what named it is to be looked at."""
+    error = error_for(404, None, "HTTP 404 without a reason")
+    stop = explain(error, Connection("https://example.com", "sk-1", "the service key in a file"))
+    assert stop.exit_code == 64
+    assert str(stop.message).startswith("https://example.com knows no such address: HTTP 404 without a reason\n")
+    assert "VOLCANO_API_URL or --api-url names another one" in str(stop.message)
 
 
 def test_messages_have_no_colour_when_nobody_sees_it(invoke: Invoke) -> None:

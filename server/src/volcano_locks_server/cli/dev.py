@@ -32,7 +32,8 @@ def dev(port: str | None, store: str | None, log_level: str | None) -> None:
     """Start a server for trying out, with a project and a service key ready.
 
     It listens on this machine only, and shows what to paste into another
-    terminal. Without --store all it knows is gone when it stops.
+    terminal. Without --store all it knows is gone when it stops. The
+    service key is a new one at each start.
 
     \b
     Examples:

@@ -30,8 +30,9 @@ ADMIN_TOKEN_VARIABLE: Final = "VOLCANO_LOCKS_ADMIN_TOKEN"  # noqa: S105 (the var
 SECRET_VARIABLES: Final = (SERVICE_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE)
 _SECRET_BYTES_MAX: Final = 4096
 _SERVICE_KEY_REMEDY: Final = (
-    "`volcano-locks key create PROJECT NAME` makes a service key, and\n"
-    "`volcano-locks key rotate PROJECT KEY` gives one a new secret"
+    "`volcano-locks key create PROJECT NAME` makes a service key,\n"
+    "`volcano-locks key rotate PROJECT KEY` gives one a new secret,\n"
+    "and `volcano-locks dev` shows a new one at each start"
 )
 _ADMIN_REMEDY: Final = "`serve` says at its start where the token is kept, `dev` shows it"
 

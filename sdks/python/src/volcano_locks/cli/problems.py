@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from volcano_locks import errors
 
 from . import exits
-from .connection import ADMIN_TOKEN_VARIABLE, Connection
+from .connection import ADMIN_TOKEN_VARIABLE, API_URL_VARIABLE, Connection
 from .no_answer import no_answer
 
 
@@ -53,6 +53,11 @@ def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
             sentence = no_answer(error, connection.api_url)
         case errors.RateLimitedError() if error.retry_after:
             sentence = f"{error}; try again in {error.retry_after:.0f} s, or ask less often"
+        case errors.NotFoundError() if error.code is None:
+            sentence = (
+                f"{connection.api_url} knows no such address: {error}\n"
+                f"Is that a lock service? {API_URL_VARIABLE} or --api-url names another one."
+            )
         case errors.ServerError() if error.request_id:
             sentence = f"the server could not answer: {error} (request {error.request_id})"
     return sentence
