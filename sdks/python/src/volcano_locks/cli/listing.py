@@ -30,7 +30,8 @@ def ls(*, prefix: str, held: bool, free: bool, as_json: bool, connection: Connec
     """List the locks whose keys begin with PREFIX; all without it.
 
     A lock is listed from its first use on, and a free one at least a day
-    longer. Times are by this machine's clock, against the server's dates.
+    longer. Times are by this machine's clock, against the server's dates. On a
+    terminal long names are cut; `| cat` and --json show them whole.
 
     \b
     Examples:

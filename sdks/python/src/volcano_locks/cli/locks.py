@@ -16,7 +16,7 @@ def get(*, key: str, as_json: bool, connection: Connection) -> None:
     """Show whether the lock KEY is held, and until when. Exit code 0 either way.
 
     A lock is held until one second after its lease has expired: only then may
-    another worker take it over.
+    another worker take it over. Who holds it is told by `ls KEY`.
 
     \b
     Examples:
