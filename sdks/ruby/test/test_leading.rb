@@ -118,16 +118,22 @@ class TestLeading < Minitest::Test
     assert_nil(@stage.locks.lead(KEY, ttl: 30, stop: -> { true }) { flunk })
   end
 
-  # A lease whose grant was never heard of, and whose margin has begun when it is asked for again.
-  def test_a_lease_that_was_lost_before_it_was_heard_of_ends_no_campaign
+  # SDK-11, LEASE-5: by the third request the lease that the first was granted is in its margin.
+  def test_a_grant_that_ran_out_unheard_of_ends_no_campaign
+    @stage.network.script << DropAfterSend.new << unavailable(retry_after: "9")
+    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 10) { |guard| guard.lease.token } }
+    eventually { @stage.clock.next_due.between?(9, 9.9) }
+    @stage.clock.advance(9.9)
+    token = leading.value
+    assert_equal [POST, POST, POST, DELETE, POST, DELETE], @stage.sent
+    assert_equal(([false] * 4) + ([true] * 2), @stage.network.seen.map { |one| one.token == token })
+  end
+
+  # SDK-11: nothing of it can have been granted before, so asking on and on would not mend it.
+  def test_a_first_request_that_is_told_of_a_loss_ends_the_campaign
     @stage.network.script << answers(409, "lock_ownership_lost")
-    leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30) { :led } }
-    eventually do
-      @stage.clock.advance(0.1)
-      !leading.alive?
-    end
-    assert_equal :led, leading.value
-    assert_equal 2, @stage.network.seen.first(2).map(&:token).uniq.length
+    assert_raises(LockOwnershipLostError) { @stage.locks.lead(KEY, ttl: 30) { flunk } }
+    assert_equal [POST], @stage.sent
   end
 
   def test_closing_the_client_ends_a_campaign
@@ -147,7 +153,7 @@ class TestLeading < Minitest::Test
   def test_mistakes_are_refused_before_anything_is_sent
     assert_raises(ArgumentError) { @stage.locks.lead("/", ttl: 30, stop: -> { true }) { flunk } }
     assert_raises(ArgumentError) { @stage.locks.lead(KEY, ttl: 4, stop: -> { true }) { flunk } }
-    error = assert_raises(TypeError) { Leading.new(@stage.locks.instance_variable_get(:@courier), true) { flunk } }
+    error = assert_raises(TypeError) { Leading.new(true) { flunk } }
     assert_match(/stop must answer call/, error.message)
     assert_empty @stage.network.seen
   end

@@ -125,6 +125,34 @@ class TestWaiting < Minitest::Test
     end
   end
 
+  # LEASE-5: by the third request the lease that the first was granted is in its margin.
+  def test_a_grant_that_ran_out_unheard_of_is_waited_for_anew_with_a_new_token
+    stage = Stage.new([DropAfterSend.new, unavailable(retry_after: "9")])
+    waiting = quiet_thread { stage.locks.acquire(KEY, ttl: 10, wait: 100, token: TOKEN) }
+    eventually { stage.clock.next_due.between?(9, 9.9) }
+    stage.clock.advance(9.9)
+    lease = waiting.value
+    assert_equal [POST, POST, POST, DELETE, POST], stage.sent
+    assert_equal ([TOKEN] * 4) + [lease.token], stage.network.seen.map(&:token)
+    assert stage.locks.renew(lease)
+  end
+
+  # It cannot have lapsed, so whatever that is, asking on and on would not mend it.
+  def test_a_new_token_that_is_told_of_a_loss_at_once_ends_the_wait
+    stage = Stage.new([DropAfterSend.new], otherwise: answers(409, "lock_ownership_lost"))
+    assert_raises(LockOwnershipLostError) { stage.locks.acquire(KEY, ttl: 30, wait: 100) }
+    assert_equal [POST, POST, DELETE, POST], stage.sent
+  end
+
+  def test_a_loss_at_the_end_of_the_wait_is_told_and_given_back
+    stage = Stage.new([DropAfterSend.new, Delay.new(14.5)])
+    waiting = quiet_thread { stage.locks.acquire(KEY, ttl: 15, wait: 14.5) }
+    eventually { stage.sent == [POST, POST] }
+    stage.clock.advance(14.5)
+    assert_raises(LockOwnershipLostError) { waiting.value }
+    assert_equal [POST, POST, DELETE], stage.sent
+  end
+
   # A server that knows nothing of waiting, or answers at once for whatever reason.
   def test_a_server_that_does_not_wait_is_not_hammered
     stage = Stage.new(otherwise: answers(409, "lock_held"))
@@ -242,12 +270,59 @@ class TestConfirming < Minitest::Test
     assert_equal lease.token, tokens.last
   end
 
+  def test_after_a_confirmation_that_failed_it_rests_as_the_server_says
+    quota = answers(429, "lock_rate_limited", headers: { "retry-after" => "40" })
+    stage = Stage.new([Takes.new(20), quota])
+    waiting = quiet_thread { stage.locks.acquire(KEY, ttl: 30, wait: 100) }
+    eventually { stage.clock.next_due.between?(60, 64) }
+    assert_equal [POST, PATCH, DELETE], stage.sent
+    stage.clock.advance(44)
+    assert waiting.value
+  end
+
   def test_at_the_end_of_the_wait_that_is_told_and_given_back
     stage = Stage.new([Takes.new(20), answers(401, "invalid_credentials")])
     error = assert_raises(TransportError) { stage.locks.acquire(KEY, ttl: 30, wait: 20) }
     assert_match(/could not be confirmed/, error.message)
     assert_equal [POST, PATCH, DELETE], stage.sent
     refute stage.held?
+  end
+end
+
+# SDK-11: rests between two requests.
+class TestRests < Minitest::Test
+  include Kit
+
+  def test_they_grow_to_a_bound_with_jitter_and_begin_anew
+    firsts = Array.new(20) { Rests.new.seconds(trouble) }
+    assert_operator firsts.uniq.length, :>, 10, "what fails for all at once does not bring all back at once"
+    firsts.each { |first| assert_includes Rests::REST_SECONDS_MIN..(2 * Rests::REST_SECONDS_MIN), first }
+    rests = Rests.new
+    later = Array.new(40) { rests.seconds(trouble) }
+    later.each { |rest| assert_includes Rests::REST_SECONDS_MIN..Rests::REST_SECONDS_MAX, rest }
+    assert_operator later.max, :>, 2 * Rests::REST_SECONDS_MIN
+    rests.over
+    assert_includes Rests::REST_SECONDS_MIN..(2 * Rests::REST_SECONDS_MIN), rests.seconds(trouble)
+  end
+
+  def test_a_retry_after_is_kept_and_lengthened_by_up_to_a_tenth_also_at_first
+    told = RateLimitedError.new("spent", status: 429, retry_after: 30.0)
+    unconfirmed = Wait.const_get(:UnconfirmedError).new("unconfirmed", retry_after: 30.0, request_id: nil)
+    [told, unconfirmed].each do |failure|
+      20.times { assert_includes 30.0..33.0, Rests.new.seconds(failure) }
+    end
+  end
+
+  def test_no_answer_is_followed_by_none_at_first
+    rests = Rests.new
+    assert_equal 0.0, rests.seconds(TransportError.new("broken"))
+    assert_operator rests.seconds(TransportError.new("broken")), :>=, Rests::REST_SECONDS_MIN
+  end
+
+  private
+
+  def trouble
+    ServerError.new("in trouble", status: 500)
   end
 end
 

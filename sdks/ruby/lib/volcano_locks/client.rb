@@ -158,7 +158,7 @@ module VolcanoLocks
 
       Arguments.checked_key(key)
       Arguments.checked_ttl(ttl)
-      leading = Leading.new(@courier, stop) do
+      leading = Leading.new(stop) do
         new_block(@flows.acquisition(key, ttl, wait: Float::INFINITY, stop: stop))
       end
       leading.run { |term| in_block(term, &run) }

@@ -10,15 +10,13 @@ module VolcanoLocks
   # leader may do, and send the fencing token along.
   class Leading
     # The block makes the next term's {Block}.
-    def initialize(courier, stop, &term)
+    def initialize(stop, &term)
       unless stop.nil? || stop.respond_to?(:call)
         raise TypeError, "stop must answer call, like a Proc or a Method, got #{stop.class}"
       end
 
-      @courier = courier
       @stop = stop
       @term = term
-      @rests = Rests.new
     end
 
     # The block is told the {Block} of each term, and runs it.
@@ -30,19 +28,11 @@ module VolcanoLocks
         begin
           return yield term
         rescue LockOwnershipLostError => e
-          raise unless e.equal?(term.loss) || term.guard.nil?
+          raise unless e.equal?(term.loss)
         end
-        term.guard ? @rests.over : rest
       end
     rescue Stopped
       nil
-    end
-
-    private
-
-    # A lease whose grant was never heard of ended before it could begin.
-    def rest
-      @courier.rest(@rests.seconds(nil), stop: @stop)
     end
   end
 end

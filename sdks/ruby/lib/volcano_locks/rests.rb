@@ -20,15 +20,13 @@ module VolcanoLocks
       @in_a_row = 0
     end
 
-    # @param failure [VolcanoError, nil] nil for what ended without one
     # @return [Float] seconds to rest; 0 after a first request that got no answer
     def seconds(failure)
       first = @in_a_row.zero?
       @in_a_row = [@in_a_row + 1, COUNTED_MAX].min
-      return 0.0 if first && failure.is_a?(TransportError)
-
-      told = failure&.retry_after
+      told = failure.retry_after
       return told * (1 + (LENGTHENED_FRACTION * Random.rand)) if told&.positive?
+      return 0.0 if first && failure.is_a?(TransportError)
 
       longest = [REST_SECONDS_MIN * (2.0**@in_a_row), REST_SECONDS_MAX].min
       REST_SECONDS_MIN + ((longest - REST_SECONDS_MIN) * Random.rand)

@@ -10,7 +10,8 @@ module VolcanoLocks
   # The server keeps the line and answers when it is this caller's turn; here is what a client adds. It goes on over
   # broken connections, restarts and a spent quota. It never hands out a lease of which it does not know how long it is
   # good: the lease began at the grant, somewhere between the request and its answer, so an answer that took long is
-  # confirmed by a renewal. And whatever ends it, an interrupt in any phase included, leaves neither a lease nor a place
+  # confirmed by a renewal. A lease that cannot be confirmed, or that ran out unheard of, is given back and waited for
+  # anew with a new token. And whatever ends it, an interrupt in any phase included, leaves neither a lease nor a place
   # in the line behind.
   #
   # Not promised: a place in the line over an absence longer than the server keeps it (WAIT-6).
@@ -22,7 +23,12 @@ module VolcanoLocks
     WORTH_ASKING_SECONDS = 0.001
 
     # A lease was granted, and it could not be found out in time how long it is good.
-    class UnconfirmedError < TransportError; end
+    class UnconfirmedError < TransportError
+      def initialize(message, retry_after:, request_id:)
+        super(message, request_id: request_id)
+        @retry_after = retry_after
+      end
+    end
     private_constant :UnconfirmedError
 
     # @param wait_seconds [Float] may be infinite
@@ -67,7 +73,7 @@ module VolcanoLocks
         @over = !@courier.closing?
         raise
       end
-      let_go if e.is_a?(UnconfirmedError)
+      let_go if e.is_a?(UnconfirmedError) || e.is_a?(LockOwnershipLostError)
       @courier.rest(rest, stop: @stop) if rest.positive?
       nil
     end
@@ -98,7 +104,7 @@ module VolcanoLocks
       raise if @courier.closing?
 
       message = "the lease of #{@key.inspect} that was waited for could not be confirmed: #{e.message}"
-      raise UnconfirmedError.new(message, request_id: e.request_id)
+      raise UnconfirmedError.new(message, retry_after: e.retry_after, request_id: e.request_id)
     end
 
     # How long to rest before asking again; nil if `failure` ends the wait.
@@ -106,6 +112,8 @@ module VolcanoLocks
       if failure.is_a?(LockHeldError)
         @rests.over unless @too_soon
         rest = @too_soon ? @rests.seconds(failure) : 0.0
+      elsif failure.is_a?(LockOwnershipLostError) && @uncertain
+        rest = 0.0 # what an answer that nobody got had granted is over
       elsif Rests.pass_by?(failure)
         rest = @rests.seconds(failure)
       else
@@ -114,7 +122,7 @@ module VolcanoLocks
       @until - (@clock.now + rest) < WORTH_ASKING_SECONDS ? nil : rest
     end
 
-    # Release a lease that was not confirmed, and go on with another token: this one may be retired.
+    # Release what the token may still hold, and go on with another: this one may be retired.
     def let_go
       release(nil)
       @token = Arguments.new_uuid
