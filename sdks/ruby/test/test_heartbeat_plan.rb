@@ -8,8 +8,9 @@ class TestHeartbeatPlan < Minitest::Test
   Renew = Heartbeat::Renew
   Wait = Heartbeat::Wait
 
-  def plan(ttl: 30, at: 100.0, timeout: 10.0, jitter: 0.5)
-    Heartbeat.new(ttl_seconds: ttl, deadline: at + ttl, timeout_seconds: timeout, jitter: jitter)
+  def plan(ttl: 30, at: 100.0, acquired_at: at, timeout: 10.0, jitter: 0.5)
+    Heartbeat.new(ttl_seconds: ttl, acquired_at: acquired_at, deadline: at + ttl, timeout_seconds: timeout,
+                  jitter: jitter)
   end
 
   # SDK-3
@@ -70,5 +71,10 @@ class TestHeartbeatPlan < Minitest::Test
     heartbeat = plan(ttl: 4_000_000, at: 0.0)
     assert heartbeat.renewed(7_900_000.0, 3_900_000.0)
     assert_equal 7_776_000.0, heartbeat.deadline
+  end
+
+  # SDK-4: the request that told of the grant may have been sent after it
+  def test_ninety_days_count_from_the_grant
+    assert_equal 7_776_000.0, plan(ttl: 7_776_000, at: 60.0, acquired_at: 0.0).deadline
   end
 end

@@ -232,13 +232,13 @@ class TestHolding < Minitest::Test
     newer = Lease.new(key: KEY, token: lease.token, ttl_seconds: 30, expires_at: lease.expires_at + 10,
                       fencing_token: lease.fencing_token, deadline: 40.0)
     refusal = LockOwnershipLostError.new("told so", status: 409)
-    left = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5)
+    left = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5, acquired_at: 0.0)
     left.leave
     left.renewed(newer)
     left.lose(refusal)
     assert_same lease, left.lease
     assert_nil left.loss
-    lost = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5)
+    lost = Hold.new(lease, Testing::ManualClock.new, 10.0, 0.5, acquired_at: 0.0)
     lost.lose(refusal)
     lost.renewed(newer)
     lost.lose(LockOwnershipLostError.new("again"))

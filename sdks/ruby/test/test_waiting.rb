@@ -288,6 +288,57 @@ class TestConfirming < Minitest::Test
   end
 end
 
+# SDK-4: an acquisition ends 90 days after its grant, which may have been before the request that told of it.
+class TestTheEndOfAnAcquisition < Minitest::Test
+  include Kit
+
+  LONG = 7_776_000
+
+  def test_it_counts_from_before_the_grant_and_not_from_the_repetition_that_told_of_it
+    [nil, 600].each do |wait|
+      stage = Stage.new([Hang.new])
+      lost = Queue.new
+      holding = quiet_thread do
+        stage.locks.with_lock(KEY, ttl: LONG, wait: wait) do |guard|
+          stage.clock.jump(LONG - 0.001 - stage.clock.now)
+          lost << guard.lost?
+          stage.clock.jump(0.001)
+          lost << guard.lost?
+        end
+      end
+      eventually { stage.sent == [POST] && stage.held? }
+      stage.clock.advance((wait ? Wait::WAIT_SLICE_SECONDS : 0) + 10)
+      assert_raises(LockOwnershipLostError) { holding.value }
+      assert_equal [[POST, POST, DELETE], false, true], [stage.sent, lost.pop, lost.pop]
+    end
+  end
+
+  def test_a_confirmation_does_not_move_it
+    stage = Stage.new([Takes.new(40)])
+    assert_equal 0.0, granted_after(stage, ttl: 60)
+    assert_equal [POST, PATCH], stage.sent
+  end
+
+  # A token that was told that somebody else holds the lock was granted nothing before it asked.
+  def test_the_time_in_the_line_is_no_part_of_it
+    stage = Stage.new([DropAfterSend.new])
+    rival = stage.others.acquire(KEY, ttl: LONG)
+    waiting = quiet_thread { granted_after(stage, ttl: LONG) }
+    eventually { stage.server.waiters(KEY) == 1 }
+    stage.clock.advance((Wait::WAIT_SLICE_SECONDS * 3) + 1)
+    stage.others.release(rival)
+    assert_equal Wait::WAIT_SLICE_SECONDS * 2, waiting.value
+  end
+
+  private
+
+  def granted_after(stage, ttl:)
+    acquisition = stage.locks.instance_variable_get(:@flows).acquisition(KEY, ttl, wait: Float::INFINITY)
+    acquisition.run
+    acquisition.granted_after
+  end
+end
+
 # SDK-11: rests between two requests.
 class TestRests < Minitest::Test
   include Kit

@@ -10,6 +10,9 @@ module VolcanoLocks
   # Not promised: that the release of `give_up` arrives. Until it does the lock may stay held for one TTL; acquiring
   # again with the same `token` then gives the same lease.
   class Acquisition
+    # @return [Float] an instant before the lease was granted: that of the first request which may have brought it
+    attr_reader :granted_after
+
     def initialize(flows, courier, clock, key:, token:, ttl_seconds:, request_id:)
       @flows = flows
       @courier = courier
@@ -21,6 +24,7 @@ module VolcanoLocks
       @pid = Process.pid
       @uncertain = false
       @taken = false
+      @granted_after = clock.now
     end
 
     # @return [Lease] whose deadline is the time before its request plus its TTL
@@ -62,8 +66,9 @@ module VolcanoLocks
     end
 
     def attempt(timeout_seconds)
-      deadline = @clock.now + @ttl_seconds
-      uncertainly do
+      sent_at = @clock.now
+      deadline = sent_at + @ttl_seconds
+      uncertainly(sent_at) do
         answer = @courier.ask("POST", Flows.lease_path(@key), request_id: @request_id, token: @token,
                                                               ttl_seconds: @ttl_seconds,
                                                               timeout_seconds: timeout_seconds)
@@ -77,13 +82,15 @@ module VolcanoLocks
     end
 
     # What the block returns; it sends one request.
-    def uncertainly
+    def uncertainly(sent_at)
       before = @uncertain
+      @granted_after = sent_at unless before
       @uncertain = true
       begin
         yield
       rescue VolcanoError => e
         @uncertain = before || Flows.may_have_been_served?(e)
+        @granted_after = sent_at if e.is_a?(LockHeldError) # by then the token had nothing
         raise
       end
     end

@@ -42,7 +42,8 @@ module VolcanoLocks
     def enter
       lease = @acquisition.run
       @held_until = @clock.now + @hold_seconds
-      hold = Hold.new(lease, @clock, @flows.timeout_seconds, Random.rand)
+      hold = Hold.new(lease, @clock, @flows.timeout_seconds, Random.rand,
+                      acquired_at: @acquisition.granted_after)
       @guard = LockGuard.new(hold)
       # A block that is forgotten rather than left (in a fiber that nobody resumes) must not be renewed for ever.
       ObjectSpace.define_finalizer(@guard, Block.forgetting(hold))

@@ -21,13 +21,14 @@ module VolcanoLocks
     # @return [Lease] the newest confirmed lease
     attr_reader :lease
 
-    def initialize(lease, clock, timeout_seconds, jitter)
+    # `acquired_at`: an instant before the grant.
+    def initialize(lease, clock, timeout_seconds, jitter, acquired_at:)
       @lease = lease
       @clock = clock
       @pid = Process.pid
       @monitor = Monitor.new
-      @heartbeat = Heartbeat.new(ttl_seconds: lease.ttl_seconds, deadline: lease.deadline,
-                                 timeout_seconds: timeout_seconds, jitter: jitter)
+      @heartbeat = Heartbeat.new(ttl_seconds: lease.ttl_seconds, acquired_at: acquired_at,
+                                 deadline: lease.deadline, timeout_seconds: timeout_seconds, jitter: jitter)
       @loss = nil
       @left = false
       @last_failure = nil

@@ -34,14 +34,14 @@ module VolcanoLocks
     # @return [Float] the instant after which the lease must not be relied on
     attr_reader :deadline
 
-    # The plan of one acquisition. Instants are seconds on the client's clock; `deadline` is the time before the acquire
-    # was sent plus its TTL. `jitter` in [0, 1) places this holder in the spread; `timeout_seconds` is the most one
-    # request may take.
-    def initialize(ttl_seconds:, deadline:, timeout_seconds:, jitter: 0.5)
+    # The plan of one acquisition. Instants are seconds on the client's clock; `acquired_at` is one before the grant,
+    # `deadline` the time before the request that told of it was sent plus the TTL. `jitter` in [0, 1) places this
+    # holder in the spread; `timeout_seconds` is the most one request may take.
+    def initialize(ttl_seconds:, acquired_at:, deadline:, timeout_seconds:, jitter: 0.5)
       @ttl_seconds = ttl_seconds
       @timeout_seconds = timeout_seconds
       @spread = 1 + (JITTER_FRACTION * ((2 * jitter) - 1))
-      @end = deadline - ttl_seconds + ACQUISITION_SECONDS_MAX
+      @end = acquired_at + ACQUISITION_SECONDS_MAX
       @failures = 0
       plan(deadline)
     end

@@ -83,7 +83,7 @@ module VolcanoLocks
       @sent_at = @clock.now
       wait_seconds = [WAIT_SLICE_SECONDS, [@until - @sent_at, 0.0].max].min
       @asked = true
-      uncertainly do
+      uncertainly(@sent_at) do
         answer = @courier.ask("POST", Flows.lease_path(@key), request_id: @request_id, token: @token,
                                                               ttl_seconds: @ttl_seconds, wait_seconds: wait_seconds,
                                                               timeout_seconds: wait_seconds + @flows.timeout_seconds,
