@@ -21,6 +21,7 @@ from .connections import Connections
 from .protocol import HEAD_SECONDS_MAX, KEEP_ALIVE_SECONDS, BoundedHttpProtocol
 
 BACKLOG: Final = 2048
+ACCEPT_TURNS: Final = 4
 CLOSE_SECONDS_MAX: Final = 2.0
 HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
 
@@ -86,7 +87,7 @@ class Listener:
             if self._bound is not None:
                 self._bound.close()
             return
-        self._server.close()
+        await self._accept_no_more(self._server)
         self._connections.stop()
         if self._date is not None:
             self._date.cancel()
@@ -104,6 +105,16 @@ class Listener:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
         self._server = None
+
+    async def _accept_no_more(self, server: asyncio.Server) -> None:
+        """asyncio forgets, open, a connection that was accepted in the turn before its server closed; so it is given
+        the turns that it takes to be among the others.
+        """
+        for listening in server.sockets:
+            asyncio.get_running_loop().remove_reader(listening.fileno())
+        for _ in range(ACCEPT_TURNS):
+            await asyncio.sleep(0)
+        server.close()
 
     def _tick(self) -> None:
         """The Date header, once a second."""
