@@ -182,8 +182,8 @@ def _seen_from(answer: Answer, now_ms: int) -> Answer:
     for what in ("acquired", "renewed"):
         if seen.get(f"{what}_at_ms") is not None:
             seen[f"{what}_ago_ms"] = now_ms - int(str(seen[f"{what}_at_ms"]))
-    if seen.get("at_ms") is not None:
-        seen["ago_ms"] = now_ms - int(str(seen["at_ms"]))
+    if "at_ms" in seen:
+        seen["ago_ms"] = None if seen["at_ms"] is None else now_ms - int(str(seen["at_ms"]))
     for what in LISTED:
         if what in seen:
             seen[what] = [_seen_from(item, now_ms) for item in seen[what]]  # type: ignore[attr-defined]

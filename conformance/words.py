@@ -20,7 +20,7 @@ RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 FACES: Final = ("all", "server", "clients")
-OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release", "events")
+OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release", "stream")
 OUTAGES: Final = {
     "drop_before": "no connection: the request certainly was not served",
     "reset": "the connection breaks as the request goes out: not served, but the client cannot know",

@@ -6,12 +6,14 @@ scenario moves. A request that somebody blocks for (`blocking`) moves the clock 
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Final, NamedTuple
 
 import httpx2
+
+from volcano_locks.testing.clock import done
 
 from .clock import FaceClock
 from .faulty_store import ENDLESS
@@ -23,6 +25,8 @@ OPERATIONS: Final = {
     ("GET", False): "get",
     ("DELETE", False): "force_release",
 }
+STREAM: Final = "stream"
+STREAM_TYPE: Final = "text/event-stream"
 
 
 def _problem(code: str) -> bytes:
@@ -53,7 +57,7 @@ class Outage:
     @classmethod
     def told(cls, args: Mapping[str, object]) -> "Outage":
         """From the arguments of the verb `outage`."""
-        of = args.get("of", list(OPERATIONS.values()))
+        of = args.get("of", [*OPERATIONS.values(), STREAM])
         assert isinstance(of, list)
         actor, answer = args.get("actor"), args.get("answer", {})
         assert isinstance(answer, Mapping)
@@ -90,9 +94,12 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         self.blocking = False
         self.waiting = 0
         self.sent: Final[list[Sent]] = []
+        self._followed: Final[set[_Followed]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         operation = OPERATIONS[request.method, request.url.path.endswith("/lease")]
+        if request.headers.get("Accept") == STREAM_TYPE:
+            operation = STREAM
         token, request_id = (request.headers.get(f"X-Volcano-{name}") for name in ("Lock-Token", "Request-Id"))
         self.sent.append(Sent(operation, token, request_id))
         outage = self._striking(operation)
@@ -126,6 +133,11 @@ class OutageTransport(httpx2.AsyncBaseTransport):
     async def aclose(self) -> None:
         await self._inner.aclose()
 
+    def cut(self) -> None:
+        """Break the connections of all streams."""
+        for followed in list(self._followed):
+            followed.cut()
+
     def _striking(self, operation: str) -> Outage | None:
         for outage in self._outages:
             if outage.left > 0 and operation in outage.of and outage.actor in (None, self._actor):
@@ -135,6 +147,8 @@ class OutageTransport(httpx2.AsyncBaseTransport):
 
     async def _served(self, request: httpx2.Request) -> httpx2.Response:
         """A request that waits in a line rests on the clock meanwhile."""
+        if request.headers.get("Accept") == STREAM_TYPE:
+            return await self._begun(request)
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if b"wait_seconds" not in request.content:
             return await self._answered(request, answered)
@@ -145,6 +159,16 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         finally:
             asking.add_done_callback(lambda _: asking.cancelled() or asking.exception())
             asking.cancel()
+
+    async def _begun(self, request: httpx2.Request) -> httpx2.Response:
+        """A stream, which is under way until it has begun."""
+        with self._clock.sending():
+            response = await self._inner.handle_async_request(request)
+            if response.headers.get("Content-Type") != STREAM_TYPE:
+                await response.aread()
+                return response
+        followed = _Followed(response, self._clock, self._followed)
+        return httpx2.Response(response.status_code, headers=response.headers, stream=followed)
 
     async def _answered(self, request: httpx2.Request, answered: "asyncio.Future[None]") -> httpx2.Response:
         with self._clock.sending():
@@ -175,3 +199,41 @@ class OutageTransport(httpx2.AsyncBaseTransport):
             await self._clock.wait(until)
         finally:
             self.waiting -= 1
+
+
+class _Followed(httpx2.AsyncByteStream):
+    """A stream that was begun, until its connection is cut. Who reads it rests on the clock."""
+
+    def __init__(self, response: httpx2.Response, clock: FaceClock, all_: "set[_Followed]") -> None:
+        self._chunks: Final = response.aiter_bytes()
+        self._response: Final = response
+        self._clock: Final = clock
+        self._all: Final = all_
+        self._loop: Final = asyncio.get_running_loop()
+        self._broken: Final[asyncio.Future[None]] = self._loop.create_future()
+        self._all.add(self)
+
+    def cut(self) -> None:
+        """From any thread."""
+        self._loop.call_soon_threadsafe(done, self._broken)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while True:
+            reading = asyncio.ensure_future(anext(self._chunks, b""))
+            news: asyncio.Future[None] = self._loop.create_future()
+            for end in (reading, self._broken):
+                end.add_done_callback(lambda _, news=news: done(news))  # type: ignore[misc]
+            try:
+                await self._clock.wait(inf, news)
+                if self._broken.done():
+                    raise httpx2.ReadError("scripted: connection reset")
+                chunk = await reading
+            finally:
+                reading.cancel()
+            if not chunk:
+                return
+            yield chunk
+
+    async def aclose(self) -> None:
+        self._all.discard(self)
+        await self._response.aclose()

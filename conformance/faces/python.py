@@ -4,6 +4,8 @@ A failure is told by its code; `no_answer` where no answer came, `bad_answer` wh
 `body` and `cancelled` where a block ended with the body's own error.
 """
 
+import threading
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
@@ -18,6 +20,7 @@ from volcano_locks.errors import ServerError, TransportError
 from volcano_locks.guard import AsyncLockGuard, LockGuard
 from volcano_locks.testing import FakeLocks
 from volcano_locks.views import LockView
+from volcano_locks.watching import Leadership
 
 from ..words import FOREVER
 from .clock import FaceClock
@@ -25,17 +28,38 @@ from .face import Answer
 from .failures import failure
 from .house import House
 from .http import ms_of
-from .outages import Outage, OutageTransport
+from .outages import OPERATIONS, STREAM, Outage, OutageTransport
 from .service import place_of
 
 REAL_SECONDS_MAX: Final = 60.0
+ARRIVAL_SECONDS_MAX: Final = 10.0
+LOOK_SECONDS: Final = 0.002
+RESULT: Final = "the function's result"
 
 OF_THE_FACE: Final = frozenset(
-    {"outage", "outage_ends", "restart", "purge", "sent", "race", "pause_ms", "wait", "hang_up", "waited"}
+    {
+        "outage",
+        "outage_ends",
+        "restart",
+        "purge",
+        "sent",
+        "race",
+        "pause_ms",
+        "wait",
+        "hang_up",
+        "waited",
+        "watch",
+        "watched",
+        "cut",
+        "lead",
+        "leading",
+        "resign",
+    }
 )
 OF_AN_ACTOR: Final = frozenset(
-    {"acquire", "renew", "release", "get", "force_release", "view", "list", "enter", "guard", "exit"}
+    {"acquire", "renew", "release", "get", "force_release", "view", "list", "enter", "guard", "exit", "call"}
 )
+NAMES: Final = {"call": "call_exclusive"}
 
 
 class BodyError(Exception):
@@ -44,6 +68,31 @@ class BodyError(Exception):
 
 class BodyCancelled(KeyboardInterrupt):
     """The interrupt that ends the body of a block where a scenario says so."""
+
+
+class Campaign:
+    """A `lead`: how often its function was begun and ended, under which fencing token last, and how it is to end."""
+
+    def __init__(self) -> None:
+        self.over: Future[Any] = Future()
+        self.starts = 0
+        self.ends = 0
+        self.fencing_token: int | None = None
+        self.stop: Final = threading.Event()
+        self.ending: Final[Future[str]] = Future()
+
+    def begin(self, guard: LockGuard | AsyncLockGuard) -> None:
+        """The function starts."""
+        assert self.starts == self.ends, "two runs of one campaign overlap"
+        assert not guard.lost, "the function starts with a lease that is lost"
+        self.starts += 1
+        self.fencing_token = guard.fencing_token
+
+    def end(self) -> str:
+        """What the function gives when it is told to end."""
+        if self.ending.result() == "raises":
+            raise BodyError("the function's own error")
+        return RESULT
 
 
 class Backend(Protocol):
@@ -122,6 +171,8 @@ class PythonFace(ABC):
         self._transports: Final[dict[str, OutageTransport]] = {}
         self._leases: Final[dict[str, Lease]] = {}
         self._waits: Final[dict[tuple[str, str], tuple[Future[Any], str]]] = {}
+        self._watches: Final[dict[tuple[str, str], tuple[Future[Any], list[Leadership]]]] = {}
+        self._campaigns: Final[dict[tuple[str, str], Campaign]] = {}
 
     # --- each client's own ---
 
@@ -153,6 +204,24 @@ class PythonFace(ABC):
     @abstractmethod
     def _leave(self, args: Mapping[str, object]) -> None:
         """Leave a block; raises what it raises."""
+
+    @abstractmethod
+    def _follow(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
+        """A `watch` that puts what it sees into `seen`, as a wait of the clock."""
+
+    @abstractmethod
+    def _begin_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
+        """A `lead` as a wait of the clock, whose function runs until `campaign.ending`."""
+
+    @abstractmethod
+    def _stop(self, campaign: Campaign) -> None:
+        """End it from outside, as the language can."""
+
+    @abstractmethod
+    def _begin_call(
+        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
+    ) -> Future[Any]:
+        """A call of a function made by `exclusive`, as a wait of the clock."""
 
     # --- the face ---
 
@@ -212,14 +281,70 @@ class PythonFace(ABC):
             return {"pending": True}
         return self._told(lambda: self._keep({"lease": lease}, asking.result()))
 
+    def _watch(self, args: Mapping[str, object]) -> Answer:
+        seen: list[Leadership] = []
+        over = self._follow(str(args["actor"]), str(args["key"]), seen)
+        self._watches[place_of(args)] = over, seen
+        self._until(lambda: bool(seen) or over.done())
+        self._clock.settle()
+        return {}
+
+    def _watched(self, args: Mapping[str, object]) -> Answer:
+        """The changes seen since this was last asked."""
+        self._clock.settle()
+        over, seen = self._watches[place_of(args)]
+        self._until(lambda: len(seen) >= int(str(args.get("count", 0))) or over.done())
+        if over.done():
+            return self._told(lambda: over.result() or {"error": "ended"})
+        taken, seen[:] = list(seen), []
+        return {"changes": [_change_told(one) for one in taken]}
+
+    def _cut(self, args: Mapping[str, object]) -> Answer:
+        self._transport(str(args["actor"])).cut()
+        self._clock.settle()
+        return {}
+
+    def _lead(self, args: Mapping[str, object]) -> Answer:
+        campaign = self._campaigns[place_of(args)] = Campaign()
+        ttl_seconds = int(str(args["ttl_seconds"]))
+        campaign.over = self._begin_campaign(str(args["actor"]), str(args["key"]), ttl_seconds, campaign)
+        self._clock.settle()
+        return {}
+
+    def _leading(self, args: Mapping[str, object]) -> Answer:
+        self._clock.settle()
+        campaign = self._campaigns[place_of(args)]
+        starts, ends = (int(str(args.get(word, 0))) for word in ("starts", "ends"))
+        self._until(lambda: campaign.starts >= starts and campaign.ends >= ends)
+        self._clock.settle()
+        told = {"starts": campaign.starts, "ends": campaign.ends}
+        return told if campaign.fencing_token is None else {**told, "fencing_token": campaign.fencing_token}
+
+    def _resign(self, args: Mapping[str, object]) -> Answer:
+        """End a campaign: by what its function does, or from outside."""
+        campaign, how = self._campaigns[place_of(args)], str(args.get("body", "returns"))
+        if how == "cancelled":
+            self._stop(campaign)
+        else:
+            campaign.ending.set_result(how)
+        campaign.over.exception(REAL_SECONDS_MAX)
+        self._clock.settle()
+        return self._told(lambda: _outcome_told(campaign.over.result(), how))
+
+    def _until(self, is_so: Callable[[], bool]) -> None:
+        """Return once it is so, or real seconds are over."""
+        give_up = time.monotonic() + ARRIVAL_SECONDS_MAX
+        while not is_so() and time.monotonic() < give_up:
+            time.sleep(LOOK_SECONDS)
+
     # --- the verbs of an actor ---
 
     def _blocking(self, verb: str, args: Mapping[str, object]) -> Answer:
         """A verb that the actor waits for."""
         transport = self._transport(str(args["actor"]))
-        transport.blocking = not args.get("wait_seconds")
+        transport.blocking = not args.get("wait_seconds") and verb != "call"
         try:
-            return self._told(lambda: getattr(self, f"_{verb}")(args))
+            return self._told(lambda: getattr(self, f"_{NAMES.get(verb, verb)}")(args))
         finally:
             transport.blocking = False
             self._clock.settle()
@@ -274,6 +399,24 @@ class PythonFace(ABC):
         self._leave(args)
         return {}
 
+    def _call_exclusive(self, args: Mapping[str, object]) -> Answer:
+        told: dict[str, object] = {"ran": False}
+
+        def run(guard: LockGuard | AsyncLockGuard) -> None:
+            told.update(ran=True, fencing_token=guard.fencing_token)
+            if args.get("body") == "raises":
+                raise BodyError("the function's own error")
+
+        options = {
+            "ttl": args["ttl_seconds"],
+            "on_held": args.get("on_held", "raise"),
+            "hold_at_least": seconds_of(args.get("hold_at_least_seconds")),
+        }
+        calling = self._begin_call(str(args["actor"]), str(args["key"]), run, options)
+        self._clock.go_on_until(calling)
+        calling.result()
+        return told
+
     def _taking(self, args: Mapping[str, object]) -> dict[str, Any]:
         """The options of an acquire: the token of a lease that is known is used again."""
         known = self._leases.get(str(args["lease"]))
@@ -289,7 +432,7 @@ class PythonFace(ABC):
     def _sent(self, args: Mapping[str, object]) -> Answer:
         """What the actor's client sent since this was last asked."""
         sent = self._transport(str(args["actor"])).sent
-        told: dict[str, object] = {"acquire": 0, "renew": 0, "release": 0, "get": 0, "force_release": 0}
+        told: dict[str, object] = dict.fromkeys((*OPERATIONS.values(), STREAM), 0)
         told |= {one: sum(other.operation == one for other in sent) for one in told}
         tokens = {one.token for one in sent if one.token is not None}
         assert all(str(UUID(token)) == token for token in tokens)
@@ -346,6 +489,17 @@ def _view_told(view: object) -> Answer:
     instants = {"acquired": view.acquired_at, "renewed": view.renewed_at, "expires": view.expires_at}
     told |= {f"{word}_at_ms": ms_of(at) for word, at in instants.items() if at is not None}
     return {**told, "waiters": view.waiters}
+
+
+def _change_told(change: Leadership) -> Answer:
+    told = {"held": change.held, "holder": change.holder, "fencing_token": change.fencing_token}
+    return {**told, "at_ms": None if change.since is None else ms_of(change.since)}
+
+
+def _outcome_told(result: object, how: str) -> Answer:
+    """How a campaign ended that raised nothing. One that was stopped from outside gives no result."""
+    assert result == (RESULT if how == "returns" else None), f"lead gives {result!r}"
+    return {} if how == "returns" else {"error": "cancelled"}
 
 
 def _code_of(error: VolcanoError) -> str:

@@ -6,13 +6,14 @@ from concurrent.futures import Future, wait
 from math import inf
 from typing import Any, Final, TypeVar, cast
 
-from volcano_locks import AsyncClient, AsyncLockGuard, VolcanoError
+from volcano_locks import AsyncClient, AsyncLockGuard, LockGuard, VolcanoError
 from volcano_locks.views import LockView, State
+from volcano_locks.watching import Leadership
 
 from .face import Answer
 from .failures import failure, race_told
 from .loop import LoopThread
-from .python import Backend, BodyError, PythonFace, block_options, guard_told, lease_told
+from .python import Backend, BodyError, Campaign, PythonFace, block_options, guard_told, lease_told
 from .service import place_of, tokens_of
 
 LOOK_SECONDS: Final = 0.01
@@ -123,6 +124,37 @@ class PythonAsyncFace(PythonFace):
             return [view async for view in self._client(actor).locks.list(prefix, state=cast(State, state))]
 
         return self._in_loop(listed)
+
+    def _follow(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
+        async def follow() -> None:
+            async for change in self._client(actor).locks.watch(key):
+                seen.append(change)
+
+        return self._in_task(follow)
+
+    def _begin_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
+        async def run(guard: AsyncLockGuard) -> str:
+            campaign.begin(guard)
+            try:
+                await asyncio.wait([asyncio.wrap_future(campaign.ending)])
+                return campaign.end()
+            finally:
+                campaign.ends += 1
+
+        return self._in_task(lambda: self._client(actor).locks.lead(key, run, ttl=ttl_seconds))
+
+    def _stop(self, campaign: Campaign) -> None:
+        self._loop.loop.call_soon_threadsafe(self._tasks[campaign.over].cancel)
+
+    def _begin_call(
+        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
+    ) -> Future[Any]:
+        @self._client(actor).locks.exclusive("{key}", **options)
+        async def function(key: str, guard: AsyncLockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
+            assert guard is not None
+            run(guard)
+
+        return self._in_task(lambda: function(key))
 
     def _race(self, args: Mapping[str, object]) -> Answer:
         locks = self._client("racers").locks

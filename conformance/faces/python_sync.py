@@ -6,17 +6,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, cast
 
-from volcano_locks import Client, LockGuard, VolcanoError
+from volcano_locks import AsyncLockGuard, Client, LockGuard, VolcanoError
 from volcano_locks.thread_block import LockBlock
 from volcano_locks.views import LockView, State
+from volcano_locks.watching import Leadership
 
 from .face import Answer
 from .failures import failure, race_told
 from .python import (
+    LOOK_SECONDS,
     REAL_SECONDS_MAX,
     Backend,
     BodyCancelled,
     BodyError,
+    Campaign,
     PythonFace,
     block_options,
     guard_told,
@@ -77,6 +80,38 @@ class PythonSyncFace(PythonFace):
 
     def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
         return list(self._client(actor).locks.list(prefix, state=cast(State, state)))
+
+    def _follow(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
+        def follow() -> None:
+            for change in self._client(actor).locks.watch(key):
+                seen.append(change)
+
+        return self._in_thread(follow)
+
+    def _begin_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
+        def run(guard: LockGuard) -> str | None:
+            campaign.begin(guard)
+            try:
+                while not campaign.ending.done() and not guard.lost and not campaign.stop.wait(LOOK_SECONDS):
+                    pass
+                return campaign.end() if campaign.ending.done() else None
+            finally:
+                campaign.ends += 1
+
+        return self._in_thread(lambda: self._client(actor).locks.lead(key, run, ttl=ttl_seconds, stop=campaign.stop))
+
+    def _stop(self, campaign: Campaign) -> None:
+        campaign.stop.set()
+
+    def _begin_call(
+        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
+    ) -> Future[Any]:
+        @self._client(actor).locks.exclusive("{key}", **options)
+        def function(key: str, guard: LockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
+            assert guard is not None
+            run(guard)
+
+        return self._in_thread(lambda: function(key))
 
     def _race(self, args: Mapping[str, object]) -> Answer:
         locks = self._client("racers").locks

@@ -26,6 +26,9 @@ const OPERATIONS = {
   "GET lock": "get",
   "DELETE lock": "force_release",
 };
+const STREAM = "stream";
+const STREAM_TYPE = "text/event-stream";
+const KINDS = [...Object.values(OPERATIONS), STREAM];
 const ANSWERS = {
   answer_503: [503, "lock_unavailable"],
   answer_500: [500, "internal"],
@@ -34,6 +37,8 @@ const ANSWERS = {
 const TURNS_BETWEEN_VERBS = 8;
 const FOREVER = "forever";
 const AGAIN_MS = 1;
+const ARRIVAL_MS_MAX = 10_000;
+const RESULT = "the function's result";
 
 // --- lines -------------------------------------------------------------------------------------------------
 
@@ -110,13 +115,19 @@ function pauseMs(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
+/** Resolves once it is so, or real time is over. */
+async function until(isSo) {
+  const giveUp = performance.now() + ARRIVAL_MS_MAX;
+  while (!isSo() && performance.now() < giveUp) await pauseMs(AGAIN_MS);
+}
+
 // --- the network -------------------------------------------------------------------------------------------
 
 /** Trouble that the scenario tells of, shared by all actors. */
 class Outages {
   #told = [];
 
-  tell({ kind, count = Number.POSITIVE_INFINITY, of = Object.values(OPERATIONS), actor = null, ...more }) {
+  tell({ kind, count = Number.POSITIVE_INFINITY, of = KINDS, actor = null, ...more }) {
     this.#told.push({ kind, left: count, of, actor, ...more });
   }
 
@@ -135,6 +146,7 @@ class Outages {
 /** One actor's way to the server. Time on the way is waited for on the clock. */
 class Network {
   sent = [];
+  #streams = new Set();
 
   constructor(actor, inner, clock, outages) {
     Object.assign(this, { actor, inner, clock, outages });
@@ -142,8 +154,8 @@ class Network {
 
   fetch = async (url, init) => {
     const place = new URL(url).pathname.endsWith("/lease") ? "lease" : "lock";
-    const operation = OPERATIONS[`${init.method} ${place}`];
     const headers = new Headers(init.headers);
+    const operation = isStream(headers) ? STREAM : OPERATIONS[`${init.method} ${place}`];
     const ids = { token: headers.get("X-Volcano-Lock-Token"), requestId: headers.get("X-Volcano-Request-Id") };
     this.sent.push({ operation, ...ids });
     const outage = this.outages.striking(operation, this.actor);
@@ -164,7 +176,13 @@ class Network {
     return response;
   };
 
+  /** Break the connections of all streams. */
+  cut() {
+    for (const stream of this.#streams) stream.cut();
+  }
+
   #served(url, init) {
+    if (isStream(new Headers(init.headers))) return this.clock.track(this.#sending(this.#begun(url, init)));
     const whole = async () => {
       const response = await this.inner(url, init);
       const text = await response.text();
@@ -173,6 +191,17 @@ class Network {
     if (!waits(init)) return this.clock.track(this.#sending(whole()));
     this.clock.waits = true;
     return this.#sending(whole());
+  }
+
+  /** A stream, which is under way until it has begun. */
+  async #begun(url, init) {
+    this.clock.waits = true;
+    const response = await this.inner(url, init);
+    const { status, headers } = response;
+    if (headers.get("Content-Type") !== STREAM_TYPE) return new Response(await response.text(), { status, headers });
+    const stream = new Followed(response.body, () => this.#streams.delete(stream));
+    this.#streams.add(stream);
+    return new Response(stream.body, { status, headers });
   }
 
   #sending(work) {
@@ -190,6 +219,36 @@ class Network {
     const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
     await Promise.race([due, this.#never(init)]);
   }
+}
+
+/** A stream that was begun, until its connection is cut. */
+class Followed {
+  constructor(bytes, onEnd) {
+    const reader = bytes.getReader();
+    const broken = new Promise((_, reject) => {
+      this.cut = () => reject(failed("ECONNRESET"));
+    });
+    broken.catch(onEnd);
+    const end = () => {
+      onEnd();
+      return reader.cancel().catch(() => {});
+    };
+    const pull = async (controller) => {
+      try {
+        const { done, value } = await Promise.race([reader.read(), broken]);
+        if (!done) return controller.enqueue(value);
+        controller.close();
+      } catch (error) {
+        controller.error(error);
+      }
+      await end();
+    };
+    this.body = new ReadableStream({ pull, cancel: end }, { highWaterMark: 0 });
+  }
+}
+
+function isStream(headers) {
+  return headers.get("Accept") === STREAM_TYPE;
 }
 
 function waits({ body }) {
@@ -273,6 +332,69 @@ class BackgroundWait {
   }
 }
 
+// --- watching and leading ----------------------------------------------------------------------------------
+
+/** A `watch` that goes on while others act. */
+class BackgroundWatch {
+  seen = [];
+  error = null;
+
+  constructor(changes) {
+    this.changes = changes;
+    this.ended = this.#follow().catch((error) => {
+      this.error = error;
+    });
+  }
+
+  async #follow() {
+    for await (const change of this.changes) this.seen.push(change);
+  }
+}
+
+/** A `lead` whose function runs until it is told to end. */
+class Campaign {
+  starts = 0;
+  ends = 0;
+  fencingToken = null;
+  #stopped = new AbortController();
+
+  constructor(locks, { key, ttl_seconds: ttl }) {
+    const { signal } = this.#stopped;
+    this.result = locks.lead(key, { ttl, signal }, (guard) => this.#run(guard));
+  }
+
+  async #run(guard) {
+    if (this.starts !== this.ends) throw new Error("two runs of one campaign overlap");
+    if (guard.lost) throw new Error("the function starts with a lease that is lost");
+    this.starts += 1;
+    this.fencingToken = guard.lease.fencingToken;
+    try {
+      return await new Promise((resolve, reject) => {
+        this.end = (how) => (how === "raises" ? reject(new BodyError("the function's own error")) : resolve(RESULT));
+        guard.signal.addEventListener("abort", () => reject(guard.signal.reason));
+      });
+    } finally {
+      this.ends += 1;
+    }
+  }
+
+  stop() {
+    this.#stopped.abort(new Error("cancelled from outside"));
+  }
+
+  /** How it ended, once it has been told to. */
+  async resigned(how) {
+    if (how === "cancelled") this.stop();
+    else this.end(how);
+    const { data, error } = await this.result;
+    if (error instanceof BodyError) return { error: "body" };
+    const { reason } = this.#stopped.signal;
+    if (error !== null && (error === reason || error.cause === reason)) return { error: "cancelled" };
+    if (error === null && data !== RESULT) throw new Error(`lead gives ${data}`);
+    return error === null ? {} : failure(error);
+  }
+}
+
 // --- the face ----------------------------------------------------------------------------------------------
 
 class Face {
@@ -281,6 +403,8 @@ class Face {
   #leases = new Map();
   #blocks = new Map();
   #waits = new Map();
+  #watches = new Map();
+  #campaigns = new Map();
   #outages = new Outages();
 
   open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
@@ -319,7 +443,7 @@ class Face {
   sent({ actor }) {
     const { sent } = this.#network(actor);
     const count = (operation) => [operation, sent.filter((one) => one.operation === operation).length];
-    const told = Object.fromEntries(Object.values(OPERATIONS).map(count));
+    const told = Object.fromEntries(KINDS.map(count));
     const tokens = new Set(sent.map((one) => one.token).filter((token) => token !== null));
     const requestIds = new Set(sent.map((one) => one.requestId));
     sent.length = 0;
@@ -347,6 +471,77 @@ class Face {
     const wait = this.#waits.get(placeOf(args));
     wait.hangUp();
     await this.#blocking(wait.ended);
+    return {};
+  }
+
+  async watch(args) {
+    const watch = new BackgroundWatch(this.#locks(args.actor).watch(args.key));
+    this.#watches.set(placeOf(args), watch);
+    await until(() => watch.seen.length > 0 || watch.error !== null);
+    await this.clock.settle();
+    return {};
+  }
+
+  async watched(args) {
+    await this.clock.settle();
+    const watch = this.#watches.get(placeOf(args));
+    await until(() => watch.seen.length >= (args.count ?? 0) || watch.error !== null);
+    if (watch.error !== null) return failure(watch.error);
+    return { changes: watch.seen.splice(0).map(changeTold) };
+  }
+
+  async cut({ actor }) {
+    this.#network(actor).cut();
+    await this.clock.settle();
+    return {};
+  }
+
+  async lead(args) {
+    this.#campaigns.set(placeOf(args), new Campaign(this.#locks(args.actor), args));
+    await this.clock.settle();
+    return {};
+  }
+
+  async leading(args) {
+    await this.clock.settle();
+    const campaign = this.#campaigns.get(placeOf(args));
+    await until(() => campaign.starts >= (args.starts ?? 0) && campaign.ends >= (args.ends ?? 0));
+    await this.clock.settle();
+    const { starts, ends, fencingToken } = campaign;
+    return { starts, ends, ...optional({ fencing_token: fencingToken }) };
+  }
+
+  resign(args) {
+    return this.#blocking(this.#campaigns.get(placeOf(args)).resigned(args.body ?? "returns"));
+  }
+
+  async call({ actor, key, ttl_seconds: ttl, on_held: onHeld, hold_at_least_seconds: holdAtLeast, body }) {
+    const told = { ran: false };
+    const options = { ttl, onHeld, holdAtLeast, passGuard: true };
+    const run = this.#locks(actor).exclusive(
+      (name) => name,
+      options,
+      (_name, guard) => {
+        Object.assign(told, { ran: true, fencing_token: guard.lease.fencingToken });
+        if (body === "raises") throw new BodyError("the function's own error");
+      },
+    );
+    try {
+      await this.#blocking(run(key));
+    } catch (error) {
+      return error instanceof BodyError ? { error: "body" } : failure(error);
+    }
+    return told;
+  }
+
+  /** End what goes on by itself. */
+  async close() {
+    this.#outages.end();
+    for (const { changes } of this.#watches.values()) await changes.return();
+    for (const campaign of this.#campaigns.values()) {
+      campaign.stop();
+      await campaign.result;
+    }
     return {};
   }
 
@@ -479,6 +674,10 @@ function shown({ expiresAt, fencingToken }) {
   return { expires_at_ms: expiresAt.getTime(), fencing_token: fencingToken };
 }
 
+function changeTold({ held, holder, fencingToken, since }) {
+  return { held, holder, fencing_token: fencingToken, at_ms: since?.getTime() ?? null };
+}
+
 function told({ error }) {
   return error === null ? {} : failure(error);
 }
@@ -514,9 +713,10 @@ process.on("uncaughtException", (error) => unseen.push(`uncaught: ${error.stack}
 
 async function answer(face, { verb, args }) {
   try {
-    if (verb === "close") return unseen.length === 0 ? { answer: {} } : { crash: unseen.join("\n") };
     if (verb.startsWith("#") || typeof face[verb] !== "function") return { crash: `this face does not know ${verb}` };
-    return { answer: await face[verb](args) };
+    const answered = await face[verb](args);
+    if (verb === "close" && unseen.length > 0) return { crash: unseen.join("\n") };
+    return { answer: answered };
   } catch (error) {
     return { crash: error.stack };
   }

@@ -27,16 +27,27 @@ module Conformance
     %w[POST lease] => "acquire", %w[PATCH lease] => "renew", %w[DELETE lease] => "release",
     %w[GET lock] => "get", %w[DELETE lock] => "force_release"
   }.freeze
+  STREAM = "stream"
+  STREAM_TYPE = "text/event-stream"
+  KINDS = [*OPERATIONS.values, STREAM].freeze
   ANSWERS = {
     "answer_503" => [503, "lock_unavailable"], "answer_500" => [500, "internal"],
     "answer_429" => [429, "lock_rate_limited"]
   }.freeze
 
   FOREVER = "forever"
+  ARRIVAL_SECONDS_MAX = 10
+  LOOK_SECONDS = 0.002
 
   # Seconds as the book writes them.
   def self.seconds_of(told)
     told == FOREVER ? Float::INFINITY : told
+  end
+
+  # Return once it is so, or real time is over.
+  def self.until
+    give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + ARRIVAL_SECONDS_MAX
+    sleep(LOOK_SECONDS) until yield || Process.clock_gettime(Process::CLOCK_MONOTONIC) > give_up
   end
 
   # The clock over a real server. Once a request has waited in a line there, time stops for what is due at the server
@@ -76,6 +87,17 @@ module Conformance
     # What the request gives. One that may wait in a line does so in a thread beside: this one rests on the clock.
     def carrying(may_wait, &request)
       counted { may_wait ? beside(&request) : yield }
+    end
+
+    # A stream, which is under way until the block has called what it is given.
+    def opening
+      @waits = true
+      counted = [1]
+      begun = -> { count(-counted.shift) unless counted.empty? }
+      count(1)
+      yield begun
+    ensure
+      begun.call
     end
 
     private
@@ -124,7 +146,7 @@ module Conformance
     end
 
     def tell(args)
-      outage = Outage.new(args.fetch("kind"), args.fetch("count", Float::INFINITY), args.fetch("of", OPERATIONS.values),
+      outage = Outage.new(args.fetch("kind"), args.fetch("count", Float::INFINITY), args.fetch("of", KINDS),
                           args["actor"], args.fetch("delay_ms", 0), args.fetch("retry_after_seconds", 1),
                           args["answer"])
       @mutex.synchronize { @told << outage }
@@ -145,6 +167,36 @@ module Conformance
     end
   end
 
+  # A stream read in a thread beside, until its connection is cut. Who waits for its end rests on the clock.
+  class Followed
+    def initialize(clock)
+      @clock = clock
+      @over = VolcanoLocks::Signal.new
+      @cut = false
+    end
+
+    def cut
+      @cut = true
+      @over.set
+    end
+
+    # What the stream gives in the end.
+    def run(&stream)
+      thread = Thread.new do
+        Thread.current.report_on_exception = false
+        stream.call
+      ensure
+        @over.set
+      end
+      @clock.wait(Float::INFINITY, @over) until @over.set?
+      raise Errno::ECONNRESET if @cut
+
+      thread.value
+    ensure
+      thread.kill
+    end
+  end
+
   # One actor's way to the server: a transport. Time on the way is waited for on the clock.
   class Network
     Sent = Struct.new(:operation, :token, :request_id)
@@ -156,6 +208,7 @@ module Conformance
       @outages = outages
       @mutex = Mutex.new
       @sent = []
+      @streams = []
     end
 
     # What was sent since this was last asked.
@@ -164,13 +217,44 @@ module Conformance
     end
 
     def call(request)
-      operation = OPERATIONS.fetch([request.verb, request.path.end_with?("/lease") ? "lease" : "lock"])
-      @mutex.synchronize { @sent << Sent.new(operation, request.token, request.request_id) }
-      outage = @outages.striking(operation, @actor)
+      outage = outage_of(request, OPERATIONS.fetch([request.verb, request.path.end_with?("/lease") ? "lease" : "lock"]))
       before(outage, request) || after(outage, served(outage, request))
     end
 
+    def stream(request, &heard)
+      before(outage_of(request, STREAM), request) || followed(request, &heard)
+    end
+
+    # Break the connections of all streams.
+    def cut
+      @mutex.synchronize { @streams.dup }.each(&:cut)
+    end
+
     private
+
+    def outage_of(request, operation)
+      @mutex.synchronize { @sent << Sent.new(operation, request.token, request.request_id) }
+      @outages.striking(operation, @actor)
+    end
+
+    def followed(request)
+      stream = Followed.new(@clock)
+      @mutex.synchronize { @streams << stream }
+      opening do |begun|
+        stream.run do
+          @inner.stream(request) do |bytes|
+            yield bytes
+            begun.call
+          end
+        end
+      end
+    ensure
+      @mutex.synchronize { @streams.delete(stream) }
+    end
+
+    def opening(&work)
+      @clock.is_a?(SharedClock) ? @clock.opening(&work) : yield(-> {})
+    end
 
     # An answer that comes from somewhere on the way; nil where the request goes on.
     def before(outage, request)
@@ -301,19 +385,81 @@ module Conformance
     end
   end
 
+  # A `lead` whose block runs until it is told to end.
+  class Campaign
+    RESULT = "the block's result"
+
+    attr_reader :starts, :ends, :fencing_token, :doing
+
+    def initialize(locks, clock, key, ttl)
+      @clock = clock
+      @starts = @ends = 0
+      @how = nil
+      @wake = VolcanoLocks::Signal.new
+      @doing = Doing.new(clock) { locks.lead(key, ttl: ttl) { |guard| run(guard) } }
+    end
+
+    # End it; as a language without `signal` can, from outside by an interrupt.
+    def end(how)
+      @how = how
+      how == "cancelled" ? @doing.break_off : @wake.set
+    end
+
+    def result
+      given = @doing.result
+      raise "lead gives #{given.inspect}" unless given == RESULT
+    end
+
+    # End a block that nobody has ended.
+    def forget
+      @doing.thread.kill.join
+    rescue BodyError, BodyCancelled, VolcanoLocks::VolcanoError # told when it was ended
+      nil
+    end
+
+    private
+
+    def run(guard)
+      raise "two runs of one campaign overlap" if @starts != @ends
+      raise "the block starts with a lease that is lost" if guard.lost?
+
+      @starts += 1
+      @fencing_token = guard.fencing_token
+      begin
+        wait_for_its_end(guard)
+      ensure
+        @ends += 1
+      end
+    end
+
+    def wait_for_its_end(guard)
+      wake = @wake = VolcanoLocks::Signal.new
+      Doing.new(@clock) { guard.wait_lost && wake.set }
+      @clock.wait(Float::INFINITY, wake) until wake.set?
+      raise BodyError, "the block's own error" if @how == "raises"
+
+      RESULT
+    end
+  end
+
   # What the answers are made of.
   module Told
     private
 
     def sent_told(sent)
-      OPERATIONS.values.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
-                .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
+      KINDS.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
+           .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
     end
 
     def view_told(view)
       dates = { acquired_at_ms: view.acquired_at, renewed_at_ms: view.renewed_at, expires_at_ms: view.expires_at }
       { held: view.held?, holder: view.holder, fencing_token: view.fencing_token, ttl_seconds: view.ttl_seconds,
         waiters: view.waiters, **dates.compact.transform_values { |date| ms_of(date) } }
+    end
+
+    def change_told(change)
+      { held: change.held?, holder: change.holder, fencing_token: change.fencing_token,
+        at_ms: change.since && ms_of(change.since) }
     end
 
     def told(lease)
@@ -362,13 +508,79 @@ module Conformance
     end
   end
 
+  # The verbs of those who watch or lead, and of functions made exclusive.
+  module WatchingAndLeading
+    def watch(args)
+      seen = Queue.new
+      doing = Doing.new(@clock) { locks(args).watch(args.fetch("key")) { |change| seen << change } }
+      @watches[place(args)] = [doing, seen]
+      Conformance.until { !seen.empty? || doing.over? }
+      @clock.settle
+      {}
+    end
+
+    # The changes seen since this was last asked.
+    def watched(args)
+      @clock.settle
+      doing, seen = @watches.fetch(place(args))
+      Conformance.until { seen.length >= args.fetch("count", 0) || doing.over? }
+      doing.result if doing.over?
+      { changes: Array.new(seen.length) { change_told(seen.pop) } }
+    end
+
+    def cut(args)
+      network(args.fetch("actor")).cut
+      @clock.settle
+      {}
+    end
+
+    def lead(args)
+      @campaigns[place(args)] = Campaign.new(locks(args), @clock, args.fetch("key"), args.fetch("ttl_seconds"))
+      @clock.settle
+      {}
+    end
+
+    def leading(args)
+      @clock.settle
+      campaign = @campaigns.fetch(place(args))
+      Conformance.until do
+        campaign.starts >= args.fetch("starts", 0) && campaign.ends >= args.fetch("ends", 0)
+      end
+      @clock.settle
+      { starts: campaign.starts, ends: campaign.ends, fencing_token: campaign.fencing_token }.compact
+    end
+
+    def resign(args)
+      campaign = @campaigns.fetch(place(args))
+      campaign.end(args.fetch("body", "returns"))
+      until_over { campaign.doing.over? }
+      campaign.result
+      {}
+    end
+
+    # A call of a block that was made exclusive.
+    def call(args)
+      ran = { ran: false }
+      options = { ttl: args.fetch("ttl_seconds"), on_held: args.fetch("on_held", "raise"),
+                  hold_at_least: args["hold_at_least_seconds"] }
+      function = locks(args).exclusive("{name}", **options) do |name:, guard:|
+        ran = { ran: name == args.fetch("key"), fencing_token: guard.fencing_token }
+        raise BodyError, "the block's own error" if args["body"] == "raises"
+      end
+      blocking { function.call(name: args.fetch("key")) }
+      ran
+    end
+  end
+
   # The verbs. Each gives its answer as a hash.
   class Face
     include Told
     include Cast
+    include WatchingAndLeading
 
     VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
-               wait waited hang_up view list enter guard exit close].freeze
+               wait waited hang_up view list enter guard exit watch watched cut lead leading resign call
+               close].freeze
 
     def initialize(conversation)
       @conversation = conversation
@@ -378,6 +590,8 @@ module Conformance
       @leases = {}
       @blocks = {}
       @waits = {}
+      @watches = {}
+      @campaigns = {}
     end
 
     def do(verb, args)
@@ -519,7 +733,7 @@ module Conformance
 
     def close(_args)
       @clients.each_value(&:close)
-      @blocks.each_value(&:forget)
+      [*@blocks.values, *@campaigns.values].each(&:forget)
       {}
     end
 
