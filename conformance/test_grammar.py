@@ -57,6 +57,22 @@ def test_a_good_file_is_read() -> None:
             "acquire: {actor: ann, wait_seconds: -1}",
             "wait_seconds must be seconds, at least 0",
         ),
+        ("advance_ms: 1_000", "hear: {actor: eve, key: k, prefix: p}", "step 2 (hear): either key or prefix"),
+        (
+            "advance_ms: 1_000",
+            "heard: {actor: eve}\n        expect: {events: [{why: free}]}",
+            "step 2 (heard): expect: events 1 must have event",
+        ),
+        (
+            "advance_ms: 1_000",
+            "heard: {actor: eve}\n        expect: {events: [{event: lost}]}",
+            "events 1: event must be one of acquired",
+        ),
+        (
+            "advance_ms: 1_000",
+            "heard: {actor: eve}\n        expect: {events: [{event: renewed, fencing_token: {equals: last}}]}",
+            "nothing is remembered as 'last'",
+        ),
         ("acquire: {actor: ann}", "acquire: {actor: ann, hold_at_least_seconds: 5}", "unknown word 'hold_at_least"),
         ("advance_ms: 1_000", "outage: {kind: storm}", "step 2 (outage): kind must be one of"),
         ("advance_ms: 1_000", "outage: {kind: delay_after}", "step 2 (outage): delay_ms belongs to the kinds"),
@@ -126,7 +142,8 @@ def test_another_answer_than_the_expected_fails_at_its_step(old: str, new: str, 
 def test_every_lease_rule_and_every_client_rule_that_shows_is_proved_by_a_scenario() -> None:
     proved = {rule for scenario in load() for rule in scenario.proves}
     assert {f"LEASE-{number}" for number in range(1, 17)} <= proved
-    assert {f"SDK-{number}" for number in (*range(1, 8), 11, 12, 15)} <= proved
+    assert {f"SDK-{number}" for number in (*range(1, 8), *range(11, 17))} <= proved
     assert {f"WAIT-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)} <= proved
+    assert {f"EVENT-{number}" for number in range(1, 6)} <= proved
     assert {f"LIST-{number}" for number in range(1, 6)} <= proved
     assert {f"QUOTA-{number}" for number in (1, 3, 4, 5)} <= proved

@@ -5,6 +5,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ ROUNDS = 400
 SEEDS = 16  # with every other one some wait
 ACTORS = ("ann", "bob", "cid", "dan")
 KEYS = ("one", "two")
+SLACK = Slack(arrival_seconds=0, notice_seconds=1, overtaken_max=2)
 
 
 # --- by hand ----------------------------------------------------------------------------------------------
@@ -259,6 +261,29 @@ class HearsNoHangUp(ServiceFace):
         return {}
 
 
+class PassesOver(ServiceFace):
+    """A service that lets one of its clients wait, and never has its turn come."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.ends_at_ms: dict[tuple[str, str], int] = {}
+
+    async def _wait(self, args: Mapping[str, object]) -> Answer:
+        if args["actor"] != ACTORS[0]:
+            return await super()._wait(args)
+        self.ends_at_ms[place_of(args)] = self.now_ms() + int(str(args["wait_seconds"])) * 1_000
+        return {}
+
+    async def _waited(self, args: Mapping[str, object]) -> Answer:
+        ends_at_ms = self.ends_at_ms.get(place_of(args))
+        if ends_at_ms is None:
+            return await super()._waited(args)
+        return {"pending": True} if self.now_ms() < ends_at_ms else {"error": "lock_held"}
+
+    async def _hang_up(self, args: Mapping[str, object]) -> Answer:
+        return {} if place_of(args) in self.ends_at_ms else await super()._hang_up(args)
+
+
 class Clients:
     """Clients who do this and that by chance, and write down what they are told."""
 
@@ -363,7 +388,7 @@ def found(
         clients = Clients(face, seed, outages=outages)
         clients.act()
         face.close()
-        kinds |= {violation.kind for violation in check(clients.events, Slack(arrival_seconds=0, notice_seconds=1))}
+        kinds |= {violation.kind for violation in check(clients.events, SLACK)}
     return kinds
 
 
@@ -385,6 +410,8 @@ def test_a_broken_store_is_found_out(store: type[Bystander], kind: Kind, tmp_pat
     assert kind in found(store, tmp_path)
 
 
-@pytest.mark.parametrize(("service", "kind"), [(LetsPass, "passed_over"), (HearsNoHangUp, "granted_to_gone")])
+@pytest.mark.parametrize(
+    ("service", "kind"), [(LetsPass, "passed_over"), (PassesOver, "starved"), (HearsNoHangUp, "granted_to_gone")]
+)
 def test_a_service_whose_lines_are_broken_is_found_out(service: type[ServiceFace], kind: Kind, tmp_path: Path) -> None:
     assert kind in found(Bystander, tmp_path, service, outages=False)
