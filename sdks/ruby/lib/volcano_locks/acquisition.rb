@@ -23,7 +23,6 @@ module VolcanoLocks
       @request_id = request_id
       @pid = Process.pid
       @uncertain = false
-      @taken = false
       @granted_after = clock.now
     end
 
@@ -36,14 +35,13 @@ module VolcanoLocks
 
     # The caller has the lease: there is nothing to give back any more.
     def taken
-      @taken = true
       @courier.under_way.delete(self)
     end
 
     # Release what may have been acquired without the caller knowing of it (SDK-2). `error` is what the caller will be
-    # told; a failure is attached to it. Does nothing where nothing can be held.
+    # told; a failure is attached to it. Does nothing where nothing can be held. Not for a lease that the caller has.
     def give_up(error)
-      release(error) if to_give_back? && !@taken && Process.pid == @pid
+      release(error) if to_give_back? && Process.pid == @pid
     ensure
       taken
     end

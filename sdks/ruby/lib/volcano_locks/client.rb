@@ -53,6 +53,10 @@ module VolcanoLocks
     include Discreet
     include ExclusiveFunctions
 
+    # Made beforehand: making it would be a moment in which an interrupt comes through.
+    NEVER = { Object => :never }.freeze
+    private_constant :NEVER
+
     # @api private
     def initialize(config, clock, transport)
       @clock = clock
@@ -85,12 +89,13 @@ module VolcanoLocks
       begin
         lease = acquisition.run
         acquisition.taken
+        got = true # after which nothing is called any more
         lease
       rescue Exception => e # rubocop:disable Lint/RescueException
         error = e
         raise
       ensure
-        Thread.handle_interrupt(Object => :never) { acquisition.give_up(error) }
+        Thread.handle_interrupt(NEVER) { acquisition.give_up(error) } unless got
       end
     end
 
@@ -232,7 +237,7 @@ module VolcanoLocks
         error = e
         raise
       ensure
-        Thread.handle_interrupt(Object => :never) do
+        Thread.handle_interrupt(NEVER) do
           block.leave(error, aborting: Thread.current.status == "aborting")
         end
       end

@@ -31,14 +31,15 @@ module VolcanoLocks
     # @return [Answer]
     # @raise [TransportError] when none came in time
     def ask(verb, path, to_the_end: false, stop: nil, **options)
-      call = send_off(verb, path, to_the_end: to_the_end, **options)
+      call = nil
       over = false
       begin
+        call = send_off(verb, path, to_the_end: to_the_end, **options)
         wait_until(call.until, call.signal, stop) until call.done? || call.late?
         over = true
       ensure
         # A call that is late is dropped in any case, and one that is done has nothing left to drop.
-        call.drop if over || !to_the_end
+        call&.drop if over || !to_the_end
       end
       answer_of(call)
     end
@@ -55,10 +56,8 @@ module VolcanoLocks
       until_ = @clock.now + timeout_seconds
       body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
       request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
-      call = Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over)
-      @clock.watch(call)
-      (wait_seconds ? @long_workers : @workers).submit(call)
-      call
+      submitted(Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over),
+                wait_seconds ? @long_workers : @workers)
     end
 
     # Begin to hear an event stream, from behind `last_id` where that is known. `drop` it in the end.
@@ -66,10 +65,8 @@ module VolcanoLocks
     # @return [Stream]
     def listen(path, last_id:, silence_seconds_max:)
       headers = { "Accept" => "text/event-stream", "Last-Event-ID" => last_id }
-      stream = Stream.new(request_for("GET", path, Arguments.new_uuid, silence_seconds_max, headers, {}), @clock)
-      @clock.watch(stream)
-      @long_workers.submit(stream)
-      stream
+      request = request_for("GET", path, Arguments.new_uuid, silence_seconds_max, headers, {})
+      submitted(Stream.new(request, @clock), @long_workers)
     end
 
     # Rest between two requests of something that goes on. The client's closing ends it, and so does `stop`.
@@ -110,6 +107,17 @@ module VolcanoLocks
     end
 
     private
+
+    # The call, on its way. One that was refused or interrupted before its caller got it is over.
+    def submitted(call, workers)
+      begun = false
+      @clock.watch(call)
+      workers.submit(call)
+      begun = true
+      call
+    ensure
+      call.drop unless begun
+    end
 
     def wait_until(until_, signal, stop)
       return @clock.wait(until_, signal) if stop.nil?
