@@ -31,8 +31,10 @@ class Clock(Protocol):
         """Milliseconds since 1970, UTC; never less than the answer before."""
         ...
 
-    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
-        """Call once in the running event loop, when `ms` milliseconds of this clock have passed, never sooner."""
+    def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
+        """Call once in the running event loop, when `ms` milliseconds of this clock have passed, never sooner, and up
+        to `slack_ms` later, so that many that may be late are done together.
+        """
         ...
 
 
@@ -56,30 +58,35 @@ class SystemClock:
     def now_ms(self) -> int:
         return (self._wall_minus_steady_ns + self._steady_ns()) // 1_000_000
 
-    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
-        return _InBites(self, self.now_ms() + ms, call)
+    def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
+        return _InBites(self, self.now_ms() + ms, call, max(1, slack_ms))
 
 
 class _InBites:
-    """A timer in steps of TIMER_BITE_MS at the most: the loop's own clock stands still while the machine sleeps."""
+    """A timer in bites of TIMER_BITE_MS at the most: the loop's own clock stands still while the machine sleeps.
 
-    __slots__ = ("_call", "_clock", "_due_ms", "_next")
+    Bites end at whole multiples of `step_ms`, where those of all other timers of that step do.
+    """
 
-    def __init__(self, clock: SystemClock, due_ms: int, call: Callable[[], None]) -> None:
+    __slots__ = ("_call", "_clock", "_due_ms", "_next", "_step_ms")
+
+    def __init__(self, clock: SystemClock, due_ms: int, call: Callable[[], None], step_ms: int) -> None:
         self._clock: Final = clock
-        self._due_ms: Final = due_ms
+        self._due_ms: Final = -(-due_ms // step_ms) * step_ms
+        self._step_ms: Final = step_ms
         self._call: Final = call
-        self._next = self._bite(due_ms - clock.now_ms())
+        self._next = self._bite(clock.now_ms())
 
     def cancel(self) -> None:
         self._next.cancel()
 
-    def _bite(self, left_ms: int) -> asyncio.TimerHandle:
-        return asyncio.get_running_loop().call_later(max(1, min(left_ms, TIMER_BITE_MS)) / 1_000, self._look)
+    def _bite(self, now_ms: int) -> asyncio.TimerHandle:
+        end_ms = min(self._due_ms, (now_ms + TIMER_BITE_MS) // self._step_ms * self._step_ms)
+        return asyncio.get_running_loop().call_later(max(1, end_ms - now_ms) / 1_000, self._look)
 
     def _look(self) -> None:
-        left_ms = self._due_ms - self._clock.now_ms()
-        if left_ms <= 0:
+        now_ms = self._clock.now_ms()
+        if now_ms >= self._due_ms:
             self._call()
         else:
-            self._next = self._bite(left_ms)
+            self._next = self._bite(now_ms)

@@ -33,6 +33,10 @@ from .store import RecordKey
 WAITERS_PER_LOCK_MAX: Final = 1_000
 WAITERS_MAX: Final = 10_000
 PLACE_KEPT_SECONDS: Final = 5
+WAIT_SLACK_SHARE: Final = (
+    100  # a wait may end late by its hundredth, so that many who wait long end and come back together
+)
+WAIT_SLACK_MS_MAX: Final = 250
 STOPPING: Final = "the service is stopping: ask again, elsewhere or in a moment"
 
 Why = Literal["granted", "refused", "gave_up"]
@@ -98,7 +102,8 @@ class Lines:
         line.present += 1
         self.present += 1
         _cancel(place.timer)
-        place.timer = self.clock.call_in(wait_ms, lambda: self._over(place))
+        slack_ms = min(wait_ms // WAIT_SLACK_SHARE, WAIT_SLACK_MS_MAX)
+        place.timer = self.clock.call_in(wait_ms, lambda: self._over(place), slack_ms=slack_ms)
         try:
             place.asked = self._ask(key, Asked(acquire, place=place))
         except StoreUnavailableError:
@@ -345,7 +350,8 @@ class Lines:
             self._remove(place, "gave_up")
         else:
             _cancel(place.timer)
-            place.timer = self.clock.call_in(PLACE_KEPT_SECONDS * 1_000, lambda: self._drop(place))
+            kept_ms = PLACE_KEPT_SECONDS * 1_000
+            place.timer = self.clock.call_in(kept_ms, lambda: self._drop(place), slack_ms=WAIT_SLACK_MS_MAX)
 
     def _drop(self, place: Place) -> None:
         if place.answer is None:

@@ -35,7 +35,7 @@ class ManualClock:
         self._timers: Final[list[_ManualTimer]] = []
         self._timers_made = 0
 
-    def call_in(self, ms: int, call: Callable[[], None]) -> Timer:
+    def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:  # noqa: ARG002 - never late
         with self._guard:
             self._timers_made += 1
             due = (self._now_ms + max(0, ms), self._timers_made)

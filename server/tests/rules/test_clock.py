@@ -47,6 +47,23 @@ async def test_what_is_to_be_done_later_is_never_done_sooner(monkeypatch: pytest
     assert done[0] >= due_ms
 
 
+@pytest.mark.real_time
+async def test_what_may_be_late_is_done_together() -> None:
+    """WAIT-1: at the next whole multiple of its slack, and not before."""
+    now_ms = [1_800_000_000_000]
+    clock = SystemClock(wall_ns=lambda: now_ms[0] * 1_000_000, steady_ns=lambda: now_ms[0] * 1_000_000)
+    done: list[int] = []
+    for ms in (30, 60):
+        clock.call_in(ms, lambda: done.append(now_ms[0]), slack_ms=100)
+    now_ms[0] += 99
+    await asyncio.sleep(0.15)  # in which a timer that goes by the loop's clock alone would have been done
+    assert done == []
+    now_ms[0] += 1
+    async with asyncio.timeout(5):
+        while len(done) < 2:
+            await asyncio.sleep(0.001)
+
+
 async def test_a_manual_clock_does_what_is_due_when_it_is_moved() -> None:
     """In the order of the times, also where several are due at once; not what was called off."""
     clock = ManualClock()
