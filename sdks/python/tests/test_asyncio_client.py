@@ -205,6 +205,7 @@ async def test_a_task_cancelled_inside_its_release_still_releases(
     assert not (await async_client.locks.get("k")).held
 
 
+@pytest.mark.real_time
 async def test_a_shielded_release_is_bounded(
     async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
 ) -> None:
@@ -229,6 +230,7 @@ async def test_a_shielded_release_is_bounded(
     assert task.cancelled()
 
 
+@pytest.mark.real_time
 async def test_a_cancelled_acquire_is_given_back(
     async_client: AsyncClient, net: FlakyTransport, server: FakeLocks
 ) -> None:
@@ -246,6 +248,7 @@ async def test_a_cancelled_acquire_is_given_back(
         assert not (await rival.locks.get("k")).held
 
 
+@pytest.mark.real_time
 async def test_a_give_back_is_not_cut_short_by_a_second_cancellation(
     async_client: AsyncClient, net: FlakyTransport, clock: ManualClock
 ) -> None:

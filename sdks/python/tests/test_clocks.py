@@ -43,6 +43,7 @@ async def test_a_wait_of_90_days_is_made_of_naps(monkeypatch: pytest.MonkeyPatch
     assert naps == [NAP_SECONDS_MAX] * 4
 
 
+@pytest.mark.real_time
 async def test_a_moved_clock_wakes_exactly_who_is_due() -> None:
     clock = ManualClock()
     woken: list[str] = []

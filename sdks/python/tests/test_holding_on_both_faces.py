@@ -100,6 +100,7 @@ async def test_a_renewal_that_raises_whatever_it_likes_does_not_end_the_loop(
         assert not guard.lost
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("fault", [DropBeforeSend(), Reset(), DropAfterSend(), Hang(), BUSY, SPENT, Answers(500)])
 async def test_an_outage_as_long_as_the_lease_is_a_loss_at_its_deadline(
     face: Face, clock: ManualClock, net: FlakyTransport, fault: Fault
@@ -132,6 +133,7 @@ async def test_a_suspended_machine_wakes_without_its_lock(face: Face, clock: Man
     assert (await rival.locks.get("k")).fencing_token == taken_over.fencing_token, "the loser must not release it"
 
 
+@pytest.mark.real_time
 async def test_a_loss_is_final_even_if_the_server_comes_back(
     face: Face, clock: ManualClock, net: FlakyTransport
 ) -> None:
@@ -181,6 +183,7 @@ async def test_exactly_one_loss_whatever_comes_together(
     assert not caplog.records
 
 
+@pytest.mark.real_time
 async def test_waiting_for_the_loss_ends_with_it(face: Face, clock: ManualClock, net: FlakyTransport) -> None:
     """SDK-4: `wait_lost` returns at the deadline although a renewal hangs for longer."""
     with pytest.raises(LockOwnershipLostError):
@@ -195,6 +198,7 @@ async def test_waiting_for_the_loss_ends_with_it(face: Face, clock: ManualClock,
             assert await shielded(waiting)
 
 
+@pytest.mark.real_time
 async def test_waiting_for_the_loss_ends_with_its_timeout_or_the_block(face: Face, clock: ManualClock) -> None:
     async with face.hold("k", ttl=30) as guard:
         assert await face.wait_lost(guard, 0) is False
@@ -282,6 +286,7 @@ async def test_every_way_out_of_the_block_releases(face: Face) -> None:
         assert not (await face.get("k")).held
 
 
+@pytest.mark.real_time
 async def test_the_release_is_sent_after_the_last_renewal_has_ended(
     face: Face, clock: ManualClock, net: FlakyTransport, server: FakeLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +359,7 @@ async def test_being_told_of_the_loss_by_the_release_is_a_loss(face: Face, rival
             await rival.locks.acquire("k", ttl=30)
 
 
+@pytest.mark.real_time
 async def test_a_stuck_renewal_delays_no_other(face: Face, clock: ManualClock, net: FlakyTransport) -> None:
     """SDK-6: renewals wait side by side, so one that hangs costs the others nothing."""
     with pytest.raises(LockOwnershipLostError):

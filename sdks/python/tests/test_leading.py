@@ -66,6 +66,7 @@ async def test_each_loss_ends_the_function_once_and_it_begins_again(
     assert not (await rival.locks.get("k")).held
 
 
+@pytest.mark.real_time
 async def test_who_cannot_reach_the_server_stops_leading_in_time_and_comes_back(
     async_client: AsyncClient, server: FakeLocks, net: FlakyTransport, terms: Terms, clock: ManualClock
 ) -> None:

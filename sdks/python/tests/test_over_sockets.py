@@ -147,6 +147,7 @@ async def test_requests_follow_each_other_on_one_connection_and_not_side_by_side
     assert {number for number, _ in came[2:]} == {0, 1}
 
 
+@pytest.mark.real_time
 def test_a_connection_that_was_closed_meanwhile_is_not_used_again() -> None:
     """case 32: a force release is never sent twice, so the closed connection has to be seen before it is used. An
     event loop that stood still sees it only when it is asked to."""
@@ -220,6 +221,7 @@ async def test_an_answer_to_another_request_ends_its_connection(
     assert lease.fencing_token == 7
 
 
+@pytest.mark.real_time
 @both
 async def test_a_server_that_trickles_is_cut_off_at_the_requests_time(kind: str, clock: ManualClock) -> None:
     """SDK-4, case 6: the limit is on the whole request; a byte now and then does not stretch it."""
@@ -301,6 +303,7 @@ def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
         loop.run_until_complete(client.close())
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("kind", ["asyncio", "threads"])
 async def test_a_crowd_that_has_gone_leaves_no_connections_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that goes on with one request at a time keeps one connection."""

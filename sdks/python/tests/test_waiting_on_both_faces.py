@@ -96,6 +96,7 @@ async def test_a_block_waits_and_is_renewed_like_any_other(
     await block.__aexit__(None, None, None)
 
 
+@pytest.mark.real_time
 async def test_a_wait_outlives_restarts_and_keeps_its_token(
     face: Face, rival: AsyncClient, server: FakeLocks, clock: ManualClock, net: FlakyTransport
 ) -> None:
@@ -114,6 +115,7 @@ async def test_a_wait_outlives_restarts_and_keeps_its_token(
     assert {seen.token for seen in net.seen if seen.method == "POST"} == {lease.token}
 
 
+@pytest.mark.real_time
 async def test_the_end_of_an_acquisition_is_counted_from_before_the_grant(
     face: Face, net: FlakyTransport, clock: ManualClock
 ) -> None:
@@ -232,6 +234,7 @@ async def test_closing_a_client_while_a_wait_rests_ends_it(face: Face, net: Flak
         await waiting
 
 
+@pytest.mark.real_time
 async def test_an_outage_as_long_as_the_wait_is_told(face: Face, net: FlakyTransport, clock: ManualClock) -> None:
     net.otherwise = UNAVAILABLE
     waiting = asyncio.create_task(face.acquire("k", ttl=30, wait=3))

@@ -54,6 +54,7 @@ async def test_it_begins_with_how_it_is_and_tells_each_change(
         assert (third, third.since) == (FREE, START + timedelta(seconds=5))
 
 
+@pytest.mark.real_time
 async def test_a_lapse_is_told_when_anybody_may_take_over(face: Face, rival: AsyncClient, clock: ManualClock) -> None:
     async with watching(face) as changes:
         lease = await rival.locks.acquire("k", ttl=30)
@@ -66,6 +67,7 @@ async def test_a_lapse_is_told_when_anybody_may_take_over(face: Face, rival: Asy
         assert await lapsed == FREE
 
 
+@pytest.mark.real_time
 async def test_a_restart_is_passed_over_and_nothing_is_told_twice(
     face: Face, rival: AsyncClient, server: FakeLocks
 ) -> None:
@@ -81,6 +83,7 @@ async def test_a_restart_is_passed_over_and_nothing_is_told_twice(
         assert await change == FREE
 
 
+@pytest.mark.real_time
 async def test_what_was_missed_in_an_outage_is_told_after_it(
     face: Face, rival: AsyncClient, server: FakeLocks, net: FlakyTransport, clock: ManualClock
 ) -> None:
@@ -106,6 +109,7 @@ async def test_what_was_missed_in_an_outage_is_told_after_it(
         assert all(resumed[1:])
 
 
+@pytest.mark.real_time
 async def test_a_silent_stream_is_left(
     face: Face, rival: AsyncClient, server: FakeLocks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +128,7 @@ async def test_a_silent_stream_is_left(
         assert await change == held(lease.fencing_token)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("trouble", [Answers(503), Answers(429), Answers(502, b"<html>"), DropBeforeSend()])
 async def test_trouble_that_passes_is_passed_over(
     face: Face, net: FlakyTransport, clock: ManualClock, trouble: Any
@@ -144,6 +149,7 @@ async def test_a_refusal_is_raised(face: Face, net: FlakyTransport) -> None:
             await anext(changes)
 
 
+@pytest.mark.real_time
 async def test_closing_the_client_ends_it(face: Face, server: FakeLocks) -> None:
     async with watching(face) as changes:
         assert await anext(changes) == FREE

@@ -216,6 +216,7 @@ async def test_what_stands_behind_a_body_is_no_header(running: RunningServer) ->
     assert [(await wire.answer())[0] for _ in range(2)] == [401, 200]
 
 
+@pytest.mark.real_time
 async def test_a_body_that_breaks_off_is_400(running: RunningServer) -> None:
     """HTTP-22: broken chunks end the request that waits for them."""
     head = "POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
@@ -294,6 +295,7 @@ async def settled(running: RunningServer, count: int) -> None:
             await asyncio.sleep(0.001)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("sent", "limit"),
     [
@@ -342,6 +344,7 @@ async def test_those_that_wait_make_room_for_those_that_come(
     assert listener.connections <= 8
 
 
+@pytest.mark.real_time
 async def test_a_connection_there_is_no_room_for_is_told_so(
     running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

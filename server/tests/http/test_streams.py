@@ -420,6 +420,7 @@ async def test_a_connection_is_of_use_after_a_refused_stream() -> None:
             assert (await client.get("/locks/a")).json() == {"held": False}
 
 
+@pytest.mark.real_time
 async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     """EVENT-7, HTTP-24: an ordinary end or a torn connection."""
     async with running_server_async(clock=ManualClock()) as running:

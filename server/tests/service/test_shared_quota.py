@@ -78,6 +78,7 @@ async def test_a_store_write_serves_many_requests(nodes: Sequence[LockService], 
     assert len(count.wanted) <= 600 // 15 + 3
 
 
+@pytest.mark.real_time
 async def test_those_who_wait_share_one_draw_and_get_what_they_need(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
     asking = [asyncio.create_task(nodes[0].perform("p", 40, KEY, Read())) for _ in range(30)]
@@ -135,6 +136,7 @@ async def test_a_draw_that_hangs_is_given_up(clock: ManualClock, count: Count) -
     await one.close()
 
 
+@pytest.mark.real_time
 async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
     first, second = (asyncio.create_task(nodes[0].perform("p", 600, KEY, Read())) for _ in range(2))
@@ -145,6 +147,7 @@ async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequenc
     assert served([await second]) == 1
 
 
+@pytest.mark.real_time
 async def test_a_service_that_stops_leaves_nobody_waiting_for_a_draw(clock: ManualClock, count: Count) -> None:
     service = LockService(MemoryStore(clock), clock, quotas=count)
     count.gate.clear()

@@ -282,6 +282,7 @@ async def test_locks_are_freed_also_by_checks_that_fail(monkeypatch: pytest.Monk
                     assert (await wire.read(f"{KEY_PREFIX}:{number}:0")).json == {"held": False}, check.name
 
 
+@pytest.mark.real_time
 async def test_locks_are_freed_also_by_checks_that_are_interrupted(caplog: pytest.LogCaptureFixture) -> None:
     """CLI-19: none goes on when the run has ended, with nothing left to reach the server by."""
     holding: list[str] = []
