@@ -370,7 +370,7 @@ def token_of(owner: str) -> str:
 
 
 def outcome_of(verb: str, error: object, held: object) -> Outcome:
-    if error == "lock_unavailable":
+    if error == "lock_service_unavailable":
         return "unknown"
     if verb == "get":
         return "held" if held else "free"

@@ -31,7 +31,7 @@ OUTAGES: Final = {
     "delay_after": "served, and the answer is delay_ms on the way",
     "duplicate": "served twice; the second answer is the one that comes back",
     "altered": "served, and the fields named in answer come back with those values",
-    "answer_503": "not served: an answer 503 lock_unavailable with Retry-After: retry_after_seconds, else 1",
+    "answer_503": "not served: an answer 503 lock_service_unavailable with Retry-After: retry_after_seconds, else 1",
     "answer_500": "not served: an answer 500 internal",
     "answer_429": "not served: an answer 429 lock_rate_limited with Retry-After: retry_after_seconds, else 1",
     "answer_page": "not served: an answer 502 with a proxy's page that is no JSON",

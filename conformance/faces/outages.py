@@ -34,7 +34,7 @@ def _problem(code: str) -> bytes:
 
 
 ANSWERS: Final[Mapping[str, tuple[int, bytes]]] = {
-    "answer_503": (503, _problem("lock_unavailable")),
+    "answer_503": (503, _problem("lock_service_unavailable")),
     "answer_500": (500, _problem("internal")),
     "answer_429": (429, _problem("lock_rate_limited")),
     "answer_page": (502, b"<html>Bad Gateway</html>"),

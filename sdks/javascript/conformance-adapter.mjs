@@ -30,7 +30,7 @@ const STREAM = "stream";
 const STREAM_TYPE = "text/event-stream";
 const KINDS = [...Object.values(OPERATIONS), STREAM];
 const ANSWERS = {
-  answer_503: [503, "lock_unavailable"],
+  answer_503: [503, "lock_service_unavailable"],
   answer_500: [500, "internal"],
   answer_429: [429, "lock_rate_limited"],
 };

@@ -31,7 +31,7 @@ module Conformance
   STREAM_TYPE = "text/event-stream"
   KINDS = [*OPERATIONS.values, STREAM].freeze
   ANSWERS = {
-    "answer_503" => [503, "lock_unavailable"], "answer_500" => [500, "internal"],
+    "answer_503" => [503, "lock_service_unavailable"], "answer_500" => [500, "internal"],
     "answer_429" => [429, "lock_rate_limited"]
   }.freeze
 

@@ -128,7 +128,7 @@ class Crowd:
         try:
             answer = await self._sent(node, event)
             if answer.status_code == 503:
-                assert (answer.json()["code"], answer.headers["retry-after"]) == ("lock_unavailable", "1")
+                assert (answer.json()["code"], answer.headers["retry-after"]) == ("lock_service_unavailable", "1")
                 self.unavailable += 1
             else:
                 outcome, fencing_token = _told(operation, answer)

@@ -55,7 +55,7 @@ def test_a_full_disk_is_told_and_forgiven(disk: Disk) -> None:
     tokens: dict[str, int] = {}
     with httpx2.Client(base_url=server.url, headers=headers, timeout=30) as client:
         refused = fill(client, tokens)
-        assert (refused.json()["code"], refused.headers["retry-after"]) == ("lock_unavailable", "1")
+        assert (refused.json()["code"], refused.headers["retry-after"]) == ("lock_service_unavailable", "1")
         assert len(tokens) > 50
         unready = unready_answer(client, tokens)
         assert (unready.status_code, unready.headers["retry-after"]) == (503, "1")

@@ -207,7 +207,7 @@ describe("SDK-10: the fake lets callers wait, and can be listed, viewed and watc
     await held(server);
     const waiting = asked(server, "POST", `/locks/${KEY}/lease`, OTHER, wait(20));
     server.restart();
-    expect(await ended(waiting)).toBe("503 lock_unavailable");
+    expect(await ended(waiting)).toBe("503 lock_service_unavailable");
     expect(server.clock.waiting).toBe(0);
   });
 });

@@ -226,7 +226,7 @@ describe("the packed package", () => {
     const program = `
       import { Client } from "volcano-locks";
       let requests = 0;
-      const busy = () => Response.json({ error: "stopping", code: "lock_unavailable" }, { status: 503 });
+      const busy = () => Response.json({ error: "stopping", code: "lock_service_unavailable" }, { status: 503 });
       const lease = { expires_at: "2026-07-20T14:00:10Z", fencing_token: 1 };
       const fetch = async () => ((requests += 1) < 3 ? busy() : Response.json(lease, { status: 201 }));
       const client = new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch });

@@ -338,7 +338,7 @@ describe("SDK-9: errors", () => {
     const { error } = await client.locks.get(KEY);
     expect(error).toBeInstanceOf(UnavailableError);
     expect(error).toBeInstanceOf(ServerError);
-    expect(error).toMatchObject({ status: 503, code: "lock_unavailable", retryAfter: 1 });
+    expect(error).toMatchObject({ status: 503, code: "lock_service_unavailable", retryAfter: 1 });
   });
 
   it("a reason is shown short and without what a terminal would obey", async () => {

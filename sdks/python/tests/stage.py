@@ -29,7 +29,7 @@ def refused(status: int, code: str, **headers: str) -> Answer:
 
 HELD = refused(409, "lock_held")
 LOST = refused(409, "lock_ownership_lost")
-BUSY = Answer(503, {"retry-after": "1"}, b'{"error": "no store", "code": "lock_unavailable"}')
+BUSY = Answer(503, {"retry-after": "1"}, b'{"error": "no store", "code": "lock_service_unavailable"}')
 
 
 @dataclass

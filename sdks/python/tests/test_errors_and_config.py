@@ -35,7 +35,7 @@ def refusal(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
         (429, "lock_rate_limited", errors.RateLimitedError),
         (500, "internal", errors.ServerError),
         (502, None, errors.ServerError),
-        (503, "lock_unavailable", errors.UnavailableError),
+        (503, "lock_service_unavailable", errors.UnavailableError),
         (302, None, errors.ServerError),
     ],
 )

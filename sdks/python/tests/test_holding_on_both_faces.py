@@ -27,7 +27,7 @@ from volcano_locks.testing import (
 
 from .conftest import Face
 
-BUSY = Answers(503, b'{"error": "e", "code": "lock_unavailable"}', {"retry-after": "1"})
+BUSY = Answers(503, b'{"error": "e", "code": "lock_service_unavailable"}', {"retry-after": "1"})
 SPENT = Answers(429, b'{"error": "e", "code": "lock_rate_limited"}', {"retry-after": "60"})
 LOST = Answers(409, b'{"error": "e", "code": "lock_ownership_lost"}')
 

@@ -133,13 +133,13 @@ async def test_a_server_that_answers_nothing_is_given_up_on_the_clients_clock(
 
 async def test_a_503_is_retried_after_its_pause(face: Face, net: FlakyTransport, clock: ManualClock) -> None:
     """SDK-2."""
-    net.script.append(Answers(503, b'{"error": "e", "code": "lock_unavailable"}', {"retry-after": "1"}))
+    net.script.append(Answers(503, b'{"error": "e", "code": "lock_service_unavailable"}', {"retry-after": "1"}))
     await face.acquire("k", ttl=30)
     assert clock.now() == 1001
-    net.otherwise = Answers(503, b'{"error": "e", "code": "lock_unavailable"}', {"retry-after": "1"})
+    net.otherwise = Answers(503, b'{"error": "e", "code": "lock_service_unavailable"}', {"retry-after": "1"})
     with pytest.raises(UnavailableError) as failed:
         await face.acquire("other", ttl=30)
-    assert (failed.value.retry_after, failed.value.code) == (1.0, "lock_unavailable")
+    assert (failed.value.retry_after, failed.value.code) == (1.0, "lock_service_unavailable")
 
 
 async def test_a_spent_quota_is_told_and_not_retried(face: Face, net: FlakyTransport) -> None:

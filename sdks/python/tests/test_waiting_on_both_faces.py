@@ -21,7 +21,7 @@ from volcano_locks.testing import (
 
 from .conftest import Face, until
 
-UNAVAILABLE = Answers(503, b'{"error": "no store", "code": "lock_unavailable"}', {"retry-after": "1"})
+UNAVAILABLE = Answers(503, b'{"error": "no store", "code": "lock_service_unavailable"}', {"retry-after": "1"})
 
 
 @pytest.fixture

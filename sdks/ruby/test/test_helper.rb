@@ -75,7 +75,7 @@ module Kit
   end
 
   def unavailable(retry_after: "1")
-    answers(503, "lock_unavailable", headers: { "retry-after" => retry_after })
+    answers(503, "lock_service_unavailable", headers: { "retry-after" => retry_after })
   end
 
   # Wait, in real time but no longer than need be, for what another thread is about to do.

@@ -30,7 +30,7 @@ Code = Literal[
     "lock_ownership_lost",
     "lock_rate_limited",
     "too_many_waiters",
-    "lock_unavailable",
+    "lock_service_unavailable",
     "internal",
 ]
 
@@ -55,9 +55,9 @@ class StoreUnavailableError(LockError):
     """The store cannot answer now (LEASE-16). Nothing half done is left behind.
 
     `cause_code` names the trouble for logs, metrics and `/readyz` (`disk_full`, `store_busy` …); the caller of
-    a lock route only hears `lock_unavailable`.
+    a lock route only hears `lock_service_unavailable`.
     """
 
     def __init__(self, cause_code: str, message: str) -> None:
-        super().__init__("lock_unavailable", message, retry_after_seconds=1)
+        super().__init__("lock_service_unavailable", message, retry_after_seconds=1)
         self.cause_code: Final = cause_code

@@ -187,7 +187,7 @@ class LockService:
 
 
 def _unavailable(error: StoreUnavailableError) -> Denied:
-    return Denied("lock_unavailable", error.message, 1, error.cause_code, error.__cause__)
+    return Denied("lock_service_unavailable", error.message, 1, error.cause_code, error.__cause__)
 
 
 def _spent(admission: Admission) -> Denied:

@@ -202,7 +202,7 @@ async def test_a_deletion_that_fails_half_way_is_felt_at_once(house: House, monk
     assert (await house.ask("GET", "/locks/a")).status_code == 200
     monkeypatch.setattr(house.server.store.locks, "forget_project", no_room)
     answer = await house.admin("DELETE", f"/projects/{house.project_id}")
-    assert problem(answer) == (503, "lock_unavailable")
+    assert problem(answer) == (503, "lock_service_unavailable")
     assert problem(await house.ask("GET", "/locks/a")) == (401, "invalid_credentials")
 
 

@@ -348,7 +348,7 @@ async def test_those_that_wait_make_room_for_those_that_come(
 async def test_a_connection_there_is_no_room_for_is_told_so(
     running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTP-24: requests in flight are never thrown out for new ones; those hear lock_unavailable."""
+    """HTTP-24: requests in flight are never thrown out for new ones; those hear lock_service_unavailable."""
     listener = running.server._listener
     assert isinstance(listener, Listener)
     monkeypatch.setattr(listener._connections, "limit", 2)
@@ -359,7 +359,7 @@ async def test_a_connection_there_is_no_room_for_is_told_so(
     async with asyncio.timeout(30):
         while any(one.makes_room() for one in listener._connections.open) or listener.connections < 2:
             await asyncio.sleep(0.001)
-    assert await said(running, b"") == (503, "lock_unavailable", True)
+    assert await said(running, b"") == (503, "lock_service_unavailable", True)
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ async def test_a_crowd_that_looks_waits_in_a_bounded_line(onlooker: httpx2.Async
         await asyncio.sleep(0)
     for path in ("/locks", "/locks/a?view=full"):
         refused = await onlooker.get(path)
-        assert problem(refused) == (503, "lock_unavailable")
+        assert problem(refused) == (503, "lock_service_unavailable")
         assert refused.headers["retry-after"] == "1"
     assert (await onlooker.get("/locks/a")).json() == {"held": False}
     crowd.pop().cancel()
@@ -344,7 +344,7 @@ async def test_a_store_that_cannot_list_is_503(
     else:
         monkeypatch.setattr(listing_module, "LIST_SECONDS_MAX", 0.01)
     answer = await onlooker.get("/locks")
-    assert problem(answer) == (503, "lock_unavailable")
+    assert problem(answer) == (503, "lock_service_unavailable")
     assert answer.headers["retry-after"] == "1"
     assert "/var/lib" not in answer.text
     cause = "list_late" if failure is None else "disk_full"

@@ -89,7 +89,7 @@ async def test_a_store_that_cannot_answer_is_503(house: House, failing: FailingS
         await house.ask("GET", "/locks/a"),
         await house.ask("GET", "/readyz"),
     ):
-        assert problem(answer) == (503, "lock_unavailable")
+        assert problem(answer) == (503, "lock_service_unavailable")
         assert answer.headers["retry-after"] == "1"
         assert "secret.db" not in answer.text
     assert (await house.ask("GET", "/healthz")).status_code == 200
@@ -121,13 +121,13 @@ async def test_many_scrapes_are_one_count(house: House, failing: FailingStore) -
 
 
 async def test_a_bug_is_500_and_its_trace_stays_inside(house: House, failing: FailingStore) -> None:
-    """HTTP-19: logged with its request id, answered without a trace; a bug in a store answers lock_unavailable."""
+    """HTTP-19: logged with its request id, answered without a trace; a bug in a store is lock_service_unavailable."""
     failing.failure = ZeroDivisionError("a secret of the store")
     answer = await house.ask("GET", "/readyz")
     assert problem(answer) == (500, "internal")
     assert "secret of the store" not in answer.text
     lock = await house.acquire("a", new_token())
-    assert problem(lock) == (503, "lock_unavailable")
+    assert problem(lock) == (503, "lock_service_unavailable")
     house.server.log.writer.close()
     lines = [json.loads(line) for line in house.log.getvalue().splitlines()]
     (bug,) = [line for line in lines if line["event"] == "internal"]

@@ -172,7 +172,7 @@ async def test_what_cannot_be_counted_is_not_served(house: House, shared: Shared
     shared.away = True
     for _ in range(3):
         answer = await house.acquire("a", token)
-        assert problem(answer) == (503, "lock_unavailable")
+        assert problem(answer) == (503, "lock_service_unavailable")
         assert "what the store says" not in answer.text
         assert answer.headers["retry-after"] == "1"
         assert "x-ratelimit-limit" not in answer.headers

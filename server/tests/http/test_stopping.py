@@ -67,7 +67,7 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.M
 
 
 async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
-    """HTTP-23, OPS-2: while it stops, `/readyz` and new requests hear lock_unavailable; the one in flight its lease."""
+    """HTTP-23, OPS-2: a stopping server answers new requests 503, `/readyz` too; the one in flight gets its lease."""
     clock = ManualClock()
     async with running_server_async(clock=clock) as running:
         store = await gated(running, clock)
@@ -80,7 +80,7 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
             await asyncio.sleep(0)
             for path in ("/locks/b", "/readyz", "/projects"):
                 turned_away = await client.get(path)
-                assert (turned_away.status_code, turned_away.json()["code"]) == (503, "lock_unavailable")
+                assert (turned_away.status_code, turned_away.json()["code"]) == (503, "lock_service_unavailable")
                 assert turned_away.headers["retry-after"] == "1"
             assert (await client.get("/healthz")).status_code == 200
             too_long = await client.post("/locks/b/lease", content=b"x" * (BODY_BYTES_MAX + 1))

@@ -315,7 +315,7 @@ async def test_streams_are_bounded_and_leave_their_place(house: House, monkeypat
     async with listening(house, "/locks/a/events") as ear:
         assert "\nvolcano_locks_watchers 1.0\n" in (await house.ask("GET", "/metrics")).text
         full = await house.ask("GET", "/locks/b/events")
-        assert (problem(full), full.headers["retry-after"]) == ((503, "lock_unavailable"), "1")
+        assert (problem(full), full.headers["retry-after"]) == ((503, "lock_service_unavailable"), "1")
         await ear.hang_up()
         async with listening(house, "/locks/b/events") as second:
             assert second.status == 200
@@ -355,7 +355,7 @@ async def test_a_stop_ends_every_stream_at_once(house: House) -> None:
         assert await asyncio.wait_for(house.server.app.drain(15), 12)
         await turns()
         assert ear.whole
-        assert problem(await house.ask("GET", "/locks/a/events")) == (503, "lock_unavailable")
+        assert problem(await house.ask("GET", "/locks/a/events")) == (503, "lock_service_unavailable")
 
 
 # --- over a socket ------------------------------------------------------------------------------------------------

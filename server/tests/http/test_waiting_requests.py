@@ -150,7 +150,7 @@ async def test_a_lease_that_ran_out_while_its_key_was_looked_up_is_not_told(
     await settled()
     house.clock.advance(4_000)
     found.set()
-    assert problem(await asyncio.wait_for(waiting, 5)) == (503, "lock_unavailable")
+    assert problem(await asyncio.wait_for(waiting, 5)) == (503, "lock_service_unavailable")
     await settled()
     assert (await house.read("a"))["held"] is False
 

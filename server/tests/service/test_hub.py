@@ -234,7 +234,7 @@ async def test_watchers_are_bounded_and_leave_their_place(node: Node, monkeypatc
     first = await node.watch()
     with pytest.raises(LockError) as refused:
         await node.watch()
-    assert (refused.value.code, refused.value.retry_after_seconds) == ("lock_unavailable", 1)
+    assert (refused.value.code, refused.value.retry_after_seconds) == ("lock_service_unavailable", 1)
     node.hub.leave(Watcher(PROJECT))
     with pytest.raises(LockError):
         await node.watch()

@@ -102,7 +102,7 @@ async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota
     service = LockService(Failing(clock), clock)
     reply = await service.perform("p", 3, KEY, Acquire(ME, 30))
     assert isinstance(reply.outcome, Denied)
-    assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_unavailable", "disk_full")
+    assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_service_unavailable", "disk_full")
     assert reply.admission.remaining == 2
     await service.close()
 
@@ -125,7 +125,7 @@ async def test_what_the_store_cannot_answer_uses_up_none_of_the_owners_reserve(c
     for owner in (OTHER, OTHER, ME):
         reply = await service.perform("p", 1, KEY, Renew(owner, 30))
         assert isinstance(reply.outcome, Denied)
-        assert reply.outcome.code == "lock_unavailable"
+        assert reply.outcome.code == "lock_service_unavailable"
     store.away = False
     assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Granted)
     await service.close()

@@ -449,7 +449,7 @@ async def test_a_failed_commit_grants_nothing_for_good_to_somebody_who_hung_up_d
     await settled()
     assert house.store.holder == 2
     house.store.gate.set()
-    assert code(await releasing) == "lock_unavailable"
+    assert code(await releasing) == "lock_service_unavailable"
     await house.advance(1_000)
     assert house.store.holder is None
 
@@ -559,7 +559,7 @@ async def test_there_are_bounds(house: House, monkeypatch: pytest.MonkeyPatch) -
     await settled()
     full = await house.service.perform("p", 0, LockKey("third"), Acquire(digest(6), 30), 20_000)
     assert isinstance(full.outcome, Denied)
-    assert full.outcome.code == "lock_unavailable"
+    assert full.outcome.code == "lock_service_unavailable"
     await house.advance(11_000)
     for task in (*waiting, last):
         task.cancel()
@@ -574,11 +574,11 @@ async def test_a_stop_answers_all_who_wait_at_once(house: House) -> None:
     await settled()
     house.service.stop_waiting()
     late = await house.ask(Acquire(digest(4), 30), 20_000)
-    assert code(late) == "lock_unavailable"
+    assert code(late) == "lock_service_unavailable"
     house.store.gate.set()
     await releasing
     assert granted(await soon(first))
-    assert code(await soon(second)) == "lock_unavailable"
+    assert code(await soon(second)) == "lock_service_unavailable"
     assert house.count == 0
 
 
@@ -588,7 +588,7 @@ async def test_a_stop_waits_for_no_commit_of_another_lock(house: House) -> None:
     waiting = await house.wait(2)
     house.service.stop_waiting()
     await settled()
-    assert code(waiting.result()) == "lock_unavailable"
+    assert code(waiting.result()) == "lock_service_unavailable"
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -597,7 +597,7 @@ async def test_a_release_whose_commit_fails_wakes_the_line_all_the_same(house: H
     await house.acquire(1)
     waiting = await house.wait(2)
     house.store.fails = [moment]
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     await house.advance(1_000)
     if moment == "before":
         assert not waiting.done()
@@ -612,7 +612,7 @@ async def test_the_line_is_looked_at_less_and_less_often_while_the_store_is_away
     await house.acquire(1)
     waiting = await house.wait(2, 60_000)
     house.store.fails = ["before"] * 1_000
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     before = house.store.updates
     for _ in range(200):
         await house.advance(50)
@@ -627,10 +627,10 @@ async def test_a_wait_that_ends_while_the_grant_is_uncertain_is_told_so(house: H
     await house.acquire(1)
     waiting = await house.wait(2, 1_000)
     house.store.fails = ["after", *["before"] * 30]
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     assert house.store.holder == 2
     await house.advance(1_000)
-    assert code(waiting.result()) == "lock_unavailable"
+    assert code(waiting.result()) == "lock_service_unavailable"
     house.store.fails = []
     assert granted(await house.acquire(2))
     await house.advance(3_000)
@@ -642,7 +642,7 @@ async def test_an_uncertain_grant_of_somebody_who_is_gone_is_given_back(house: H
     await house.acquire(1)
     gone = await house.wait(2)
     house.store.fails = ["after", *["before"] * 3]
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     gone.cancel()
     await settled()
     assert house.store.holder == 2
@@ -656,7 +656,7 @@ async def test_an_uncertain_grant_that_is_found_is_given_back_if_its_bearer_hang
     await house.acquire(1)
     gone = await house.wait(2)
     house.store.fails = ["after"]
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     house.store.gate.clear()
     await house.advance(100)
     assert house.store.in_update
@@ -670,7 +670,7 @@ async def test_an_uncertain_grant_that_is_found_is_given_back_if_its_bearer_hang
 async def test_a_first_acquire_that_fails_is_answered_as_without_a_wait(house: House) -> None:
     """WAIT-2, LEASE-16: but a grant that nobody heard of does not stay."""
     house.store.fails = ["after"]
-    assert code(await house.ask(Acquire(digest(2), 30), 20_000)) == "lock_unavailable"
+    assert code(await house.ask(Acquire(digest(2), 30), 20_000)) == "lock_service_unavailable"
     await house.advance(1_000)
     assert house.store.holder is None
 
@@ -698,9 +698,9 @@ async def test_a_commit_that_hangs_keeps_nobody_past_the_end_of_the_wait(house: 
     await house.acquire(1)
     first = await house.wait(2, 1_000)
     house.store.gate.clear()
-    assert code(await house.release(1)) == "lock_unavailable"
+    assert code(await house.release(1)) == "lock_service_unavailable"
     house.clock.advance(1_000)
-    assert code(await asyncio.wait_for(first, 30)) == "lock_unavailable"
+    assert code(await asyncio.wait_for(first, 30)) == "lock_service_unavailable"
     assert house.store.holder == 2
     house.store.gate.set()
     await settled()
@@ -717,7 +717,7 @@ async def test_a_grant_that_took_too_long_is_not_told(house: House) -> None:
     house.clock.advance(4_000)
     house.store.gate.set()
     await releasing
-    assert code(await soon(waiting)) == "lock_unavailable"
+    assert code(await soon(waiting)) == "lock_service_unavailable"
     await settled()
     assert house.store.holder is None
 

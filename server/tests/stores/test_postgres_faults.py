@@ -52,7 +52,7 @@ def connect(node: PostgresDatabase) -> "psycopg.Connection[tuple[object, ...]]":
 async def unavailable(awaitable: object) -> str:
     with pytest.raises(StoreUnavailableError) as caught:
         await awaitable  # type: ignore[misc]
-    assert caught.value.code == "lock_unavailable"
+    assert caught.value.code == "lock_service_unavailable"
     return caught.value.cause_code
 
 

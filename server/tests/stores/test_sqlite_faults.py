@@ -23,7 +23,7 @@ KEYS = [key(f"k{number}") for number in range(40)]
 async def unavailable(awaitable: object) -> str:
     with pytest.raises(StoreUnavailableError) as caught:
         await awaitable  # type: ignore[misc]
-    assert caught.value.code == "lock_unavailable"
+    assert caught.value.code == "lock_service_unavailable"
     assert caught.value.retry_after_seconds == 1
     return caught.value.cause_code
 

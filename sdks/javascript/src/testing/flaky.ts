@@ -78,7 +78,7 @@ async function faulty(
     case "reset":
       throw failed("ECONNRESET");
     case "unavailable":
-      return scripted(503, "lock_unavailable");
+      return scripted(503, "lock_service_unavailable");
     case "rate_limited":
       return scripted(429, "lock_rate_limited");
     case "hang_before":

@@ -135,7 +135,7 @@ export class FakeLock {
   dismiss(): void {
     const waiting = this.#line;
     this.#line = [];
-    for (const place of waiting) place.answer?.(refused(503, "lock_unavailable", { "Retry-After": "1" }));
+    for (const place of waiting) place.answer?.(refused(503, "lock_service_unavailable", { "Retry-After": "1" }));
     this.attend();
   }
 

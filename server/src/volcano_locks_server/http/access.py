@@ -152,7 +152,9 @@ class Access:
         lookup = self._lookups.get(digest)
         if lookup is None:
             if caller is None and len(self._lookups) >= LOOKUPS_MAX:
-                raise LockError("lock_unavailable", "too many unknown credentials at once", retry_after_seconds=1)
+                raise LockError(
+                    "lock_service_unavailable", "too many unknown credentials at once", retry_after_seconds=1
+                )
             lookup = self._lookups[digest] = asyncio.create_task(self._look_up(digest), name="credential")
             lookup.add_done_callback(_heard)
         try:

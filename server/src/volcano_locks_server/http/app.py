@@ -169,7 +169,7 @@ class _Resource:
             raise MethodNotAllowedError(", ".join(self._by_method))
         if self._access is not None:
             if scope["volcano.draining"]:
-                raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+                raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
             await self._access.admin(wanted_headers(scope).get(b"authorization"))
             if scope["volcano.request_id_fault"] is not None:
                 raise scope["volcano.request_id_fault"]

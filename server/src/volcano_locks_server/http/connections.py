@@ -2,7 +2,7 @@
 
 One look at every connection each SWEEP_SECONDS instead of a timer for each: a lock request then costs no timer.
 Where there is no room for a new connection, those that wait for nothing longest make room; a connection with a
-request in flight never does. If all are busy, the new one is turned away with `lock_unavailable`.
+request in flight never does. If all are busy, the new one is turned away with `lock_service_unavailable`.
 """
 
 import asyncio

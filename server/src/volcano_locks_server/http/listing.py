@@ -63,14 +63,14 @@ class Listing:
         self._begun = 0
 
     async def page(self, project_id: str, parameters: bytes) -> Listed:
-        """The page that the address asks for. Raises LockError `invalid_request`, `lock_unavailable`."""
+        """The page that the address asks for. Raises LockError `invalid_request`, `lock_service_unavailable`."""
         page = await self._asked(lock_query(project_id, parameters))
         rows = [self._row(project_id, key, record, page.now_ms) for key, record in page.records]
         next_cursor = None if page.next_after is None else _CURSOR + page.next_after
         return Listed(_encode(_Page(rows, next_cursor)))
 
     async def row(self, project_id: str, key: LockKey) -> Listed:
-        """The row of one lock, also of one of which nothing is remembered. Raises LockError `lock_unavailable`."""
+        """The row of one lock, also if nothing is stored about it. Raises LockError `lock_service_unavailable`."""
         page = await self._asked(LockQuery(project_id, 1, prefix=key))  # of keys that begin so, it is the first
         record = next((record for found, record in page.records if found == key), None)
         return Listed(_encode(self._row(project_id, key, record, page.now_ms)))
@@ -95,7 +95,9 @@ class Listing:
     async def _asked(self, query: LockQuery) -> LockPage:
         if self._begun >= LISTS_AT_ONCE + LISTS_WAITING_MAX:
             raise LockError(
-                "lock_unavailable", "too many requests list locks at once: try again in a moment", retry_after_seconds=1
+                "lock_service_unavailable",
+                "too many requests list locks at once: try again in a moment",
+                retry_after_seconds=1,
             )
         self._begun += 1
         try:

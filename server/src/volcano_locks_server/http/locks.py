@@ -170,7 +170,7 @@ class LockRoutes:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
         refuse_long_body(request.found.get(_CONTENT_LENGTH))
         if self.draining:
-            raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+            raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
         authorization = request.found.get(_AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
         may_draw = operation is _RENEW or operation is _RELEASE
@@ -254,7 +254,7 @@ class LockRoutes:
     def _denied(self, denied: Denied) -> Answer:
         if denied.cause_code == "stopping":
             return _problem(denied.code, DRAINING_MESSAGE, denied.retry_after_seconds)
-        if denied.code == "lock_unavailable":
+        if denied.code == "lock_service_unavailable":
             self._metrics.store_error(denied.cause_code)
             return _problem(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
         if denied.code == "lock_rate_limited":

@@ -53,7 +53,7 @@ def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, s
     elif isinstance(outcome, Denied):
         if not log.often():
             return
-        if outcome.code == "lock_unavailable":
+        if outcome.code == "lock_service_unavailable":
             log.trouble("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
             if outcome.cause is not None:
                 log.bug("store_failed", outcome.cause, **about)

@@ -40,9 +40,9 @@ class Operations:
         return _json(b'{"status":"ok"}')
 
     async def readyz(self, _request: Request) -> Response:
-        """The store can write now, and this server is not stopping; else LockError `lock_unavailable`."""
+        """The store can write now, and this server is not stopping; else LockError `lock_service_unavailable`."""
         if self.draining:
-            raise LockError("lock_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
+            raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
         try:
             async with asyncio.timeout(READY_SECONDS_MAX):
                 await self._ready.answer()
@@ -52,7 +52,7 @@ class Operations:
             message = f"the store did not answer within {READY_SECONDS_MAX:.0f} s"
         else:
             return _json(b'{"status":"ok"}')
-        raise LockError("lock_unavailable", message, retry_after_seconds=1)
+        raise LockError("lock_service_unavailable", message, retry_after_seconds=1)
 
     async def metrics(self, _request: Request) -> Response:
         """The Prometheus exposition; without `volcano_locks_held` where the store does not answer in time."""

@@ -32,7 +32,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "too_many_waiters": 429,
     "headers_too_large": 431,
     "internal": 500,
-    "lock_unavailable": 503,
+    "lock_service_unavailable": 503,
 }
 
 Headers = list[tuple[bytes, bytes]]

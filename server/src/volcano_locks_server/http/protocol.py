@@ -62,7 +62,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def connection_made(self, transport: Any) -> None:  # the type of uvicorn's own
         super().connection_made(transport)
         if not self._all.has_room(self):
-            self._last_words = _answer("lock_unavailable", UNAVAILABLE_MESSAGE, 1)
+            self._last_words = _answer("lock_service_unavailable", UNAVAILABLE_MESSAGE, 1)
             self._say_last_words()
 
     def data_received(self, data: bytes) -> None:

@@ -130,7 +130,7 @@ class Streams:
     ) -> Stream:
         """A stream of one lock's events, or of those of all locks with that prefix.
 
-        Raises LockError `lock_unavailable` where there is no room for it (EVENT-7).
+        Raises LockError `lock_service_unavailable` where there is no room for it (EVENT-7).
         """
         watcher = Watcher(caller.project_id, key=key, prefix=prefix)
         stream = Stream(self._hub, self._access, watcher, authorization)

@@ -102,11 +102,11 @@ class Hub:
         """Let it watch from now on; with `after`, first what came since that id, or a reset where that is not known.
 
         Returns when the other nodes tell too. `leave` is to be called in the end, also where this was cancelled.
-        Raises LockError `lock_unavailable` where the server stops, or WATCHERS_MAX watch.
+        Raises LockError `lock_service_unavailable` where the server stops, or WATCHERS_MAX watch.
         """
         if self._closed or self.watchers >= WATCHERS_MAX:
             why = "this server is stopping" if self._closed else f"{WATCHERS_MAX} streams are open here already"
-            raise LockError("lock_unavailable", f"{why}: try again in a moment", retry_after_seconds=1)
+            raise LockError("lock_service_unavailable", f"{why}: try again in a moment", retry_after_seconds=1)
         channel = self._channels.get(watcher.project_id)
         if channel is None:
             channel = self._channels[watcher.project_id] = Channel(self.clock.now_ms())

@@ -172,7 +172,7 @@ class FakeLocks(httpx2.AsyncBaseTransport):
 
     def _answer(self, lock: FakeLock, refusal: str, status: int) -> httpx2.Response:
         if refusal:
-            return _refused(503 if refusal == "lock_unavailable" else 409, refusal)
+            return _refused(503 if refusal == "lock_service_unavailable" else 409, refusal)
         return httpx2.Response(status) if status == 204 else httpx2.Response(status, json=self._term(lock))
 
     def _term(self, lock: FakeLock) -> dict[str, Any]:

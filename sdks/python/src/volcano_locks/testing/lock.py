@@ -167,7 +167,7 @@ class FakeLock:
     def turn_away(self) -> None:
         """Answer all who wait that they go on elsewhere (WAIT-8)."""
         for place in self._line:
-            place.settle("lock_unavailable")
+            place.settle("lock_service_unavailable")
         self._line.clear()
 
     def _judged(self, asked: Asked, now: float, utc_ms: int, why: str) -> str:

@@ -10,7 +10,7 @@ module VolcanoLocks
       MARGIN_SECONDS = 1.0
       GRACE_SECONDS = 1.0
       PLACE_KEPT_SECONDS = 5.0
-      UNAVAILABLE = "lock_unavailable"
+      UNAVAILABLE = "lock_service_unavailable"
 
       # Who asks for a lease.
       Asked = Struct.new(:token, :ttl_seconds, :holder)

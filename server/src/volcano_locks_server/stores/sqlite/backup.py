@@ -204,7 +204,7 @@ def _refuse_without_room(path: Path) -> None:
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise LockError(
-            "lock_unavailable",
+            "lock_service_unavailable",
             f"the disk of the store has {free // 2**20} MiB left, and a backup needs {needed // 2**20} there while it "
             "is taken: make room",
             retry_after_seconds=1,
