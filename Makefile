@@ -33,7 +33,7 @@ check: $(READY) $(JAVASCRIPT_READY) ## lint, format, types, import directions, p
 	$(BIN)/python -m pytest tests/spec
 
 test: $(READY) $(JAVASCRIPT_READY) ## run every test of every language
-	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server pgbouncer etcd-server libfaketime sqlite3 $(RUBY_PACKAGES)
+	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server pgbouncer etcd-server libfaketime sqlite3 nginx haproxy $(RUBY_PACKAGES)
 	@.ci/quietly "sdks/javascript: tests" npm test --prefix $(JAVASCRIPT)
 	@.ci/quietly "sdks/ruby: tests" rake -C sdks/ruby test
 	$(BIN)/python -m pytest

@@ -129,13 +129,21 @@ async def test_a_field_without_end_is_refused(running: RunningServer) -> None:
         b"NONSENSE\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-        b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"BREW /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     ],
-    ids=["TLS", "nonsense", "two lengths", "a negative length", "a tunnel"],
+    ids=["TLS", "nonsense", "two lengths", "a negative length", "an unknown method", "HTTP/2"],
 )
 async def test_what_is_no_request_is_answered_400(running: RunningServer, sent: bytes) -> None:
     """HTTP-22: what the parser cannot read is 400, then the connection is closed."""
     assert await said(running, sent) == (400, "invalid_request", True)
+    assert await still_serves(running)
+
+
+async def test_a_tunnel_is_refused(running: RunningServer) -> None:
+    """HTTP-26: CONNECT is 405 and ends the connection, so that nothing in the tunnel is a request."""
+    sent = b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n" + SMALL_GET
+    assert await said(running, sent) == (405, "method_not_allowed", True)
     assert await still_serves(running)
 
 
@@ -166,7 +174,7 @@ async def test_pipelined_requests_are_answered_in_order(running: RunningServer) 
 
 
 async def test_an_offer_to_upgrade_is_passed_over(running: RunningServer) -> None:
-    """HTTP-24: clients that offer HTTP/2 or a websocket get an ordinary answer on a connection that goes on."""
+    """HTTP-26: clients that offer HTTP/2 or a websocket get an ordinary answer on a connection that goes on."""
     offer = SMALL_GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
     wire = await Wire.open(running)
     wire.writer.write(offer + SMALL_GET)
@@ -259,12 +267,13 @@ async def test_a_spent_quota_waits_for_no_body(running: RunningServer) -> None:
 
 
 async def test_a_refused_body_that_was_held_back_ends_the_connection(running: RunningServer) -> None:
-    """HTTP-21: after `Expect: 100-continue` and a refusal nobody can tell whether the body comes: close."""
+    """HTTP-26: after `Expect: 100-continue` and a refusal, the body may or may not come: the response ends it."""
     wire = await Wire.open(running)
     head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
     wire.writer.write(head)
-    assert (await wire.answer())[0] == 401
-    assert await asyncio.wait_for(wire.closed(), 30)
+    response = await asyncio.wait_for(wire.reader.read(), 30)
+    assert response.startswith(b"HTTP/1.1 401 ")
+    assert b"\r\nconnection: close\r\n" in response
 
 
 async def text(running: RunningServer, path: str) -> str:

@@ -67,6 +67,6 @@ def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:
 class MethodNotAllowedError(LockError):
     """The address exists and takes only the methods in `allowed`, which the answer's `Allow` lists."""
 
-    def __init__(self, allowed: str) -> None:
-        super().__init__("method_not_allowed", f"this address takes {allowed}")
+    def __init__(self, allowed: str, message: str | None = None) -> None:
+        super().__init__("method_not_allowed", message or f"this address takes {allowed}")
         self.allowed: Final = allowed

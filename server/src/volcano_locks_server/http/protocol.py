@@ -5,13 +5,16 @@
     answer   taken by the client within WRITE_SECONDS_MAX
     between  KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that it is they who close it (case 32)
 
+Each request gets one response (HTTP-26): its declared body is always read as its body. The parser stops at an offer to
+upgrade and leaves the rest to another protocol. This server has no other, so it has a new parser read the body.
+
 What is not HTTP, or too much of it, is answered with a problem and then closed, after the answers that are due
 before it. What takes too long is closed without a word. This file knows uvicorn from the inside, therefore its
 release is pinned and tests/http hold it to all of the above.
 """
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import httptools
@@ -19,9 +22,16 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from ..errors import Code
+from ..errors import LockError
+from ..limits import shown
 from .connections import Connections
-from .problems import STATUS_BY_CODE, UNAVAILABLE_MESSAGE, problem_body, problem_headers
+from .problems import (
+    STATUS_BY_CODE,
+    UNAVAILABLE_MESSAGE,
+    MethodNotAllowedError,
+    problem_body,
+    problem_headers,
+)
 from .wire import new_request_id
 
 if TYPE_CHECKING:
@@ -35,11 +45,19 @@ WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
+HTTP_1_1: Final = "1.1"
+METHODS: Final = "GET, POST, PATCH, DELETE"  # those that at least one address takes
+NOT_HTTP_MESSAGE: Final = "this is not HTTP/1.1 as this server reads it"
+_FRAMING: Final = (b"content-length", b"transfer-encoding")
 PIPELINED_MAX: Final = 16  # requests that are read behind one that is served; a hang-up shows only while we read
 
 
-class _TooLargeError(Exception):
-    """Raised through the parser, which stops it."""
+class _Head(NamedTuple):
+    """What the parser knows of a request's head beside its address and fields."""
+
+    method: bytes
+    version: str
+    keep_alive: bool
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -56,13 +74,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._last_words: bytes | None = None
         self._said_last_words = False
         self._served: RequestResponseCycle | None = None
+        self._offer: _Head | None = None
 
     # --- the connection ---
 
     def connection_made(self, transport: Any) -> None:  # the type of uvicorn's own
         super().connection_made(transport)
         if not self._all.has_room(self):
-            self._last_words = _answer("lock_service_unavailable", UNAVAILABLE_MESSAGE, 1)
+            full = LockError("lock_service_unavailable", UNAVAILABLE_MESSAGE, retry_after_seconds=1)
+            self._last_words = _answer(full)
             self._say_last_words()
 
     def data_received(self, data: bytes) -> None:
@@ -71,23 +91,36 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         was_in_head = self._in_head
         try:
-            while data:
-                try:
-                    self.parser.feed_data(data)
-                    break
-                except httptools.HttpParserUpgrade as upgrade:  # which we do not offer: an ordinary request
-                    data = data[upgrade.args[0] :]
-                    self.parser = httptools.HttpRequestParser(self)
+            self._parse(memoryview(data))
         except httptools.HttpParserError as error:
-            if isinstance(error.__context__, _TooLargeError):
-                self._refuse_head()
-            else:
-                self._refuse("invalid_request", "this is not HTTP/1.1 as this server reads it")
+            why = error.__context__
+            self._refuse(why if isinstance(why, LockError) else LockError("invalid_request", NOT_HTTP_MESSAGE))
             return
         if was_in_head and self._in_head:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse_head()
+                self._refuse(_too_large())
+
+    def _parse(self, data: memoryview) -> None:
+        """Feed the parser. Past an offer to upgrade, a new one reads on from the body that the head declares."""
+        while True:
+            try:
+                self.parser.feed_data(data)
+            except httptools.HttpParserUpgrade as stopped:
+                data = data[stopped.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                self.parser.feed_data(self._framing())
+            else:
+                return
+
+    def _framing(self) -> bytes:
+        """The head with the offer, reduced to what tells where its body ends and whether another request follows."""
+        assert self._offer is not None
+        fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] in _FRAMING]
+        if not self._offer.keep_alive:
+            fields.append(b"connection: close\r\n")
+        return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(fields)
 
     def connection_lost(self, exc: Exception | None) -> None:
         served = self._served
@@ -131,35 +164,58 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     # --- the parser's callbacks ---
 
     def on_message_begin(self) -> None:
+        if self._offer is not None:
+            return
         self._in_head = True
         self._head_bytes = self._discarded_bytes = 0
         self.waiting_since = self.loop.time()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
+        if self._offer is not None:
+            return
         self._count_head(len(url))
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if self._offer is not None:
+            return
         self._count_head(len(name) + len(value))
         if not self._in_head:
             return  # a trailer: what stands behind the body is no header, and proxies do not look there
         headers = self.headers
         if len(headers) >= HEADERS_MAX:
-            raise _TooLargeError
+            raise _too_large()
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self.expect_100_continue = True
+        elif name == b"transfer-encoding" and value.lower() != b"chunked":
+            sent = value.decode("latin-1")
+            raise LockError("invalid_request", f"Transfer-Encoding must be chunked or be left out; got {shown(sent)}")
         headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """As uvicorn does it, without what it does for applications that are not ours, and with `_Cycle`."""
+        """As uvicorn does it, without what it does for applications that are not ours, and with `_Cycle`.
+
+        After an offer to upgrade, it is called twice: at the end of the head, and when its framing is parsed again.
+        """
+        head = self._offer
+        if head is None:
+            parser = self.parser
+            head = _Head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive())
+            if head.method == b"CONNECT":
+                raise MethodNotAllowedError(METHODS, "CONNECT is not served: this server is no proxy")
+            if head.version < HTTP_1_1 and any(name == b"transfer-encoding" for name, _ in self.headers):
+                raise LockError("invalid_request", f"Transfer-Encoding needs HTTP/1.1; got HTTP/{head.version}")
+            if parser.should_upgrade():
+                self._offer = head
+                return
+        self._offer = None
         self._in_head = False
-        version = self.parser.get_http_version()
         url = httptools.parse_url(self.url)
         scope = self.scope
-        scope["method"] = self.parser.get_method().decode("ascii")
-        scope["http_version"] = version
+        scope["method"] = head.method.decode("ascii")
+        scope["http_version"] = head.version
         scope["raw_path"] = url.path
         scope["path"] = unquote(url.path.decode("ascii"))
         scope["query_string"] = url.query or b""
@@ -173,8 +229,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and self.parser.should_keep_alive(),
+            expect_100_continue=self.expect_100_continue and head.version >= HTTP_1_1,
+            keep_alive=head.keep_alive and head.version >= HTTP_1_1,
             on_response=self.on_response_complete,
         )
         if before is None or before.response_complete:
@@ -191,6 +247,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._offer is not None:
+            return  # the parser that stopped at the offer ends the message before its body
         self.cycle.more_body = False
         super().on_message_complete()
 
@@ -204,8 +262,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._serve(self.pipeline.pop()[0])
         elif self._last_words is not None:
             self._say_last_words()
-        elif self.cycle.more_body and self.expect_100_continue:
-            self.transport.close()  # the body may or may not come: what follows cannot be told from it
 
     def _serve(self, cycle: RequestResponseCycle) -> None:
         self._served = cycle
@@ -216,16 +272,18 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _count_head(self, count: int) -> None:
         self._head_bytes += count
         if self._head_bytes > HEAD_BYTES_MAX:
-            raise _TooLargeError
+            raise _too_large()
 
-    def _refuse_head(self) -> None:
-        limits = f"at most {HEADERS_MAX} header fields and {HEAD_BYTES_MAX} bytes of them, the address included"
-        self._refuse("headers_too_large", f"a request may have {limits}; got more")
+    def _refuse(self, error: LockError) -> None:
+        """Answer what could not be read, after the answers that are due before, and close.
 
-    def _refuse(self, code: Code, message: str) -> None:
-        """Answer what could not be read, after the answers that are due before, and close."""
-        self._last_words = _answer(code, message, None)
+        A request that was answered before its body broke off has had its response: the connection just closes.
+        """
+        self._last_words = _answer(error)
         cycle = self.cycle
+        if cycle is not None and cycle.response_complete and cycle.more_body:
+            self.transport.close()
+            return
         if cycle is not None and not cycle.response_complete and cycle.more_body:
             cycle.disconnected = True  # its body will never be whole: who waits for it is told so
             cycle.message_event.set()
@@ -272,6 +330,8 @@ class _Cycle(RequestResponseCycle):
         if self.disconnected:
             return
         if message["type"] == "http.response.start":
+            if self.waiting_for_100_continue and self.more_body:
+                self.keep_alive = False  # the client may leave its body out: what follows cannot be told from it
             self.response_started = True
             self.waiting_for_100_continue = False
             self._head = message
@@ -319,15 +379,22 @@ class _Cycle(RequestResponseCycle):
         return b"".join(parts)
 
 
-def _answer(code: Code, message: str, retry_after_seconds: int | None) -> bytes:
+def _too_large() -> LockError:
+    limits = f"at most {HEADERS_MAX} header fields and {HEAD_BYTES_MAX} bytes of them, the address included"
+    return LockError("headers_too_large", f"a request may have {limits}; got more")
+
+
+def _answer(error: LockError) -> bytes:
     """A whole answer that ends the connection."""
-    body = problem_body(code, message)
+    body = problem_body(error.code, error.message)
     headers = [
-        *problem_headers(code, retry_after_seconds),
+        *problem_headers(error.code, error.retry_after_seconds),
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),
         (b"x-volcano-request-id", new_request_id()),
         (b"connection", b"close"),
     ]
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", error.allowed.encode()))
     lines = b"".join(b"%b: %b\r\n" % header for header in headers)
-    return b"%b%b\r\n%b" % (STATUS_LINE[STATUS_BY_CODE[code]], lines, body)
+    return b"%b%b\r\n%b" % (STATUS_LINE[STATUS_BY_CODE[error.code]], lines, body)

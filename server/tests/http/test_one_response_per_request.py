@@ -1,0 +1,315 @@
+"""One response per request, wherever its bytes are cut, and a body that is never read as a request (HTTP-26).
+
+The requests are generated: every method, with each framing, with each field that offers something, alone and with a
+request behind it. The application is the test's own: it answers with what it was asked and, for the methods that carry
+one, with the body that it read. So a response shows what the protocol took for the body.
+"""
+
+import asyncio
+import itertools
+from typing import Any, NamedTuple, cast
+
+import pytest
+from uvicorn.server import ServerState
+
+from volcano_locks_server.http.connections import Connections
+from volcano_locks_server.http.listener import _config
+from volcano_locks_server.http.protocol import METHODS, BoundedHttpProtocol
+from volcano_locks_server.http.wire import Receive, Scope, Send
+
+BODY = b"DELETE /hidden HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
+FRAMINGS = {
+    "no body": (b"\r\n", b""),
+    "length": (b"Content-Length: %d\r\n\r\n" % len(BODY), BODY),
+    "chunked": (
+        b"Transfer-Encoding: chunked\r\n\r\n",
+        b"%x\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (7, BODY[:7], len(BODY) - 7, BODY[7:]),
+    ),
+}
+OFFERS = {
+    "none": b"",
+    "upgrade": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n",
+    "expect": b"Expect: 100-continue\r\n",
+}
+READS_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
+SERVED = (b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE")
+NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
+TURNS = 8  # of the event loop: enough for all that can be answered
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer with method, path and body."""
+    said = scope["method"].encode() + b" " + scope["raw_path"] + b" "
+    if scope["method"].encode() in READS_BODY:
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            said += message["body"]
+            more = message["more_body"]
+    headers = [(b"content-length", b"%d" % len(said))]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": said})
+
+
+class Transport(asyncio.Transport):
+    """Keeps what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closed
+
+    def close(self) -> None:
+        self.closed = True
+
+    abort = close
+
+    def can_write_eof(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        pass
+
+    resume_reading = pause_reading
+
+
+class Connection:
+    """A connection of the protocol to `echo`."""
+
+    config = _config(cast(Any, echo))
+
+    def __init__(self) -> None:
+        state = ServerState()
+        self.transport = Transport()
+        self.protocol = BoundedHttpProtocol(self.config, state, Connections(cast(Any, state.connections), limit=1))
+        self.protocol.connection_made(self.transport)
+
+    def feed(self, data: bytes) -> None:
+        if data and not self.transport.closed:
+            self.protocol.data_received(data)
+
+
+class Response(NamedTuple):
+    status: int
+    fields: dict[bytes, bytes]
+    body: bytes
+
+
+def responses(written: bytes, method: bytes) -> list[Response]:
+    """All final responses; the first is to a request with that method."""
+    found = []
+    while written:
+        if written.startswith(CONTINUE):
+            written = written[len(CONTINUE) :]
+            continue
+        head, _, written = written.partition(b"\r\n\r\n")
+        status, *lines = head.split(b"\r\n")
+        fields = {name: value for name, _, value in (line.partition(b": ") for line in lines)}
+        length = 0 if method == b"HEAD" and not found else int(fields[b"content-length"])
+        found.append(Response(int(status.split(b" ")[1]), fields, written[:length]))
+        written = written[length:]
+    return found
+
+
+async def turn() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+async def cut_everywhere(sent: bytes, *, pause: bool = True) -> list[Connection]:
+    """A connection for each place to cut at. With a pause, the server answers what it can before the rest comes."""
+    opened = [Connection() for _ in range(len(sent))]
+    for cut, connection in enumerate(opened):
+        connection.feed(sent[:cut])
+    if pause:
+        await turn()
+    for cut, connection in enumerate(opened):
+        connection.feed(sent[cut:])
+    await turn()
+    return opened
+
+
+@pytest.mark.parametrize("pause", [True, False], ids=["in turn", "at once"])
+@pytest.mark.parametrize("then", [b"", NEXT], ids=["alone", "pipelined"])
+@pytest.mark.parametrize("offer", OFFERS)
+@pytest.mark.parametrize("framing", FRAMINGS)
+@pytest.mark.parametrize("method", SERVED)
+async def test_each_request_gets_its_response(
+    method: bytes, framing: str, offer: str, then: bytes, *, pause: bool
+) -> None:
+    """HTTP-26, case 57: the body is read as the body, and the request behind it gets its own response."""
+    fields, body = FRAMINGS[framing]
+    head = b"%b /first HTTP/1.1\r\nHost: x\r\n" % method + OFFERS[offer] + fields
+    read = BODY if body and method in READS_BODY else b""
+    for cut, connection in enumerate(await cut_everywhere(head + body + then, pause=pause)):
+        first, *rest = responses(connection.transport.written, method)
+        assert first.status == 200
+        assert first.body == (b"" if method == b"HEAD" else b"%b /first %b" % (method, read)), cut
+        # The client held its body back and may now leave it out, so the response ends the connection.
+        held_back = pause and len(head) <= cut < len(head + body)
+        is_last = held_back and offer == "expect" and method not in READS_BODY
+        assert (first.fields.get(b"connection") == b"close") == is_last == connection.transport.closed, cut
+        assert [one.body for one in rest] == ([b"GET /next "] if then and not is_last else []), cut
+
+
+@pytest.mark.parametrize("then", [b"", NEXT], ids=["alone", "pipelined"])
+@pytest.mark.parametrize(("framing", "offer"), list(itertools.product(FRAMINGS, OFFERS)))
+@pytest.mark.parametrize(("line", "status"), [(b"CONNECT x:1", 405), (b"BREW /first", 400)], ids=["CONNECT", "unknown"])
+async def test_what_is_not_served_gets_one_response_and_is_the_last(
+    line: bytes, status: int, framing: str, offer: str, then: bytes
+) -> None:
+    """HTTP-26: a tunnel is 405, a method that is none is 400, and what stands behind either is not parsed."""
+    sent = line + b" HTTP/1.1\r\nHost: x\r\n" + OFFERS[offer] + b"".join(FRAMINGS[framing]) + then
+    for cut, connection in enumerate(await cut_everywhere(sent)):
+        (only,) = responses(connection.transport.written, b"GET")
+        assert only.status == status, cut
+        assert only.fields[b"connection"] == b"close"
+        assert only.fields.get(b"allow") == (METHODS.encode() if status == 405 else None)
+        assert connection.transport.closed, cut
+
+
+@pytest.mark.parametrize(
+    "last", [b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n"], ids=["CONNECT", "unknown"]
+)
+async def test_what_is_not_served_waits_for_the_responses_before_it(last: bytes) -> None:
+    """HTTP-26, HTTP-22."""
+    connection = Connection()
+    connection.feed(NEXT + NEXT + last + NEXT)
+    await turn()
+    assert [one.status // 100 for one in responses(connection.transport.written, b"GET")] == [2, 2, 4]
+    assert connection.transport.closed
+
+
+async def test_every_pipelined_request_may_offer_an_upgrade() -> None:
+    """HTTP-26: in one segment, the body of each is its body."""
+    fields, body = FRAMINGS["chunked"]
+    one = b"POST /first HTTP/1.1\r\n" + OFFERS["upgrade"] + fields + body
+    connection = Connection()
+    connection.feed((one + NEXT) * 20)
+    for _ in range(20):
+        await turn()
+    answered = [one.body for one in responses(connection.transport.written, b"POST")]
+    assert answered == [b"POST /first " + BODY, b"GET /next "] * 20
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [b"Connection: close\r\n", b"Connection: close\r\nUpgrade: h2c\r\nConnection: upgrade\r\n"],
+    ids=["close", "close and upgrade"],
+)
+@pytest.mark.parametrize("version", [b"1.0", b"1.1"])
+async def test_nothing_is_served_behind_the_last_request(fields: bytes, version: bytes) -> None:
+    """HTTP-26: a request that ends its connection is the last one, and its body is whole."""
+    connection = Connection()
+    head = b"POST /first HTTP/%b\r\n%bContent-Length: %d\r\n\r\n" % (version, fields, len(BODY))
+    connection.feed(head + BODY + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"POST")
+    assert only.body == b"POST /first " + BODY
+    assert only.fields[b"connection"] == b"close"
+    assert connection.transport.closed
+
+
+async def test_http_1_0_is_closed_whatever_it_offers() -> None:
+    """HTTP-26: `Upgrade`, `keep-alive` and `Expect` beside HTTP/1.0 change nothing, and no 100 goes out."""
+    connection = Connection()
+    fields = b"Connection: keep-alive, upgrade\r\nUpgrade: h2c\r\nExpect: 100-continue\r\n"
+    connection.feed(b"POST /first HTTP/1.0\r\n%bContent-Length: %d\r\n\r\n" % (fields, len(BODY)) + BODY + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"POST")
+    assert only.body == b"POST /first " + BODY
+    assert CONTINUE not in connection.transport.written
+    assert connection.transport.closed
+
+
+@pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n",
+        b"Content-Length: 3\r\nContent-Length: 4\r\n",
+        b"Content-Length: 3\r\nContent-Length: 3\r\n",
+        b"Content-Length: 3, 3\r\n",
+        b"Content-Length: +3\r\n",
+        b"Content-Length: 0x3\r\n",
+        b"Content-Length: 3 3\r\n",
+        b"Content-Length: \r\n",
+        b"Content-Length : 3\r\n",
+        b"Content-Length: 99999999999999999999999\r\n",
+        b"Transfer-Encoding: gzip\r\n",
+        b"Transfer-Encoding: gzip, chunked\r\n",
+        b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+        b"Transfer-Encoding: chunked, identity\r\n",
+        b"Transfer-Encoding: chunked;a=b\r\n",
+        b"Transfer-Encoding: ,chunked\r\n",
+        b"Transfer-Encoding: xchunked\r\n",
+        b"Transfer-Encoding: \x0bchunked\r\n",
+        b"Transfer-Encoding: \r\n",
+        b"Transfer-Encoding : chunked\r\n",
+        b"X: a\r\n Content-Length: 3\r\n",
+        b"X: a\r\n\tb\r\n",
+        b" X: a\r\n",
+        b"X: a\nContent-Length: 3\r\n",
+        b"X: a\rContent-Length: 3\r\n",
+        b"X: a\x00b\r\n",
+        b"X\x00: a\r\n",
+        b"X y: a\r\n",
+        b": a\r\n",
+        b"X\r\n",
+    ],
+)
+async def test_framing_that_can_be_read_two_ways_is_refused(fields: bytes, offer: bytes) -> None:
+    """HTTP-26: 400 and the end of the connection; neither that request nor what stands behind it is carried out."""
+    connection = Connection()
+    connection.feed(b"DELETE /first HTTP/1.1\r\nHost: x\r\n" + offer + fields + b"\r\n0\r\n\r\n" + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"DELETE")
+    assert (only.status, only.fields[b"connection"]) == (400, b"close")
+    assert connection.transport.closed
+
+
+async def test_chunks_in_http_1_0_are_refused() -> None:
+    """HTTP-26: what is older than chunks may take their bytes for the next request."""
+    connection = Connection()
+    connection.feed(b"POST /first HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"POST")
+    assert (only.status, connection.transport.closed) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [b"5 \r\nhello\r\n", b"-5\r\nhello\r\n", b"0x5\r\nhello\r\n", b"5\nhello\r\n", b"5\r\nhelloXX", b"5;a\nhello\r\n"],
+)
+@pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
+async def test_broken_chunks_are_refused(chunks: bytes, offer: bytes) -> None:
+    """HTTP-26: one response, and the connection ends."""
+    connection = Connection()
+    head = b"POST /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n"
+    connection.feed(head + chunks + b"0\r\n\r\n" + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"POST")
+    assert (only.status, connection.transport.closed) == (400, True)
+
+
+@pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
+async def test_a_body_that_breaks_after_its_response_gets_no_second_one(offer: bytes) -> None:
+    """HTTP-26: a second response on the connection would answer a request that the client sends next."""
+    connection = Connection()
+    connection.feed(b"GET /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n")
+    await turn()
+    connection.feed(b"NOCHUNK\r\n" + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"GET")
+    assert (only.status, connection.transport.closed) == (200, True)
