@@ -23,6 +23,7 @@ Code = Literal[
     "admin_token_required",
     "not_found",
     "method_not_allowed",
+    "uri_too_long",
     "request_too_large",
     "headers_too_large",
     "name_taken",

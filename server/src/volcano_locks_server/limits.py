@@ -36,11 +36,14 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 
 def shown(value: object) -> str:
-    """`value` as it may stand in a message: quoted, printable, at most SHOWN_LENGTH_MAX characters."""
-    text = ascii(value)
+    """`value` as it may stand in a message: quoted, printable, at most SHOWN_LENGTH_MAX characters.
+
+    Of a string, only as much is looked at as is shown.
+    """
+    text = ascii(value[: SHOWN_LENGTH_MAX + 1] if isinstance(value, str) else value)
     if len(text) <= SHOWN_LENGTH_MAX:
         return text
-    return f"{text[:SHOWN_LENGTH_MAX]}… ({len(text)} characters)"
+    return f"{text[:SHOWN_LENGTH_MAX]}… ({len(value if isinstance(value, str) else text)} characters)"
 
 
 class LockKey(str):

@@ -183,6 +183,42 @@ async def test_an_offer_to_upgrade_is_passed_over(running: RunningServer) -> Non
     assert (await wire.answer())[0] == 200
 
 
+async def test_a_body_beside_an_offer_is_read(running: RunningServer) -> None:
+    """HTTP-26, HTTP-22: a client that offers h2c acquires as any other, also with as many fields as there may be."""
+    body = b'{"ttl_seconds":30}'
+    head = b"POST /locks/a/lease HTTP/1.1\r\nAuthorization: Bearer %b\r\n" % running.service_key.encode()
+    head += b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\nContent-Length: %d\r\n" % len(body)
+    head += b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
+    head += b"x: 1\r\n" * (protocol.HEADERS_MAX - 6)
+    wire = await Wire.open(running)
+    wire.writer.write(head + b"\r\n" + body + SMALL_GET)
+    status, lease = await wire.answer()
+    assert (status, json.loads(lease)["fencing_token"] > 0) == (201, True)
+    assert (await wire.answer())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        (b"/healthz", 200),
+        (b"/healthz?a=b#c", 200),
+        (b"/healthz#c?a=b", 200),
+        (b"http://x:1/healthz?a=b", 200),
+        (b"http://x/locks/a", 401),
+        (b"http://x", 404),
+        (b"http://x?/healthz", 404),
+        (b"//healthz", 404),
+        (b"/%68ealthz", 404),
+        (b"*", 404),
+    ],
+)
+async def test_each_form_of_an_address_is_read(running: RunningServer, target: bytes, status: int) -> None:
+    """HTTP-6: what an address is does not depend on the form that a proxy gives it, and it is not decoded."""
+    wire = await Wire.open(running)
+    wire.writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert (await wire.answer())[0] == status
+
+
 async def test_two_megabytes_are_refused_and_the_connection_goes_on(running: RunningServer) -> None:
     """HTTP-21: an announced long body is 413 before it is read; a client that sends it all the same may go on."""
     length = 2_000_000

@@ -126,7 +126,7 @@ async def test_a_hundred_rows_are_a_page_unless_asked_otherwise(house: House) ->
         ("limit=1.0", "limit"),
         ("limit=%2B1", "limit"),
         ("limit=%D9%A3", "limit"),
-        ("limit=" + "9" * 5_000, "limit"),
+        ("limit=" + "9" * 2_000, "limit"),
         ("state=lapsed", "state"),
         ("state=", "state"),
         ("state=HELD", "state"),

@@ -246,6 +246,7 @@ async def test_http_1_0_is_closed_whatever_it_offers() -> None:
         b"Content-Length: \r\n",
         b"Content-Length : 3\r\n",
         b"Content-Length: 99999999999999999999999\r\n",
+        b"Content-Length: 000000000000000000003\r\n",
         b"Transfer-Encoding: gzip\r\n",
         b"Transfer-Encoding: gzip, chunked\r\n",
         b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n",

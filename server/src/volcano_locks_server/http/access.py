@@ -26,6 +26,7 @@ CREDENTIALS_MAX: Final = 10_000
 LOOKUPS_MAX: Final = 1_000
 LOOKUPS_AT_ONCE: Final = 16
 LOOKUP_SECONDS_MAX: Final = 10.0
+CREDENTIAL_BYTES_MAX: Final = 4_096
 SECRET_BYTES: Final = 32
 PREFIX_LENGTH: Final = 11
 
@@ -83,7 +84,9 @@ class Access:
 
     def caller_now(self, authorization: bytes | None) -> Caller | None:
         """The caller if it is remembered and good; None where `caller` has to be asked. Never waits."""
-        if authorization is None or authorization[:7].lower() != b"bearer ":
+        if authorization is None or len(authorization) > CREDENTIAL_BYTES_MAX:
+            return None
+        if authorization[:7].lower() != b"bearer ":
             return None
         digest = sha256(authorization[7:]).digest()
         caller = self._callers.get(digest)
@@ -191,6 +194,11 @@ def _bearer(authorization: bytes | None) -> bytes:
     if authorization is None:
         raise LockError(
             "invalid_credentials", "header Authorization is missing: send Authorization: Bearer <credential>"
+        )
+    if len(authorization) > CREDENTIAL_BYTES_MAX:
+        raise LockError(
+            "invalid_credentials",
+            f"header Authorization must be at most {CREDENTIAL_BYTES_MAX} bytes; got {len(authorization)}",
         )
     scheme, _, secret = authorization.partition(b" ")
     secret = secret.strip(b" ")

@@ -23,7 +23,7 @@ from .access import Access
 from .admin import Admin
 from .backups import BackupRoutes
 from .listing import Listing
-from .locks import ALL_LOCKS, PREFIX, REQUEST_ID, LockRoutes, request_id_of, wanted_headers
+from .locks import ALL_LOCKS, PREFIX, LockRoutes, request_id_of
 from .logged import tell_failure
 from .ops import Operations
 from .problems import (
@@ -35,7 +35,22 @@ from .problems import (
     problem_body,
     problem_headers,
 )
-from .wire import ClientGoneError, Message, Receive, Scope, Send, refuse_long_body
+from .wire import (
+    AUTHORIZATION,
+    CONTENT_LENGTH,
+    REQUEST_ID,
+    ClientGoneError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    headers_of,
+    refuse_long_body,
+    refuse_long_query,
+    refuse_many_parameters,
+)
+
+ADDRESS_BYTES_MAX: Final = 1_024  # longer than each address that is served, with ids that look like any
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -111,12 +126,13 @@ class App:
         return True
 
     async def _serve_rest(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
-        found = wanted_headers(scope)
+        found = headers_of(scope)
         request_id, fault = request_id_of(found.get(REQUEST_ID))
         scope = {
             **scope,
             "path": raw_path.decode("latin-1"),  # as it was sent: HTTP-6
             "root_path": "",
+            "volcano.headers": found,
             "volcano.request_id": request_id.decode(),
             "volcano.request_id_fault": fault,
             "volcano.draining": self._operations.draining,
@@ -131,8 +147,8 @@ class App:
             await send(message)
 
         try:
-            refuse_long_body(found.get(b"content-length"))
-            await self._router(scope, receive, send_with_id)
+            route = self._router if len(raw_path) <= ADDRESS_BYTES_MAX else _not_found
+            await route(scope, receive, send_with_id)
         except ClientGoneError:
             return
         except LockError as error:
@@ -167,12 +183,17 @@ class _Resource:
         endpoint = self._by_method.get(request.method)
         if endpoint is None:
             raise MethodNotAllowedError(", ".join(self._by_method))
+        found: dict[bytes, bytes] = scope["volcano.headers"]
+        query: bytes = scope["query_string"]
+        refuse_long_query(query)
+        refuse_long_body(found.get(CONTENT_LENGTH))
         if self._access is not None:
             if scope["volcano.draining"]:
                 raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
-            await self._access.admin(wanted_headers(scope).get(b"authorization"))
+            await self._access.admin(found.get(AUTHORIZATION))
             if scope["volcano.request_id_fault"] is not None:
                 raise scope["volcano.request_id_fault"]
+        refuse_many_parameters(query)
         await (await endpoint(request))(scope, receive, send)
 
 

@@ -1,9 +1,10 @@
 """The lock routes: `/locks/{key}`, `/locks/{key}/lease` and the list `/locks`; plain ASGI, for the hot path is here.
 
-The order of judgement is HTTP-13's: address and method, the announced size, whether the server is stopping, the
-caller. From there on the request counts and its answer tells the quota (QUOTA-2, QUOTA-3), also where the
-permission, a header or the body turns out wrong. A client that hangs up gets no answer; what it asked for may
-still happen. One that waits for a lock is watched, and when it hangs up it was never granted (WAIT-5).
+The order of judgement is HTTP-13's: address and method, the sizes, whether the server is stopping, the caller. Until
+the caller is known, only work of constant size is done: nothing is parsed (HTTP-27). From there on the request counts
+and its answer tells the quota (QUOTA-2, QUOTA-3), also where the permission, a header or the body turns out wrong. A
+client that hangs up gets no answer; what it asked for may still happen. One that waits for a lock is watched, and when
+it hangs up it was never granted (WAIT-5).
 """
 
 import asyncio
@@ -33,18 +34,26 @@ from .problems import (
 )
 from .streams import Stream, Streams, asks_for_stream
 from .wire import (
+    AUTHORIZATION,
+    CONTENT_LENGTH,
     FREE_BODY,
+    LOCK_HOLDER,
+    LOCK_TOKEN,
+    REQUEST_ID,
     ClientGoneError,
     Receive,
     Scope,
     Send,
     hang_up,
+    headers_of,
     held_body,
     lease_body,
     lock_key,
     new_request_id,
     read_body,
     refuse_long_body,
+    refuse_long_query,
+    refuse_many_parameters,
     ttl_and_wait,
     ttl_seconds,
 )
@@ -53,14 +62,7 @@ ALL_LOCKS: Final = b"/locks"
 PREFIX: Final = b"/locks/"
 _LEASE: Final = b"/lease"
 _EVENTS: Final = b"/events"
-_ALL_EVENTS: Final = b"/locks/events"
-
-REQUEST_ID: Final = b"x-volcano-request-id"
-_AUTHORIZATION: Final = b"authorization"
-_CONTENT_LENGTH: Final = b"content-length"
-_TOKEN: Final = b"x-volcano-lock-token"
-_HOLDER: Final = b"x-volcano-lock-holder"
-_WANTED: Final = frozenset({REQUEST_ID, _AUTHORIZATION, _CONTENT_LENGTH, _TOKEN, _HOLDER})
+_ALL_EVENTS_KEY: Final = b"events"
 
 
 class Operation(NamedTuple):
@@ -107,7 +109,7 @@ class _Request:
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.found: Final = wanted_headers(scope)
+        self.found: Final = headers_of(scope)
         self.scope: Final = scope
         self.receive: Final = receive
         self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
@@ -140,11 +142,11 @@ class LockRoutes:
         began = perf_counter()
         request = _Request(scope, receive)
         try:
-            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"], request.parameters)
+            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
             outcome = await self._outcome(operation, request)
             if isinstance(outcome, Stream):
                 outcome.headers = _headers_of(request)
-                self._metrics.request(operation.name, "streaming", perf_counter() - began)
+                self._metrics.request(_WATCH.name, "streaming", perf_counter() - began)
                 return outcome
             if not isinstance(outcome, Listed) and (
                 self._log.debug or worth_telling(operation.name, outcome, waited=request.wait_ms > 0)
@@ -168,10 +170,11 @@ class LockRoutes:
 
     async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied | Listed | Stream:
         """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
-        refuse_long_body(request.found.get(_CONTENT_LENGTH))
+        refuse_long_query(request.parameters)
+        refuse_long_body(request.found.get(CONTENT_LENGTH))
         if self.draining:
             raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
-        authorization = request.found.get(_AUTHORIZATION)
+        authorization = request.found.get(AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
         may_draw = operation is _RENEW or operation is _RELEASE
         admission = self._service.admit(caller.project_id, caller.requests_per_minute, may_draw_on_reserve=may_draw)
@@ -201,7 +204,7 @@ class LockRoutes:
         self, request: _Request, key: RecordKey, command: Acquire, admission: Admission
     ) -> Outcome | Denied:
         """What came of an acquire that waits. Raises ClientGoneError."""
-        authorization = request.found.get(_AUTHORIZATION)
+        authorization = request.found.get(AUTHORIZATION)
 
         async def still_may() -> None:
             if self._access.caller_now(authorization) is None:
@@ -224,10 +227,12 @@ class LockRoutes:
         """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""
         if operation is _LIST:
             return await self._listing.page(caller.project_id, request.parameters)
+        if operation is _READ and request.raw_key == _ALL_EVENTS_KEY and asks_for_stream(request.parameters):
+            request.operation = operation = _WATCH_ALL
         if operation is _WATCH or operation is _WATCH_ALL:
             key = None if operation is _WATCH_ALL else lock_key(request.raw_key)
             prefix = "" if key is not None else asked_prefix(request.parameters)
-            authorization = request.found.get(_AUTHORIZATION)
+            authorization = request.found.get(AUTHORIZATION)
             return await self._streams.begin(caller, request.scope, authorization, key=key, prefix=prefix)
         if not request.parameters or not wants_row(request.parameters):
             return None
@@ -275,15 +280,6 @@ class LockRoutes:
         return answer
 
 
-def wanted_headers(scope: Scope) -> dict[bytes, bytes]:
-    """The headers this service reads. One that came twice is joined by a comma, which none of them allows."""
-    found: dict[bytes, bytes] = {}
-    for name, value in scope["headers"]:
-        if name in _WANTED:
-            found[name] = value if name not in found else found[name] + b", " + value
-    return found
-
-
 def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
     """The id to echo: the one sent, or a new one; and what is wrong with the one sent, if anything (HTTP-9)."""
     if sent is None:
@@ -294,15 +290,16 @@ def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
         return new_request_id(), error
 
 
-def _routed(raw_path: bytes, method: str, parameters: bytes) -> tuple[Operation, bytes]:
-    """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`."""
-    if raw_path == _ALL_EVENTS and method == "GET" and asks_for_stream(parameters):
-        return _WATCH_ALL, b""
+def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
+    """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`.
+
+    `GET /locks/events` is a read here: whether it asks for a stream is told by its query, which is parsed later.
+    """
     if raw_path == ALL_LOCKS:
         raw_key, operations = b"", _ON_ALL_LOCKS
     elif raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
         raw_key, operations = raw_path[len(PREFIX) : -len(_LEASE)], _ON_LEASE
-    elif raw_path.endswith(_EVENTS) and raw_path != _ALL_EVENTS:
+    elif raw_path.endswith(_EVENTS) and len(raw_path) > len(PREFIX) + len(_EVENTS) - 1:
         raw_key, operations = raw_path[len(PREFIX) : -len(_EVENTS)], _ON_EVENTS
     else:
         raw_key, operations = raw_path[len(PREFIX) :], _ON_LOCK
@@ -315,7 +312,7 @@ def _routed(raw_path: bytes, method: str, parameters: bytes) -> tuple[Operation,
 
 
 def _refuse_unpermitted(operation: Operation, request: _Request, caller: Caller) -> None:
-    """LockError where the key's permissions, or the request id, do not let the request through."""
+    """LockError if the key's permissions, the request id or the number of parameters do not let the request through."""
     if operation.changes_nothing:
         if not caller.may_read_locks:
             raise LockError("missing_permission", "this service key needs the permission locks.read, locks.manage or *")
@@ -323,6 +320,7 @@ def _refuse_unpermitted(operation: Operation, request: _Request, caller: Caller)
         raise LockError("missing_permission", "this service key needs the permission locks.manage or *")
     if request.fault is not None:
         raise request.fault
+    refuse_many_parameters(request.parameters)
 
 
 async def _command(operation: Operation, request: _Request) -> tuple[LockKey, Command]:
@@ -331,9 +329,9 @@ async def _command(operation: Operation, request: _Request) -> tuple[LockKey, Co
     found = request.found
     if not operation.on_lease:
         return key, Read() if operation is _READ else ForceRelease()
-    token = found.get(_TOKEN)
+    token = found.get(LOCK_TOKEN)
     owner = OwnerToken.parse(None if token is None else token.decode("latin-1"))
-    holder = found.get(_HOLDER)
+    holder = found.get(LOCK_HOLDER)
     label = None if holder is None else parse_holder(holder.decode("latin-1"))
     if not operation.takes_ttl:
         return key, Release(owner.digest)

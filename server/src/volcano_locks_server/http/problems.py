@@ -28,6 +28,7 @@ STATUS_BY_CODE: Final[dict[str, int]] = {
     "lock_ownership_lost": 409,
     "name_taken": 409,
     "request_too_large": 413,
+    "uri_too_long": 414,
     "lock_rate_limited": 429,
     "too_many_waiters": 429,
     "headers_too_large": 431,

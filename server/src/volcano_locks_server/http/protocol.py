@@ -15,7 +15,6 @@ release is pinned and tests/http hold it to all of the above.
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
-from urllib.parse import unquote
 
 import httptools
 from uvicorn.config import Config
@@ -32,7 +31,7 @@ from .problems import (
     problem_body,
     problem_headers,
 )
-from .wire import new_request_id
+from .wire import CONTENT_LENGTH, HEADERS_READ, SENT_REPEATEDLY, new_request_id
 
 if TYPE_CHECKING:
     from uvicorn._types import ASGISendEvent, HTTPResponseStartEvent
@@ -48,16 +47,21 @@ DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
 HTTP_1_1: Final = "1.1"
 METHODS: Final = "GET, POST, PATCH, DELETE"  # those that at least one address takes
 NOT_HTTP_MESSAGE: Final = "this is not HTTP/1.1 as this server reads it"
-_FRAMING: Final = (b"content-length", b"transfer-encoding")
+LENGTH_DIGITS_MAX: Final = 20  # as many as the longest length that the parser can count to
+_EXPECT: Final = b"expect"
+_TRANSFER_ENCODING: Final = b"transfer-encoding"
+_FRAMING: Final = (CONTENT_LENGTH, _TRANSFER_ENCODING)
+_KEPT: Final = HEADERS_READ | {_EXPECT, *_FRAMING}
 PIPELINED_MAX: Final = 16  # requests that are read behind one that is served; a hang-up shows only while we read
 
 
 class _Head(NamedTuple):
-    """What the parser knows of a request's head beside its address and fields."""
+    """A request's head without its address; of its fields, those that are read."""
 
     method: bytes
     version: str
     keep_alive: bool
+    fields: dict[bytes, bytes]
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -69,11 +73,13 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._all: Final = connections
         self._in_head = False
         self._head_bytes = 0
+        self._head_fields = 0
         self._discarded_bytes = 0
         self._write_paused_at: float | None = None
         self._last_words: bytes | None = None
         self._said_last_words = False
         self._served: RequestResponseCycle | None = None
+        self._kept: dict[bytes, bytes] = {}
         self._offer: _Head | None = None
 
     # --- the connection ---
@@ -117,7 +123,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def _framing(self) -> bytes:
         """The head with the offer, reduced to what tells where its body ends and whether another request follows."""
         assert self._offer is not None
-        fields = [b"%b: %b\r\n" % field for field in self.headers if field[0] in _FRAMING]
+        fields = [b"%b: %b\r\n" % field for field in self._offer.fields.items() if field[0] in _FRAMING]
         if not self._offer.keep_alive:
             fields.append(b"connection: close\r\n")
         return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(fields)
@@ -167,32 +173,27 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._offer is not None:
             return
         self._in_head = True
-        self._head_bytes = self._discarded_bytes = 0
+        self._head_bytes = self._head_fields = self._discarded_bytes = 0
+        self._kept = {}
         self.waiting_since = self.loop.time()
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         if self._offer is not None:
             return
-        self._count_head(len(url))
+        self._head_bytes += len(url)
+        if self._head_bytes > HEAD_BYTES_MAX:
+            raise _too_large()
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if self._offer is not None:
-            return
-        self._count_head(len(name) + len(value))
-        if not self._in_head:
-            return  # a trailer: what stands behind the body is no header, and proxies do not look there
-        headers = self.headers
-        if len(headers) >= HEADERS_MAX:
+        self._head_bytes += len(name) + len(value)
+        self._head_fields += 1
+        if self._head_bytes > HEAD_BYTES_MAX or self._head_fields > HEADERS_MAX:
             raise _too_large()
         name = name.lower()
-        if name == b"expect" and value.lower() == b"100-continue":
-            self.expect_100_continue = True
-        elif name == b"transfer-encoding" and value.lower() != b"chunked":
-            sent = value.decode("latin-1")
-            raise LockError("invalid_request", f"Transfer-Encoding must be chunked or be left out; got {shown(sent)}")
-        headers.append((name, value))
+        if name in _KEPT:
+            self._kept[name] = SENT_REPEATEDLY if name in self._kept else value
 
     def on_headers_complete(self) -> None:
         """As uvicorn does it, without what it does for applications that are not ours, and with `_Cycle`.
@@ -202,23 +203,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         head = self._offer
         if head is None:
             parser = self.parser
-            head = _Head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive())
+            head = _Head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive(), self._kept)
+            self._kept = {}  # for what is not a header: trailers, and the framing that is parsed again
+            self._in_head = False
             if head.method == b"CONNECT":
                 raise MethodNotAllowedError(METHODS, "CONNECT is not served: this server is no proxy")
-            if head.version < HTTP_1_1 and any(name == b"transfer-encoding" for name, _ in self.headers):
-                raise LockError("invalid_request", f"Transfer-Encoding needs HTTP/1.1; got HTTP/{head.version}")
+            _refuse_ambiguous_length(head.fields, head.version)
             if parser.should_upgrade():
                 self._offer = head
+                self._head_bytes = self._head_fields = 0
                 return
         self._offer = None
-        self._in_head = False
-        url = httptools.parse_url(self.url)
+        path, query = _address(self.url)
         scope = self.scope
         scope["method"] = head.method.decode("ascii")
         scope["http_version"] = head.version
-        scope["raw_path"] = url.path
-        scope["path"] = unquote(url.path.decode("ascii"))
-        scope["query_string"] = url.query or b""
+        scope["raw_path"] = path
+        scope["path"] = path.decode("ascii")  # as it was sent: HTTP-6
+        scope["query_string"] = query
+        scope["headers"] = list(head.fields.items())
         before = self.cycle
         self.cycle = _Cycle(
             scope=scope,
@@ -229,7 +232,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             access_log=False,
             default_headers=self.server_state.default_headers,
             message_event=asyncio.Event(),
-            expect_100_continue=self.expect_100_continue and head.version >= HTTP_1_1,
+            expect_100_continue=head.fields.get(_EXPECT, b"").lower() == b"100-continue" and head.version >= HTTP_1_1,
             keep_alive=head.keep_alive and head.version >= HTTP_1_1,
             on_response=self.on_response_complete,
         )
@@ -268,11 +271,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._start_asgi_task(cycle, self.app)
 
     # --- refusing ---
-
-    def _count_head(self, count: int) -> None:
-        self._head_bytes += count
-        if self._head_bytes > HEAD_BYTES_MAX:
-            raise _too_large()
 
     def _refuse(self, error: LockError) -> None:
         """Answer what could not be read, after the answers that are due before, and close.
@@ -377,6 +375,30 @@ class _Cycle(RequestResponseCycle):
         if self.scope["method"] != "HEAD":
             parts.append(body)
         return b"".join(parts)
+
+
+def _address(target: bytes) -> tuple[bytes, bytes]:
+    """Path and query of a request's target, whose characters the parser has judged; neither is decoded."""
+    target = target.partition(b"#")[0]
+    path, _, query = target.partition(b"?")
+    if not path.startswith(b"/"):
+        _, has_scheme, rest = path.partition(b"://")  # the absolute form
+        path = b"/" + rest.partition(b"/")[2] if has_scheme else path
+    return path, query
+
+
+def _refuse_ambiguous_length(fields: dict[bytes, bytes], version: str) -> None:
+    """LockError `invalid_request` for a body whose length the parser accepts and others may read in another way."""
+    if len(fields.get(CONTENT_LENGTH, b"")) > LENGTH_DIGITS_MAX:
+        raise LockError("invalid_request", f"Content-Length must be at most {LENGTH_DIGITS_MAX} digits; got more")
+    coding = fields.get(_TRANSFER_ENCODING)
+    if coding is None:
+        return
+    if coding.lower() != b"chunked":
+        sent = shown(coding.decode("latin-1"))
+        raise LockError("invalid_request", f"Transfer-Encoding must be chunked or be left out; got {sent}")
+    if version < HTTP_1_1:
+        raise LockError("invalid_request", f"Transfer-Encoding needs HTTP/{HTTP_1_1}; got HTTP/{version}")
 
 
 def _too_large() -> LockError:

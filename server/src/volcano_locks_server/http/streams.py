@@ -22,7 +22,7 @@ from ..limits import LockKey
 from ..watching import Happening, Hub, Told, Watcher
 from .access import Access, Caller
 from .problems import Headers
-from .wire import Receive, Scope, Send, instant
+from .wire import LAST_EVENT_ID, Receive, Scope, Send, instant
 
 PING_MS: Final = 8_000
 RECHECK_SECONDS_MAX: Final = 2.0
@@ -33,7 +33,6 @@ HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),  # a proxy that gathered events would keep them from whoever waits for them
 )
-LAST_EVENT_ID: Final = b"last-event-id"
 
 
 class _Event(msgspec.Struct):

@@ -19,6 +19,17 @@ from ..errors import LockError
 from ..limits import LockKey, parse_ttl_seconds, parse_wait_ms, shown
 
 BODY_BYTES_MAX: Final = 16_384
+QUERY_BYTES_MAX: Final = 2_048
+PARAMETERS_MAX: Final = 16
+
+AUTHORIZATION: Final = b"authorization"
+CONTENT_LENGTH: Final = b"content-length"
+LAST_EVENT_ID: Final = b"last-event-id"
+LOCK_HOLDER: Final = b"x-volcano-lock-holder"
+LOCK_TOKEN: Final = b"x-volcano-lock-token"
+REQUEST_ID: Final = b"x-volcano-request-id"
+HEADERS_READ: Final = frozenset({AUTHORIZATION, CONTENT_LENGTH, LAST_EVENT_ID, LOCK_HOLDER, LOCK_TOKEN, REQUEST_ID})
+SENT_REPEATEDLY: Final = b"(sent more than once)"
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -71,6 +82,30 @@ def lock_key(raw: bytes) -> LockKey:
     if b"%" in raw:
         raw = unquote_to_bytes(raw)
     return LockKey.parse(raw.decode("utf-8", "backslashreplace"))
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """The headers that this service reads. One that was sent several times is SENT_REPEATEDLY, which none may be."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in HEADERS_READ:
+            found[name] = SENT_REPEATEDLY if name in found else value
+    return found
+
+
+def refuse_long_query(query: bytes) -> None:
+    """LockError `uri_too_long` for more than QUERY_BYTES_MAX. The query is measured and not parsed (HTTP-27)."""
+    if len(query) > QUERY_BYTES_MAX:
+        raise LockError("uri_too_long", f"the query string must be at most {QUERY_BYTES_MAX} bytes; got {len(query)}")
+
+
+def refuse_many_parameters(query: bytes) -> None:
+    """LockError `invalid_request` for more than PARAMETERS_MAX; for requests whose credential is accepted (HTTP-27)."""
+    count = query.count(b"&") + 1
+    if count > PARAMETERS_MAX:
+        raise LockError(
+            "invalid_request", f"the query string may have at most {PARAMETERS_MAX} parameters; got {count}"
+        )
 
 
 async def read_body(receive: Receive) -> bytes:

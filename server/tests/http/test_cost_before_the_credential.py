@@ -1,0 +1,139 @@
+"""What a request without an accepted credential costs: at most twice a plain one, whatever is in it (HTTP-27, case 58).
+
+Measured is the processor time of the server's thread, over a real connection. Each head is sent whole and in turn with
+the plain one. Other programs can only make a round dearer, so the cheapest round of each is compared.
+"""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from volcano_locks_server.http import protocol, wire
+from volcano_locks_server.http.access import CREDENTIAL_BYTES_MAX
+from volcano_locks_server.testing import RunningServer, running_server
+
+RATIO_MAX = 2.0
+ROUNDS = 20
+ROUNDS_MAX = 200  # as long as the ratio is above its limit, on a machine that is busy
+REQUESTS = 20  # in a round
+ROOM = 32_000  # bytes of a field or an address, in a head of protocol.HEAD_BYTES_MAX
+UNKNOWN = b"Authorization: Bearer sk-" + b"x" * 43
+
+
+def head(line: bytes, *fields: bytes) -> bytes:
+    return b"\r\n".join((line + b" HTTP/1.1", b"Host: x", *fields)) + b"\r\n\r\n"
+
+
+def many(field: bytes) -> list[bytes]:
+    """As many fields as there may be, beside `Host`, and together as long as they may be."""
+    count = protocol.HEADERS_MAX - 1
+    return [field + b"y" * (ROOM // count - len(field))] * count
+
+
+LOCK = b"GET /locks/a"
+USUAL = (
+    b"Accept: */*",
+    b"Accept-Encoding: gzip, deflate",
+    b"Connection: keep-alive",
+    b"User-Agent: volcano-locks/0.1.0",
+    b"Content-Type: application/json",
+    b"Content-Length: 0",
+    b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
+    b"X-Volcano-Request-Id: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
+)
+PLAIN = head(b"DELETE /locks/a/lease", *USUAL)  # as a client sends it
+PLAIN_UNKNOWN = head(b"DELETE /locks/a/lease", *USUAL, UNKNOWN)
+PREFIX = wire.QUERY_BYTES_MAX - len(b"prefix=")
+HEADS = {
+    "many fields": head(LOCK, *[b"x: y"] * (protocol.HEADERS_MAX - 1)),
+    "many long fields": head(LOCK, *many(b"x-a: ")),
+    "many long tokens": head(LOCK, *many(b"X-Volcano-Lock-Token: ")),
+    "many expectations": head(LOCK, *[b"Expect: 100-continue"] * (protocol.HEADERS_MAX - 1)),
+    "a long field": head(LOCK, b"x: " + b"y" * ROOM),
+    "a long name": head(LOCK, b"x" * ROOM + b": y"),
+    "a long blank": head(LOCK, b"x:" + b" " * ROOM),
+    "a long request id": head(LOCK, b"X-Volcano-Request-Id: " + b"\xff" * ROOM),
+    "a long holder": head(LOCK, b"X-Volcano-Lock-Holder: " + b"\xff" * ROOM),
+    "a long credential": head(LOCK, b"Authorization: Bearer sk-" + b"y" * ROOM),
+    "the longest credential": head(LOCK, b"Authorization: Bearer " + b"y" * (CREDENTIAL_BYTES_MAX - 7)),
+    "long other credential": head(LOCK, b"Authorization: Bearer " + b"y." * (ROOM // 2)),
+    "blanks for a credential": head(LOCK, b"Authorization:" + b" x" * (ROOM // 2)),
+    "a long key": head(b"GET /locks/" + b"a" * ROOM),
+    "an encoded key": head(b"POST /locks/" + b"%61" * (ROOM // 3) + b"/lease"),
+    "many slashes": head(b"GET /locks" + b"/a" * (ROOM // 2)),
+    "a long address": head(b"GET /" + b"%61" * (ROOM // 3)),
+    "a long project id": head(b"GET /projects/" + b"%61" * (ROOM // 3)),
+    "two long ids": head(b"GET /projects/" + b"a" * (ROOM // 2) + b"/service-keys/" + b"b" * (ROOM // 2)),
+    "the absolute form": head(b"GET http://x/locks/" + b"a" * ROOM),
+    "a fragment": head(LOCK + b"#" + b"a" * ROOM),
+    "a query": head(LOCK + b"?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
+    "a query for events": head(b"GET /locks/events?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
+    "an encoded query": head(b"GET /locks/events?prefix=" + b"%61" * (PREFIX // 3)),
+    "a query of the admin API": head(b"GET /projects?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
+    "a long query": head(b"GET /locks/events?" + b"a&" * (ROOM // 2)),
+    "a long encoded query": head(b"GET /locks?prefix=" + b"%61" * (ROOM // 3)),
+    "a long query of the admin API": head(b"GET /projects?" + b"a=b&" * (ROOM // 4)),
+    "a long query of an operation": head(b"GET /healthz?" + b"a=b&" * (ROOM // 4)),
+    "an offer to upgrade": head(LOCK, b"Connection: upgrade", b"Upgrade: h2c", *[b"x: y"] * (protocol.HEADERS_MAX - 3)),
+    "the admin API": head(b"GET /projects", *[b"x: y"] * (protocol.HEADERS_MAX - 1)),
+}
+UNKNOWN_HEADS = {
+    "a long field": head(LOCK, UNKNOWN, b"x: " + b"y" * (ROOM - len(UNKNOWN))),
+    "many fields": head(LOCK, UNKNOWN, *[b"x: y"] * (protocol.HEADERS_MAX - 2)),
+    "a query": head(b"GET /locks/events?" + b"a&" * (wire.QUERY_BYTES_MAX // 2), UNKNOWN),
+    "a long key": head(b"GET /locks/" + b"%61" * ((ROOM - len(UNKNOWN)) // 3), UNKNOWN),
+}
+
+
+class Measured:
+    """A server and a client's connection to it."""
+
+    def __init__(self, running: RunningServer) -> None:
+        host, _, port = running.url.removeprefix("http://").partition(":")
+        (thread,) = (one for one in threading.enumerate() if one.name == "running-server")
+        assert thread.ident is not None
+        self._clock = time.pthread_getcpuclockid(thread.ident)
+        self.connection = socket.create_connection((host, int(port)), timeout=30)
+
+    def ratio(self, plain: bytes, other: bytes) -> float:
+        """How many times as much processor time `other` costs."""
+        of_plain, of_other = [self._cost(plain)], [self._cost(other)]
+        while len(of_plain) < ROUNDS or (len(of_plain) < ROUNDS_MAX and min(of_other) > RATIO_MAX * min(of_plain)):
+            of_plain.append(self._cost(plain))
+            of_other.append(self._cost(other))
+        return min(of_other) / min(of_plain)
+
+    def _cost(self, sent: bytes) -> float:
+        began = time.clock_gettime(self._clock)
+        for _ in range(REQUESTS):
+            self.connection.sendall(sent)
+            assert self.connection.recv(65_536).startswith(b"HTTP/1.1 4")
+        return time.clock_gettime(self._clock) - began
+
+
+@pytest.fixture(scope="module")
+def measured() -> Iterator[Measured]:
+    with running_server() as running:
+        one = Measured(running)
+        yield one
+        one.connection.close()
+
+
+def assert_cheap(measured: Measured, plain: bytes, sent: bytes) -> None:
+    assert len(sent) <= protocol.HEAD_BYTES_MAX + 4 * protocol.HEADERS_MAX  # colons and line ends do not count
+    assert measured.ratio(plain, sent) <= RATIO_MAX
+
+
+@pytest.mark.parametrize("sent", HEADS.values(), ids=HEADS)
+def test_no_head_costs_more_than_twice_the_plain_one(measured: Measured, sent: bytes) -> None:
+    """HTTP-27, case 58: without a credential."""
+    assert_cheap(measured, PLAIN, sent)
+
+
+@pytest.mark.parametrize("sent", UNKNOWN_HEADS.values(), ids=UNKNOWN_HEADS)
+def test_no_head_makes_an_unknown_key_dearer(measured: Measured, sent: bytes) -> None:
+    """HTTP-27, case 58: the store is asked for an unknown service key, and that is all that it may cost."""
+    assert_cheap(measured, PLAIN_UNKNOWN, sent)
