@@ -1,4 +1,4 @@
-"""The ASGI application: lock routes straight, everything else through Starlette's router.
+"""The ASGI application: lock routes straight, everything else by a table of addresses.
 
 The same object runs under any ASGI server and in-process in tests. Every answer, whatever fails, is ours: JSON
 with a code, and a request id. `drain` lets what is in flight end and turns the rest away (HTTP-23).
@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route, Router
 
 from ..clock import Clock
 from ..errors import LockError, StoreUnavailableError
@@ -29,6 +28,7 @@ from .ops import Operations
 from .problems import (
     DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
+    JSON_TYPE,
     STATUS_BY_CODE,
     UNAVAILABLE_MESSAGE,
     MethodNotAllowedError,
@@ -77,7 +77,9 @@ class App:
         self._locks: Final = LockRoutes(service, Listing(store, service.hub.waiters), access, log, metrics)
         self._operations: Final = Operations(store, metrics)
         self._backups: Final = BackupRoutes(backups, log)
-        self._router: Final = _router(Admin(registry, access, clock, log), self._backups, self._operations, access)
+        self._addresses: Final = _addresses(
+            Admin(registry, access, clock, log), self._backups, self._operations, access
+        )
         self._in_flight = 0
         self._idle: Final = asyncio.Event()
 
@@ -147,28 +149,24 @@ class App:
             await send(message)
 
         try:
-            route = self._router if len(raw_path) <= ADDRESS_BYTES_MAX else _not_found
-            await route(scope, receive, send_with_id)
+            await self._addresses(scope, receive, send_with_id)
         except ClientGoneError:
             return
         except LockError as error:
-            await self._failure(error, request_id)(scope, receive, send_with_id)
+            await _send_problem(send_with_id, self._failure(error, request_id))
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
             self._log.bug("internal", error, request_id=request_id.decode())
             if not started:
-                await _response("internal", INTERNAL_MESSAGE, None)(scope, receive, send_with_id)
+                await _send_problem(send_with_id, LockError("internal", INTERNAL_MESSAGE))
 
-    def _failure(self, error: LockError, request_id: bytes) -> Response:
-        message = error.message
-        if isinstance(error, StoreUnavailableError):
-            self._metrics.store_error(error.cause_code)
-            message = UNAVAILABLE_MESSAGE
+    def _failure(self, error: LockError, request_id: bytes) -> LockError:
+        """The error as the client is to see it; counted and logged as it is."""
         if self._log.often():
             tell_failure(self._log, error, request_id.decode(), None)
-        response = _response(error.code, message, error.retry_after_seconds)
-        if isinstance(error, MethodNotAllowedError):
-            response.headers["allow"] = error.allowed
-        return response
+        if not isinstance(error, StoreUnavailableError):
+            return error
+        self._metrics.store_error(error.cause_code)
+        return LockError(error.code, UNAVAILABLE_MESSAGE, retry_after_seconds=error.retry_after_seconds)
 
 
 class _Resource:
@@ -197,7 +195,33 @@ class _Resource:
         await (await endpoint(request))(scope, receive, send)
 
 
-def _router(admin: Admin, backups: BackupRoutes, operations: Operations, access: Access) -> Router:
+class _Addresses:
+    """Finds the resource of an address. Every second part of a path is the id of what the part before it names."""
+
+    def __init__(self, resources: dict[str, _Resource]) -> None:
+        self._found: Final = {}
+        for path, resource in resources.items():
+            names, ids = _split(path)
+            self._found[names, len(ids)] = resource, [one.strip("{}") for one in ids]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        names, ids = _split(path if len(path) <= ADDRESS_BYTES_MAX else "")
+        found = self._found.get((names, len(ids)))
+        if found is None or "" in ids:
+            raise LockError("not_found", "there is no such address: see /openapi.json for those there are")
+        resource, id_names = found
+        scope["path_params"] = dict(zip(id_names, ids, strict=True))
+        await resource(scope, receive, send)
+
+
+def _split(path: str) -> tuple[tuple[str, ...], list[str]]:
+    """The names and the ids in a path."""
+    parts = path[1:].split("/")
+    return tuple(parts[::2]), parts[1::2]
+
+
+def _addresses(admin: Admin, backups: BackupRoutes, operations: Operations, access: Access) -> _Addresses:
     keys = "/projects/{project_id}/service-keys"
     guarded = {
         "/projects": _Resource(access, GET=admin.projects, POST=admin.create_project),
@@ -216,15 +240,17 @@ def _router(admin: Admin, backups: BackupRoutes, operations: Operations, access:
         "/metrics": _Resource(None, GET=operations.metrics),
         "/openapi.json": _Resource(None, GET=operations.openapi),
     }
-    routes = [Route(path, resource) for path, resource in (guarded | open_to_all).items()]
-    return Router(routes, redirect_slashes=False, default=_not_found)
+    return _Addresses(guarded | open_to_all)
 
 
-async def _not_found(_scope: Scope, _receive: Receive, _send: Send) -> None:
-    raise LockError("not_found", "there is no such address: see /openapi.json for those there are")
-
-
-def _response(code: str, message: str, retry_after_seconds: int | None) -> Response:
-    response = Response(problem_body(code, message), STATUS_BY_CODE[code], media_type="application/json")
-    response.raw_headers.extend(problem_headers(code, retry_after_seconds))
-    return response
+async def _send_problem(send: Send, error: LockError) -> None:
+    body = problem_body(error.code, error.message)
+    headers = [
+        *problem_headers(error.code, error.retry_after_seconds),
+        JSON_TYPE,
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", error.allowed.encode()))
+    await send({"type": "http.response.start", "status": STATUS_BY_CODE[error.code], "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -193,7 +193,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             raise _too_large()
         name = name.lower()
         if name in _KEPT:
-            self._kept[name] = SENT_REPEATEDLY if name in self._kept else value
+            kept = self._kept
+            kept[name] = SENT_REPEATEDLY if name in kept else value
 
     def on_headers_complete(self) -> None:
         """As uvicorn does it, without what it does for applications that are not ours, and with `_Cycle`.
