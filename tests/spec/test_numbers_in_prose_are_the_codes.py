@@ -37,6 +37,8 @@ NUMBERS = [
     ("http.md", "HTTP-27", access.CREDENTIAL_BYTES_MAX, "bytes"),
     ("http.md", "QUOTA-1", limits.REQUESTS_PER_MINUTE_DEFAULT, "unless changed"),
     ("http.md", "ADMIN-4", limits.NAME_LENGTH_MAX, "of `A-Z"),
+    ("http.md", "ADMIN-6", limits.PERMISSIONS_MAX, "strings"),
+    ("http.md", "ADMIN-6", limits.PERMISSION_LENGTH_MAX, "characters"),
     ("http.md", "ADMIN-8", limits.KEEP_OLD_SECONDS_MAX, ""),
     ("http.md", "ADMIN-9", access.CREDENTIAL_SECONDS_MAX, "seconds"),
     ("http.md", "ADMIN-10", limits.PAGE_LIMIT_MAX, ""),

@@ -27,11 +27,15 @@ LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 500
 SHOWN_LENGTH_MAX: Final = 40
 
-PERMISSIONS: Final = frozenset({"*", "locks.manage", "locks.read"})
+PERMISSIONS: Final = frozenset({"*", "locks.manage", "locks.read"})  # those that grant something here
+PERMISSIONS_MAX: Final = 50
+PERMISSION_LENGTH_MAX: Final = 64
+_OWN_PREFIX: Final = "locks."
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
 _UUID: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", re.ASCII)
 _HOLDER: Final = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
+_PERMISSION: Final = re.compile(r"\*|[a-z][a-z0-9_-]*(\.[a-z0-9_*-]+)*", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 
@@ -158,22 +162,34 @@ def parse_name(value: object, field: str = "name") -> str:
     return value
 
 
+def parse_permission(text: str) -> str:
+    """A permission of this service or, by its form, of another one; else LockError `invalid_request`."""
+    if text in PERMISSIONS:
+        return text
+    if text.startswith(_OWN_PREFIX):
+        own = ", ".join(sorted(PERMISSIONS))
+        raise LockError("invalid_request", f"the permissions of this service are {own}; got {shown(text)}")
+    if len(text) > PERMISSION_LENGTH_MAX or _PERMISSION.fullmatch(text) is None:
+        raise LockError(
+            "invalid_request",
+            f"each of permissions must be * or words of a-z 0-9 _ - joined by dots, such as functions.invoke, with at "
+            f"most {PERMISSION_LENGTH_MAX} characters; got {shown(text)}",
+        )
+    return text
+
+
 def parse_permissions(value: object) -> tuple[str, ...]:
     """Permissions of a service key, sorted, without doubles; none named means all (`*`).
 
-    Raises LockError `invalid_request` on anything that is not a list of known permissions.
+    Those of other services are kept and grant nothing here. Raises LockError `invalid_request`.
     """
     if value is None or value == []:
         return ("*",)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise LockError("invalid_request", f"permissions must be a list of strings; got {shown(value)}")
-    unknown = sorted(set(value) - PERMISSIONS)
-    if unknown:
-        raise LockError(
-            "invalid_request",
-            f"permissions may hold {', '.join(sorted(PERMISSIONS))}; got {shown(unknown[0])}",
-        )
-    return tuple(sorted(set(value)))
+    if len(value) > PERMISSIONS_MAX:
+        raise LockError("invalid_request", f"permissions must be at most {PERMISSIONS_MAX}; got {len(value)}")
+    return tuple(sorted({parse_permission(one) for one in value}))
 
 
 def parse_whole_number(value: object, field: str, low: int, high: int) -> int:

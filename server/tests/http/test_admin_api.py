@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from volcano_locks_server.limits import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
+
 from .conftest import House, problem
 
 NOBODY = "018f6a3e-7c4b-4d2a-9b1e-2f6d5c4b3a21"
@@ -102,6 +104,7 @@ async def test_what_is_no_change_is_refused(house: House, change: dict[str, obje
     "fields",
     [
         {}, {"name": "k", "permissions": "*"}, {"name": "k", "permissions": ["locks.break"]},
+        {"name": "k", "permissions": [""]}, {"name": "k", "permissions": ["functions.invoke"] * 51},
         {"name": "k", "permissions": [1]}, {"name": "k", "expires_at": 1}, {"name": "k", "expires_at": "tomorrow"},
         {"name": "k", "expires_at": "2020-01-01T00:00:00Z"}, {"name": "k", "expires_at": "2030-02-30T00:00:00Z"},
         {"name": "k", "expires_at": "2030-01-01T00:00:00"}, {"name": "k", "expires_at": "9999-12-31T23:59:59-14:00"},
@@ -122,11 +125,23 @@ async def test_what_is_no_service_key_is_refused(house: House, fields: dict[str,
         (["locks.manage"], ["locks.manage"]),
         (["locks.read"], ["locks.read"]),
         (["locks.manage", "*", "*"], ["*", "locks.manage"]),
+        (["locks.read", "functions.invoke", "db.*"], ["db.*", "functions.invoke", "locks.read"]),
+        (["functions.invoke"], ["functions.invoke"]),
     ],
 )
 async def test_permissions_left_open_are_all(house: House, asked: object, given: list[str]) -> None:
     """ADMIN-6."""
     assert (await house.new_key(permissions=asked))["permissions"] == given
+
+
+async def test_the_most_permissions_are_kept(house: House) -> None:
+    """ADMIN-6: as many and as long as may be, in every answer that shows them."""
+    most = sorted(f"{number:02}".rjust(PERMISSION_LENGTH_MAX, "x") for number in range(PERMISSIONS_MAX))
+    made = await house.new_key(permissions=most)
+    address = f"/projects/{house.project_id}/service-keys/{made['id']}"
+    assert made["permissions"] == most
+    assert (await house.admin("GET", address)).json()["permissions"] == most
+    assert (await house.admin("POST", f"{address}/regenerate")).json()["permissions"] == most
 
 
 async def test_an_expiry_may_have_any_offset(house: House) -> None:

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from volcano_locks_server.errors import LockError
 from volcano_locks_server.limits import (
+    PERMISSION_LENGTH_MAX,
+    PERMISSIONS_MAX,
     LockKey,
     OwnerToken,
     parse_holder,
@@ -93,10 +95,32 @@ def test_permissions() -> None:
     assert parse_permissions(None) == parse_permissions([]) == ("*",)
     assert parse_permissions(["locks.manage", "*", "*"]) == ("*", "locks.manage")
     assert parse_permissions(["locks.read"]) == ("locks.read",)
-    for wrong in ("*", [1], {"*": 1}, ["locks.fly"]):
+    for wrong in ("*", [1], {"*": 1}, ["locks.fly"], ["*"] * (PERMISSIONS_MAX + 1)):
         with pytest.raises(LockError, match="permissions") as caught:
             parse_permissions(wrong)
         assert caught.value.code == "invalid_request"
+
+
+def test_permissions_of_other_services_are_kept() -> None:
+    """ADMIN-6: whatever has their form, as many and as long as may be."""
+    theirs = ["functions.invoke", "db.*", "a", "a-b_c.0", "lock.manage", "locks", "a.b.c", "x" * PERMISSION_LENGTH_MAX]
+    assert parse_permissions([*theirs, "locks.read"]) == tuple(sorted([*theirs, "locks.read"]))
+    most = [f"functions.{number}" for number in range(PERMISSIONS_MAX)]
+    assert len(parse_permissions(most)) == PERMISSIONS_MAX
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", " ", "\t", "locks.", "locks.*", "locks.break", "locks.read.all", "Functions.invoke", "functions invoke",
+        "functions.", ".invoke", "a..b", "0a", "_a", "**", "*.a", "é", "a\n", "a,b", "x" * (PERMISSION_LENGTH_MAX + 1),
+    ],
+)  # fmt: skip
+def test_what_is_no_permission_is_refused(text: str) -> None:
+    """ADMIN-6: a misspelt permission of this service would be a key that grants nothing."""
+    with pytest.raises(LockError, match="permissions") as caught:
+        parse_permissions(["functions.invoke", text])
+    assert caught.value.code == "invalid_request"
 
 
 def test_whole_numbers() -> None:

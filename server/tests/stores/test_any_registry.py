@@ -6,6 +6,7 @@ import pytest
 
 from volcano_locks_server.errors import LockError
 from volcano_locks_server.lease import Free
+from volcano_locks_server.limits import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
 from volcano_locks_server.store import Credential, Project, Registry, ServiceKey
 from volcano_locks_server.stores import OpenStore
 
@@ -44,6 +45,16 @@ async def test_what_was_added_is_found(keys: Registry) -> None:
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
     assert await keys.credential(digest("two")) == Credential(K2, P1, 9_000)
     assert await keys.credential(digest("never")) is None
+
+
+async def test_permissions_of_other_services_are_kept(keys: Registry) -> None:
+    """ADMIN-6: as many and as long as may be."""
+    theirs = tuple(f"{number:02}".rjust(PERMISSION_LENGTH_MAX, "x") for number in range(PERMISSIONS_MAX - 3))
+    service_key = replace(K1, id="k-3", name="other", permissions=("db.*", "functions.invoke", "locks.read", *theirs))
+    await keys.add_service_key(service_key, digest("three"))
+    assert await keys.service_key("p-1", "k-3") == service_key
+    assert await keys.credential(digest("three")) == Credential(service_key, P1, None)
+    assert service_key in (await keys.service_keys("p-1", limit=5, cursor=None)).items
 
 
 async def test_an_unknown_id_is_not_found_wherever_it_stands(keys: Registry) -> None:

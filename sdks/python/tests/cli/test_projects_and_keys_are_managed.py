@@ -70,6 +70,16 @@ def test_a_key_that_only_looks_changes_nothing(invoke: Invoke, server: RunningSe
             client.locks.force_release("k")
 
 
+def test_a_permission_of_another_service_is_kept(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """CLI-12, ADMIN-6: and the operator is told that it grants nothing here."""
+    created = invoke("key", "create", project, "f", "--permission", "functions.invoke", "--permission", "locks.read")
+    assert "functions.invoke grants nothing here" in created.stderr
+    assert "locks.read grants" not in created.stderr
+    assert "functions.invoke,locks.read" in invoke("key", "list", project).stdout
+    with Client(server.url, created.stdout.strip()) as client:
+        assert not client.locks.get("k").held
+
+
 def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:
     old = invoke("key", "create", project, "w1").stdout.strip()
     assert invoke("key", "rotate", project, "w1").exit_code == 64
@@ -148,7 +158,8 @@ def test_lists_longer_than_a_page_are_whole(invoke: Invoke, server: RunningServe
         (("project", "set", "test"), 64),
         (("key", "list", "nobody"), 64),
         (("key", "revoke", "test", "nobody", "--yes"), 64),
-        (("key", "create", "test", "k", "--permission", "all"), 64),
+        (("key", "create", "test", "k", "--permission", "locks.all"), 64),
+        (("key", "create", "test", "k", "--permission", ""), 64),
     ],
 )
 def test_mistakes_are_64(invoke: Invoke, arguments: tuple[str, ...], code: int) -> None:

@@ -13,7 +13,7 @@ from .connection import SERVICE_KEY_VARIABLE, Connection, admin_options
 from .parameters import KEEP_OLD, KEY_LIFE
 from .questions import ask
 
-PERMISSIONS: Final = ("*", "locks.manage", "locks.read")
+KNOWN_PERMISSIONS: Final = ("*", "locks.manage", "locks.read")
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 _project = click.argument("project", metavar="PROJECT")
@@ -42,8 +42,9 @@ def key() -> None:
     "--permission",
     "permissions",
     multiple=True,
-    type=click.Choice(PERMISSIONS),
-    help="What it may do: everything (*, and when left out), all with locks, or only look at them (locks.read).",
+    metavar="PERMISSION",
+    help="What it may do: everything (*, and when left out), all with locks (locks.manage), only look at them "
+    "(locks.read). Permissions of other services, such as functions.invoke, are kept and grant nothing here.",
 )
 @click.option("--expires-in", type=KEY_LIFE, metavar="DURATION", help="How long it works; for ever when left out.")
 @_json
@@ -72,6 +73,9 @@ def create(
     with admin_of(connection) as admin:
         owner = admin.project(project)
         _print_secret(admin.ask("POST", keys_path(owner["id"]), body), as_json)
+    for permission in permissions:
+        if permission not in KNOWN_PERMISSIONS:
+            output.message(f"{permission} grants nothing here: the lock service knows {', '.join(KNOWN_PERMISSIONS)}")
 
 
 @key.command(name="list")
