@@ -84,6 +84,7 @@ class Scenario:
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
         found |= {"streams" for step in steps if step.verb == "hear"}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
+        found |= {"quota"} if self.quota.requests_per_minute else set()
         for step in steps:
             if step.verb == "outage":
                 found.add("store_outage" if step.args["kind"] in STORE_OUTAGES else "client")

@@ -17,6 +17,7 @@ from .faces.face import Answer, Face
 from .grammar import Scenario, Step
 from .words import RELATIONS
 
+MISUSE: Final = ("given",)
 WAITING: Final = ("wait_seconds", "hold_at_least_seconds")
 
 LISTED: Final = ("events", "changes")
@@ -67,9 +68,9 @@ class _Play:
         """What the face is asked: names filled in, owner tokens in place of their names."""
         match verb:
             case "acquire" | "enter" | "wait":
-                asked = self._taking(args) | {word: args[word] for word in WAITING if word in args}
+                asked = self._taking(args) | {word: args[word] for word in WAITING if word in args} | self._ids(args)
             case "renew" | "release":
-                asked = self._owning(args)
+                asked = self._owning(args) | {word: args[word] for word in MISUSE if word in args}
             case (
                 "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view"
                 | "watch" | "watched" | "leading" | "resign"
@@ -112,6 +113,15 @@ class _Play:
         asked = {"actor": actor, "key": key, "lease": label, "token": self._token(label)}
         return {**asked, "ttl_seconds": ttl_seconds}
 
+    def _ids(self, args: Mapping[str, object]) -> dict[str, object]:
+        """The ids that the caller gives by itself: of the request, and both in upper case if the step says so."""
+        ids = {"request_id": self._token(f"request {args['request_id']}")} if "request_id" in args else {}
+        if "spelling" not in args:
+            return dict(ids)
+        assert "token" in args, "spelling is about a token that the caller gives"
+        given = {**ids, "token": self._token(self._latest[str(args["actor"]), self._key(args)])}
+        return {word: one.upper() for word, one in given.items()} | {"spelling": args["spelling"]}
+
     def _key(self, args: Mapping[str, object]) -> str:
         return str(args.get("key", self._scenario.key))
 
@@ -148,6 +158,10 @@ class _Play:
             return got == before_ms
         if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
             return isinstance(got, list) and len(got) == len(wanted) and all(map(self._is_such, wanted, got))
+        if word == "error_classes":
+            return isinstance(wanted, list) and isinstance(got, list) and set(wanted) <= set(got)
+        if word == "retry_after_seconds":
+            return type(got) is int and got == wanted
         if isinstance(wanted, dict) and isinstance(got, int):
             ((relation, name),) = wanted.items()
             return RELATIONS[relation](got, int(str(self._remembered[name][word])))

@@ -17,6 +17,7 @@ RACE_MAX: Final = 256
 FOREVER: Final = "forever"
 
 RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
+CLASS: Final = re.compile(r"([A-Z][a-z]+)+Error")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
 FACES: Final = ("all", "server", "clients")
@@ -32,6 +33,8 @@ OUTAGES: Final = {
     "duplicate": "served twice; the second answer is the one that comes back",
     "altered": "served, and the fields named in answer come back with those values",
     "answer_503": "not served: an answer 503 lock_service_unavailable with Retry-After: retry_after_seconds, else 1",
+    "answer_503_empty": "not served: an answer 503 with no body, no code and no Retry-After",
+    "answer_403": "not served: an answer 403 missing_permission",
     "answer_500": "not served: an answer 500 internal",
     "answer_429": "not served: an answer 429 lock_rate_limited with Retry-After: retry_after_seconds, else 1",
     "answer_page": "not served: an answer 502 with a proxy's page that is no JSON",
@@ -73,6 +76,11 @@ def seconds(value: object) -> str | None:
 def texts(value: object) -> str | None:
     fits = isinstance(value, list) and all(isinstance(one, str) for one in value)
     return None if fits else "must be a list of texts"
+
+
+def names_of_classes(value: object) -> str | None:
+    fits = isinstance(value, list) and value and all(isinstance(one, str) and CLASS.fullmatch(one) for one in value)
+    return None if fits else "must be a list of classes of errors such as RateLimitedError"
 
 
 def a_text_or_null(value: object) -> str | None:
@@ -163,9 +171,11 @@ class Verb:
 _CALLER: Final = {"actor": a_name, "key": a_text}
 _OWNER: Final = {**_CALLER, "token": a_name}
 _TAKER: Final = {**_OWNER, "ttl_seconds": a_number(0)}
+_MISUSE: Final = {"given": one_of("another_key", "no_lease")}
+_IDS: Final = {"request_id": a_name, "spelling": one_of("upper")}
 _WAITER: Final = {**_TAKER, "wait_seconds": seconds}
 _QUOTA: Final = {"quota_remaining": a_number(0), "quota_limit": a_number(0), "quota_reset_in_seconds": a_number(0, 60)}
-_FAILURE: Final = {"error": a_text, "retry_after_seconds": a_number(0)}
+_FAILURE: Final = {"error": a_text, "retry_after_seconds": a_number(0), "error_classes": names_of_classes}
 _ANSWER: Final = {**_FAILURE, **_QUOTA}
 _LEASE: Final = {
     "fencing_token": a_relation("now"),
@@ -201,9 +211,9 @@ _CHANGE: Final = {
 
 VERBS: Final[Mapping[str, Verb]] = {
     # the five of the service
-    "acquire": Verb(_WAITER, ("actor",), {**_ANSWER, **_LEASE}),
-    "renew": Verb(_TAKER, ("actor",), {**_ANSWER, **_LEASE}),
-    "release": Verb(_OWNER, ("actor",), _ANSWER),
+    "acquire": Verb({**_WAITER, **_IDS}, ("actor",), {**_ANSWER, **_LEASE, "ids_kept": a_bool}),
+    "renew": Verb({**_TAKER, **_MISUSE}, ("actor",), {**_ANSWER, **_LEASE}),
+    "release": Verb({**_OWNER, **_MISUSE}, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
     "force_release": Verb(_CALLER, (), _ANSWER),
     # an acquire that waits, while others act

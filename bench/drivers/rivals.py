@@ -88,9 +88,9 @@ class OurClient:
     async def acquire(self, key: str) -> None:
         self._lease = await self._locks.acquire(key, ttl=TTL_SECONDS, wait=inf)
 
-    async def release(self, key: str) -> None:  # noqa: ARG002 - the lease knows its key
+    async def release(self, key: str) -> None:
         assert self._lease is not None
-        await self._locks.release(self._lease)
+        await self._locks.release(key, self._lease)
 
 
 class OurClients:

@@ -11,7 +11,7 @@ for await (const line of createInterface({ input: process.stdin })) {
     const began = process.hrtime.bigint();
     const { acquired, lease, error } = await locks.acquire(key, { ttl: 30 });
     if (!acquired) throw error ?? new Error("the lock is held");
-    const released = await locks.release(lease);
+    const released = await locks.release(key, lease);
     if (released.error) throw released.error;
     taken.push(Number(process.hrtime.bigint() - began));
   }

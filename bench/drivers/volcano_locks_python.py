@@ -16,7 +16,7 @@ def sync() -> Callable[[], None]:
     locks = Client(URL, SERVICE_KEY).locks
 
     def cycle() -> None:
-        locks.release(locks.acquire(KEY, ttl=30))
+        locks.release(KEY, locks.acquire(KEY, ttl=30))
 
     return cycle
 
@@ -48,7 +48,7 @@ async def asynchronous() -> None:
             taken = []
             for _ in range(int(line)):
                 began = perf_counter_ns()
-                await locks.release(await locks.acquire(KEY, ttl=30))
+                await locks.release(KEY, await locks.acquire(KEY, ttl=30))
                 taken.append(perf_counter_ns() - began)
             print(json.dumps(taken), flush=True)
 

@@ -10,7 +10,7 @@ locks = VolcanoLocks::Client.new(api_url: ENV.fetch("BENCH_URL"), service_key: E
 $stdin.each_line do |line|
   taken = Array.new(Integer(line)) do
     began = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
-    locks.release(locks.acquire(key, ttl: 30))
+    locks.release(key, locks.acquire(key, ttl: 30))
     Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - began
   end
   $stdout.puts(JSON.generate(taken))

@@ -53,9 +53,9 @@ def in_postgres() -> str:
 
 
 IN_MEMORY: Final = "memory://"
-SERVER: Final = frozenset({"purge", "pages"})
+SERVER: Final = frozenset({"purge", "pages", "quota"})
 SERVICE: Final = SERVER | {"store_outage", "search_store"}
-CLIENT: Final = frozenset({"client", "purge"})
+CLIENT: Final = frozenset({"client", "purge", "quota"})
 RESTART: Final = frozenset({"restart"})
 
 

@@ -5,11 +5,16 @@ from collections.abc import Sequence
 from .face import Answer
 
 
-def failure(code: str, retry_after_seconds: float | None = None) -> Answer:
+def failure(code: str, retry_after_seconds: int | None = None) -> Answer:
     """A failure the caller was told about."""
     return (
         {"error": code} if retry_after_seconds is None else {"error": code, "retry_after_seconds": retry_after_seconds}
     )
+
+
+def classes_of(error: BaseException) -> list[str]:
+    """The names of the error's class and of all its base classes."""
+    return [one.__name__ for one in type(error).__mro__ if issubclass(one, BaseException)]
 
 
 def race_told(answers: Sequence[Answer]) -> Answer:

@@ -35,11 +35,13 @@ def _problem(code: str) -> bytes:
 
 ANSWERS: Final[Mapping[str, tuple[int, bytes]]] = {
     "answer_503": (503, _problem("lock_service_unavailable")),
+    "answer_503_empty": (503, b""),
+    "answer_403": (403, _problem("missing_permission")),
     "answer_500": (500, _problem("internal")),
     "answer_429": (429, _problem("lock_rate_limited")),
     "answer_page": (502, b"<html>Bad Gateway</html>"),
 }
-TELL_WHEN: Final = frozenset({429, 503})
+WITH_RETRY_AFTER: Final = frozenset({"answer_429", "answer_503"})
 
 
 @dataclass
@@ -106,7 +108,7 @@ class OutageTransport(httpx2.AsyncBaseTransport):
         kind = "" if outage is None else outage.kind
         if outage is not None and kind in ANSWERS:
             status, body = ANSWERS[kind]
-            headers = {"Retry-After": str(outage.retry_after_seconds)} if status in TELL_WHEN else {}
+            headers = {"Retry-After": str(outage.retry_after_seconds)} if kind in WITH_RETRY_AFTER else {}
             return httpx2.Response(status, content=body, headers=headers)
         if kind == "drop_before":
             raise httpx2.ConnectError("scripted: no connection", request=request)

@@ -1,7 +1,7 @@
 """What the faces of the Python client share: one client per actor, all under one clock that moves the server's.
 
-A failure is told by its code; `no_answer` where no answer came, `bad_answer` where it was none of a lock service,
-`body` and `cancelled` where a block ended with the body's own error.
+A failure is told by its code and its classes; `no_answer` where no answer came, `bad_answer` where it was none of a
+lock service, `argument` for an argument error, `body` and `cancelled` where a block ended with the body's own error.
 """
 
 import threading
@@ -25,7 +25,7 @@ from volcano_locks.watching import Leadership
 from ..words import FOREVER
 from .clock import FaceClock
 from .face import Answer
-from .failures import failure
+from .failures import classes_of, failure
 from .house import House
 from .http import ms_of
 from .outages import OPERATIONS, STREAM, Outage, OutageTransport
@@ -354,13 +354,15 @@ class PythonFace(ABC):
         try:
             return perform()
         except VolcanoError as error:
-            return failure(_code_of(error), error.retry_after)
+            return _failed(error)
         except BodyError as error:
             return {"error": "body", **_attached_to(error)}
         except BodyCancelled as error:
             return {"error": "cancelled", **_attached_to(error)}
 
     def _acquire(self, args: Mapping[str, object]) -> Answer:
+        if "spelling" in args:
+            return self._acquire_spelled(args)
         actor, key = str(args["actor"]), args["key"]
         if not args.get("wait_seconds"):
             return self._keep(args, self._call(actor, "acquire", key, **self._taking(args)))
@@ -368,11 +370,36 @@ class PythonFace(ABC):
         self._clock.go_on_until(asking)
         return self._keep(args, asking.result())
 
+    def _acquire_spelled(self, args: Mapping[str, object]) -> Answer:
+        """An acquire with ids in another spelling: whether the lease or the error shows them as they were given."""
+        try:
+            lease = self._call(str(args["actor"]), "acquire", args["key"], **self._taking(args))
+        except VolcanoError as error:
+            return {**_failed(error), "ids_kept": error.request_id == args["request_id"]}
+        told = self._keep(args, lease)
+        return {**told, "ids_kept": self._lease(args).token == args["token"]}
+
     def _renew(self, args: Mapping[str, object]) -> Answer:
-        return self._keep(args, self._call(str(args["actor"]), "renew", self._lease(args), ttl=args["ttl_seconds"]))
+        if "given" in args:
+            return self._misused("renew", args, ttl=args["ttl_seconds"])
+        renewed = self._call(str(args["actor"]), "renew", args["key"], self._lease(args), ttl=args["ttl_seconds"])
+        return self._keep(args, renewed)
 
     def _release(self, args: Mapping[str, object]) -> Answer:
-        self._call(str(args["actor"]), "release", self._lease(args))
+        if "given" in args:
+            return self._misused("release", args)
+        self._call(str(args["actor"]), "release", args["key"], self._lease(args))
+        return {}
+
+    def _misused(self, name: str, args: Mapping[str, object], **options: object) -> Answer:
+        """The call with the key of another lock, or with something that is not a lease."""
+        another_key = args["given"] == "another_key"
+        key = f"another-{args['key']}" if another_key else args["key"]
+        lease: object = self._lease(args) if another_key else {"ttl": args["ttl_seconds"]}
+        try:
+            self._call(str(args["actor"]), name, key, lease, **options)
+        except (TypeError, ValueError) as error:
+            return {**failure("argument"), "error_classes": classes_of(error)}
         return {}
 
     def _get(self, args: Mapping[str, object]) -> Answer:
@@ -418,10 +445,12 @@ class PythonFace(ABC):
         return told
 
     def _taking(self, args: Mapping[str, object]) -> dict[str, Any]:
-        """The options of an acquire: the token of a lease that is known is used again."""
-        known = self._leases.get(str(args["lease"]))
-        token = args["token"] if known is None else known.token
-        return {"ttl": args["ttl_seconds"], "token": token, "wait": seconds_of(args.get("wait_seconds"))}
+        """The options of an acquire: the token of a lease that is known is used again, in the spelling given if any."""
+        known, token = self._leases.get(str(args["lease"])), args["token"]
+        if known is not None and str(token).lower() != known.token.lower():
+            token = known.token
+        options = {"ttl": args["ttl_seconds"], "token": token, "wait": seconds_of(args.get("wait_seconds"))}
+        return options | ({"request_id": args["request_id"]} if "request_id" in args else {})
 
     def _transport(self, actor: str) -> OutageTransport:
         if actor not in self._transports:
@@ -434,9 +463,9 @@ class PythonFace(ABC):
         sent = self._transport(str(args["actor"])).sent
         told: dict[str, object] = dict.fromkeys((*OPERATIONS.values(), STREAM), 0)
         told |= {one: sum(other.operation == one for other in sent) for one in told}
-        tokens = {one.token for one in sent if one.token is not None}
+        tokens = {one.token.lower() for one in sent if one.token is not None}
         assert all(str(UUID(token)) == token for token in tokens)
-        told |= {"tokens": len(tokens), "request_ids": len({one.request_id for one in sent})}
+        told |= {"tokens": len(tokens), "request_ids": len({str(one.request_id).lower() for one in sent})}
         sent.clear()
         return told
 
@@ -500,6 +529,10 @@ def _outcome_told(result: object, how: str) -> Answer:
     """How a campaign ended that raised nothing. One that was stopped from outside gives no result."""
     assert result == (RESULT if how == "returns" else None), f"lead gives {result!r}"
     return {} if how == "returns" else {"error": "cancelled"}
+
+
+def _failed(error: VolcanoError) -> Answer:
+    return {**failure(_code_of(error), error.retry_after), "error_classes": classes_of(error)}
 
 
 def _code_of(error: VolcanoError) -> str:

@@ -16,7 +16,7 @@
  */
 
 import { readSync, writeSync } from "node:fs";
-import { Client, ServerError, TransportError } from "volcano-locks";
+import { Client, ServerError, TransportError, VolcanoError } from "volcano-locks";
 import { FAKE_SERVICE_KEY, FAKE_URL, FakeLocks, ManualClock } from "volcano-locks/testing";
 
 const OPERATIONS = {
@@ -31,9 +31,12 @@ const STREAM_TYPE = "text/event-stream";
 const KINDS = [...Object.values(OPERATIONS), STREAM];
 const ANSWERS = {
   answer_503: [503, "lock_service_unavailable"],
+  answer_403: [403, "missing_permission"],
   answer_500: [500, "internal"],
   answer_429: [429, "lock_rate_limited"],
 };
+const RETRY_AFTER_STATUSES = new Set([429, 503]);
+const ANOTHER_KEY = "another-key";
 const TURNS_BETWEEN_VERBS = 8;
 const FOREVER = "forever";
 const AGAIN_MS = 1;
@@ -162,6 +165,7 @@ class Network {
     if (outage.kind === "answer_page") {
       return new Response("<html>Bad Gateway</html>", { status: 502, headers: { "Content-Type": "text/html" } });
     }
+    if (outage.kind === "answer_503_empty") return new Response(null, { status: 503 });
     if (outage.kind in ANSWERS) return scripted(outage);
     if (outage.kind === "drop_before") throw failed("ECONNREFUSED");
     if (outage.kind === "reset") throw failed("ECONNRESET");
@@ -263,7 +267,7 @@ async function altered(response, fields) {
 
 function scripted({ kind, retry_after_seconds: seconds = 1 }) {
   const [status, code] = ANSWERS[kind];
-  const headers = status === 500 ? {} : { "Retry-After": String(seconds) };
+  const headers = RETRY_AFTER_STATUSES.has(status) ? { "Retry-After": String(seconds) } : {};
   return Response.json({ error: "this answer was scripted", code }, { status, headers });
 }
 
@@ -450,8 +454,10 @@ class Face {
     return { ...told, tokens: tokens.size, request_ids: requestIds.size };
   }
 
-  acquire(args) {
-    return this.#taken(args.lease, this.#acquire(args));
+  async acquire(args) {
+    const result = await this.#blocking(this.#acquire(args));
+    const answer = result.acquired ? shown(result.lease) : failureOfAcquire(result);
+    return "spelling" in args ? { ...answer, ids_kept: idsKept(args, result) } : answer;
   }
 
   async wait(args) {
@@ -464,7 +470,7 @@ class Face {
     await this.clock.settle();
     const { result } = this.#waits.get(placeOf(args));
     if (result === null) return { pending: true };
-    return result.lease === null ? failureOfAcquire(result) : shown(result.lease);
+    return result.acquired ? shown(result.lease) : failureOfAcquire(result);
   }
 
   async hang_up(args) {
@@ -576,12 +582,27 @@ class Face {
     }
   }
 
-  renew({ actor, ttl_seconds: ttl, lease: name }) {
-    return this.#taken(name, this.#locks(actor).renew(this.#leases.get(name), { ttl }));
+  async renew(args) {
+    const asked = await this.#owning(args, (locks, key, lease) => locks.renew(key, lease, { ttl: args.ttl_seconds }));
+    if (asked.error !== null) return failure(asked.error);
+    this.#leases.set(args.lease, asked.lease);
+    return shown(asked.lease);
   }
 
-  async release({ actor, lease }) {
-    return told(await this.#blocking(this.#locks(actor).release(this.#leases.get(lease))));
+  async release(args) {
+    return told(await this.#owning(args, (locks, key, lease) => locks.release(key, lease)));
+  }
+
+  /** What `ask` resolves with. With `given` the call is wrong, and the language's own error for that is an answer too. */
+  async #owning({ actor, key, lease: name, given }, ask) {
+    const lease = given === "no_lease" ? { ttl: 30 } : this.#leases.get(name);
+    const asked = ask(this.#locks(actor), given === "another_key" ? ANOTHER_KEY : key, lease);
+    try {
+      return await this.#blocking(asked);
+    } catch (error) {
+      if (given !== undefined && (error instanceof TypeError || error instanceof RangeError)) return { error };
+      throw error;
+    }
   }
 
   async force_release({ actor, key }) {
@@ -621,19 +642,12 @@ class Face {
     return this.#blocking(this.#blocks.get(placeOf(args)).leave(args.body ?? "returns"));
   }
 
-  async #acquire({ actor, key, ttl_seconds: ttl, lease: name, token, wait_seconds }, signal) {
-    const owner = this.#leases.get(name)?.token ?? token;
-    const options = optional({ token: owner, wait: secondsOf(wait_seconds), signal });
+  async #acquire({ actor, key, ttl_seconds: ttl, lease: name, token, request_id, wait_seconds, spelling }, signal) {
+    const owner = spelling === undefined ? (this.#leases.get(name)?.token ?? token) : token;
+    const options = optional({ token: owner, requestId: request_id, wait: secondsOf(wait_seconds), signal });
     const result = await this.#locks(actor).acquire(key, { ...options, ttl });
     if (result.lease !== null) this.#leases.set(name, result.lease);
     return result;
-  }
-
-  async #taken(name, asking) {
-    const result = await this.#blocking(asking);
-    if (result.lease === null) return failureOfAcquire(result);
-    this.#leases.set(name, result.lease);
-    return shown(result.lease);
   }
 
   /** `work` that somebody waits for: time goes by until it is over, since nobody else would move it. */
@@ -682,18 +696,35 @@ function told({ error }) {
   return error === null ? {} : failure(error);
 }
 
-function failureOfAcquire({ error }) {
-  return error === null ? { error: "lock_held" } : failure(error);
+function failureOfAcquire({ error, reason }) {
+  return error === null ? { error: reason } : failure(error);
 }
 
 function failure(error) {
-  const code = error instanceof TransportError ? "no_answer" : (error.code ?? codeless(error));
-  return { error: code, ...optional({ retry_after_seconds: error.retryAfter ?? undefined }) };
+  const told = { retry_after_seconds: error.retryAfter, error_classes: classesOf(error) };
+  return { error: codeOf(error), ...optional(told) };
 }
 
-function codeless(error) {
+function codeOf(error) {
+  if (error instanceof TransportError) return "no_answer";
+  if (error instanceof VolcanoError && error.code !== null) return error.code;
   if (error instanceof ServerError) return "bad_answer";
+  if (error instanceof TypeError || error instanceof RangeError) return "argument";
   throw error;
+}
+
+/** The names of the error's class and of all its base classes. */
+function classesOf(error) {
+  const names = [];
+  for (let one = Object.getPrototypeOf(error); one !== Object.prototype; one = Object.getPrototypeOf(one)) {
+    names.push(one.constructor.name);
+  }
+  return names;
+}
+
+/** Whether the lease and the error show the ids as the caller gave them. */
+function idsKept({ token, request_id: requestId }, { lease, error }) {
+  return (lease === null || lease.token === token) && (error === null || error.requestId === requestId);
 }
 
 function placeOf({ actor, key }) {

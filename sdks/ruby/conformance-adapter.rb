@@ -32,8 +32,10 @@ module Conformance
   KINDS = [*OPERATIONS.values, STREAM].freeze
   ANSWERS = {
     "answer_503" => [503, "lock_service_unavailable"], "answer_500" => [500, "internal"],
-    "answer_429" => [429, "lock_rate_limited"]
+    "answer_429" => [429, "lock_rate_limited"], "answer_403" => [403, "missing_permission"],
+    "answer_503_empty" => [503, nil]
   }.freeze
+  RETRY_AFTER_STATUSES = [429, 503].freeze
 
   FOREVER = "forever"
   ARRIVAL_SECONDS_MAX = 10
@@ -297,7 +299,9 @@ module Conformance
 
     def scripted(outage)
       status, code = ANSWERS.fetch(outage.kind)
-      headers = status == 500 ? {} : { "retry-after" => outage.retry_after_seconds.to_s }
+      return VolcanoLocks::Answer.new(status, {}, "") if code.nil?
+
+      headers = RETRY_AFTER_STATUSES.include?(status) ? { "retry-after" => outage.retry_after_seconds.to_s } : {}
       VolcanoLocks::Answer.new(status, headers, JSON.generate({ error: "this answer was scripted", code: code }))
     end
 
@@ -471,7 +475,11 @@ module Conformance
     end
 
     def failure(error)
-      { error: code_of(error), retry_after_seconds: error.retry_after }.compact
+      { error: code_of(error), error_classes: classes_of(error), retry_after_seconds: error.retry_after }.compact
+    end
+
+    def classes_of(error)
+      error.class.ancestors.grep(Class).map { |kind| kind.name.split("::").last }
     end
 
     def code_of(error)
@@ -505,6 +513,64 @@ module Conformance
 
     def lease(args)
       @leases.fetch(args.fetch("lease"))
+    end
+  end
+
+  # The verbs of a lease.
+  module Leasing
+    def acquire(args)
+      answer = keep(args, blocking { acquired(args) })
+      args["spelling"] ? { **answer, ids_kept: lease(args).token == args.fetch("token") } : answer
+    rescue VolcanoLocks::VolcanoError => e
+      raise unless args["spelling"]
+
+      { **failure(e), ids_kept: e.request_id == args.fetch("request_id") }
+    end
+
+    def renew(args)
+      checking_arguments(args) do
+        keep(args, blocking { locks(args).renew(*key_and_lease(args), ttl: args.fetch("ttl_seconds")) })
+      end
+    end
+
+    def release(args)
+      checking_arguments(args) do
+        blocking { locks(args).release(*key_and_lease(args)) }
+        {}
+      end
+    end
+
+    private
+
+    # A lease that is known is acquired with its token, unless the scenario gives that token in another spelling.
+    def acquired(args)
+      known = @leases[args.fetch("lease")]&.token
+      token = args["spelling"] ? args.fetch("token") : known || args["token"]
+      locks(args).acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token,
+                                             request_id: args["request_id"], **wait_of(args))
+    end
+
+    # The first two arguments of renew and release, wrong if the scenario asks for that.
+    def key_and_lease(args)
+      case args["given"]
+      when "another_key" then ["#{args.fetch('key')}-another", lease(args)]
+      when "no_lease" then [args.fetch("key"), { ttl: 30 }]
+      else [args.fetch("key"), lease(args)]
+      end
+    end
+
+    # Only a wrong call is answered by the code for it: any other argument error is a fault.
+    def checking_arguments(args)
+      yield
+    rescue ArgumentError, TypeError
+      raise unless args["given"]
+
+      { error: "argument" }
+    end
+
+    def keep(args, lease)
+      @leases[args.fetch("lease")] = lease
+      told(lease)
     end
   end
 
@@ -576,6 +642,7 @@ module Conformance
   class Face
     include Told
     include Cast
+    include Leasing
     include WatchingAndLeading
 
     VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
@@ -648,10 +715,6 @@ module Conformance
       sent_told(network(args.fetch("actor")).sent)
     end
 
-    def acquire(args)
-      keep(args, blocking { acquired(args) })
-    end
-
     # An acquire that waits while others act.
     def wait(args)
       @waits[place(args)] = Doing.new(@clock) { acquired(args).tap { |lease| keep(args, lease) } }
@@ -681,15 +744,6 @@ module Conformance
       { keys: blocking { locks(args).list(args.fetch("prefix", ""), state: state).map(&:key) } }
     end
 
-    def renew(args)
-      keep(args, blocking { locks(args).renew(lease(args), ttl: args.fetch("ttl_seconds")) })
-    end
-
-    def release(args)
-      blocking { locks(args).release(lease(args)) }
-      {}
-    end
-
     def get(args)
       state = blocking { locks(args).get(args.fetch("key")) }
       state.held? ? { held: true, **told(state) } : { held: false }
@@ -710,7 +764,8 @@ module Conformance
     end
 
     def enter(args)
-      options = { ttl: args.fetch("ttl_seconds"), token: args["token"], hold_at_least: args["hold_at_least_seconds"] }
+      options = { ttl: args.fetch("ttl_seconds"), token: args["token"], request_id: args["request_id"],
+                  hold_at_least: args["hold_at_least_seconds"] }
       block = Block.new(locks(args), @clock, args.fetch("key"), **options, **wait_of(args))
       until_over { block.begun? }
       block.result if block.over?
@@ -762,18 +817,8 @@ module Conformance
       code_of(e)
     end
 
-    def acquired(args)
-      token = @leases[args.fetch("lease")]&.token || args["token"]
-      locks(args).acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token, **wait_of(args))
-    end
-
     def wait_of(args)
       { wait: Conformance.seconds_of(args["wait_seconds"]) }
-    end
-
-    def keep(args, lease)
-      @leases[args.fetch("lease")] = lease
-      told(lease)
     end
 
     def place(args)

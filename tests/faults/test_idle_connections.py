@@ -47,7 +47,7 @@ async def traffic(server: ServerProcess, service_key: str) -> None:
         async with AsyncClient(server.url, service_key) as client:
             for number in range(TURNS):
                 async with client.locks.with_lock(f"{name}.{number % 3}", ttl=60) as guard:
-                    renewed = await client.locks.renew(guard.lease)
+                    renewed = await client.locks.renew(guard.key, guard.lease)
                     assert renewed.fencing_token == guard.fencing_token
 
     await asyncio.gather(*(turns(f"client.{number}") for number in range(CLIENTS)))

@@ -42,7 +42,7 @@ def test_one_of_many_threads_wins(server: ServerProcess) -> None:
             assert winner.fencing_token > before
             assert client.locks.get(key).fencing_token == winner.fencing_token
             before = winner.fencing_token
-            client.locks.release(winner)
+            client.locks.release(key, winner)
 
 
 async def test_one_of_many_tasks_wins(server: ServerProcess) -> None:
@@ -57,7 +57,7 @@ async def test_one_of_many_tasks_wins(server: ServerProcess) -> None:
             winner = judged(await asyncio.gather(*racing, return_exceptions=True))
             assert winner.fencing_token > before
             before = winner.fencing_token
-            await clients[0].locks.release(winner)
+            await clients[0].locks.release(key, winner)
     finally:
         await asyncio.gather(*(client.close() for client in clients))
 

@@ -13,7 +13,7 @@ from volcano_locks import Client
 with Client() as client:
     lease = client.locks.acquire("smoke", ttl=30)
     print(client.locks.get("smoke").fencing_token == lease.fencing_token)
-    client.locks.release(lease)
+    client.locks.release("smoke", lease)
     print(client.locks.get("smoke").held)
 """
 

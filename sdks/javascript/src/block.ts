@@ -6,7 +6,7 @@
  *
  * - the body threw: its error; a loss or a failed release is attached to it as `suppressed`;
  * - the body threw nothing but the loss (or the `AbortError` it caused), or it succeeded and the lease had been lost
- *   at some time: the `LockOwnershipLostError`;
+ *   at some time: the `LockOwnershipLostError`, beside what the body returned;
  * - it succeeded and owned the lock throughout, but the release was not confirmed: its result. The work was
  *   protected, and to report it as failed would invite doing it twice; the lock frees itself at its expiry, and
  *   `guard.releaseError` says why.
@@ -17,7 +17,14 @@
  */
 
 import { type Clock, restUntil } from "./clock.ts";
-import { attach, LockHeldError, LockOwnershipLostError, type VolcanoError } from "./errors.ts";
+import {
+  attach,
+  ConflictError,
+  type ContentionReason,
+  contentionReason,
+  LockOwnershipLostError,
+  type VolcanoError,
+} from "./errors.ts";
 import { ATTEMPTS_MAX, type Flows, type Granted } from "./flows.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
 import type { Lease } from "./lease.ts";
@@ -32,10 +39,11 @@ const RENEWAL_END_SECONDS_MAX = 1;
 
 /** What `withLock` resolves with. */
 export type WithLockResult<T> =
-  | { readonly acquired: true; readonly data: T; readonly error: null }
-  | { readonly acquired: true; readonly data: null; readonly error: Error }
-  | { readonly acquired: false; readonly data: null; readonly error: null }
-  | { readonly acquired: false; readonly data: null; readonly error: VolcanoError };
+  | { readonly acquired: true; readonly data: T; readonly error: null; readonly reason?: undefined }
+  /** `data` is what the body returned, if it returned in spite of a loss. */
+  | { readonly acquired: true; readonly data: T | null; readonly error: Error; readonly reason?: undefined }
+  | { readonly acquired: false; readonly data: null; readonly error: null; readonly reason: ContentionReason }
+  | { readonly acquired: false; readonly data: null; readonly error: VolcanoError; readonly reason?: undefined };
 
 /** What a block works with. */
 export interface Means {
@@ -55,8 +63,8 @@ export interface BlockEnd<T> {
   readonly result: WithLockResult<T>;
   /** Whether the block was entered and what its result tells is the loss of its own lease. */
   readonly lost: boolean;
-  /** Why it was not entered, where that was contention. */
-  readonly held: LockHeldError | null;
+  /** Why it was not entered, if that was contention. */
+  readonly contention: ConflictError | null;
 }
 
 type Outcome<T> = { readonly data: T } | { readonly thrown: unknown };
@@ -72,14 +80,17 @@ export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | 
     hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random(), acquiredAt);
   } catch (error) {
     const outside = { acquired: false, data: null } as const;
-    if (error instanceof LockHeldError) return { result: { ...outside, error: null }, lost: false, held: error };
-    return { result: { ...outside, error: error as VolcanoError }, lost: false, held: null };
+    if (!(error instanceof ConflictError)) {
+      return { result: { ...outside, error: error as VolcanoError }, lost: false, contention: null };
+    }
+    const result = { ...outside, error: null, reason: contentionReason(error) };
+    return { result, lost: false, contention: error };
   }
   const begins = means.signal?.aborted !== true;
   const heldUntil = begins ? means.clock.now() + means.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
   const kept = keep(hold, means.clock, (lease, seconds, signal) => renewOnce(means, lease, seconds, signal));
   let releaseError: VolcanoError | null = null;
-  const outcome = await inBody(body, new LockGuard(hold, () => releaseError), hold, means.signal);
+  const outcome = await inBody(means, body, new LockGuard(hold, () => releaseError), hold);
   hold.leave();
   if (means.clock.now() < heldUntil) await within(RENEWAL_END_SECONDS_MAX, kept, means.clock);
   hold.cut();
@@ -87,7 +98,7 @@ export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | 
   const left = await leave(means, hold, heldUntil);
   releaseError = left.releaseError;
   const result = resultOf(outcome, left.loss, releaseError);
-  return { result, lost: left.loss !== null && result.error === left.loss, held: null };
+  return { result, lost: left.loss !== null && result.error === left.loss, contention: null };
 }
 
 /** An instant before the grant: a wait's lease may be known by a later request, or by its confirmation. */
@@ -97,19 +108,22 @@ function grantedAfter(lease: Lease, granted: Granted, timeoutSeconds: number): n
 }
 
 async function inBody<T>(
+  { clock, signal }: Means,
   body: (guard: LockGuard) => T | PromiseLike<T>,
   guard: LockGuard,
   hold: Hold,
-  signal: AbortSignal | undefined,
 ): Promise<Outcome<T>> {
   if (signal?.aborted) return { thrown: signal.reason };
   const onAbort = (): void => hold.stop(signal?.reason);
   signal?.addEventListener("abort", onAbort);
+  // The process lives until the body has ended, even if the lease was lost and its timers are gone (SDK-19).
+  const cancelKeepAlive = clock.at(Number.POSITIVE_INFINITY, () => {});
   try {
     return { data: await body(guard) };
   } catch (thrown) {
     return { thrown };
   } finally {
+    cancelKeepAlive();
     signal?.removeEventListener("abort", onAbort);
   }
 }
@@ -117,7 +131,7 @@ async function inBody<T>(
 /** Until `work` has ended, or `seconds` have passed. */
 async function within(seconds: number, work: Promise<void>, clock: Clock): Promise<void> {
   const ended = new AbortController();
-  await Promise.race([work, restUntil(clock, clock.now() + seconds, ended.signal, true)]);
+  await Promise.race([work, restUntil(clock, clock.now() + seconds, ended.signal)]);
   ended.abort();
 }
 
@@ -166,14 +180,12 @@ function resultOf<T>(
   loss: LockOwnershipLostError | null,
   releaseError: VolcanoError | null,
 ): WithLockResult<T> {
-  const lost = { acquired: true, data: null } as const;
-  if ("thrown" in outcome) {
-    if (loss !== null && isEffectOf(loss, outcome.thrown)) return { ...lost, error: loss };
-    const error = asError(outcome.thrown);
-    attach(error, loss, releaseError);
-    return { ...lost, error };
-  }
-  return loss === null ? { acquired: true, data: outcome.data, error: null } : { ...lost, error: loss };
+  if (!("thrown" in outcome)) return { acquired: true, data: outcome.data, error: loss };
+  const failed = { acquired: true, data: null } as const;
+  if (loss !== null && isEffectOf(loss, outcome.thrown)) return { ...failed, error: loss };
+  const error = asError(outcome.thrown);
+  attach(error, loss, releaseError);
+  return { ...failed, error };
 }
 
 /** Whether the body ended with nothing but what its signal told it. */

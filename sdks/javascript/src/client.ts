@@ -9,6 +9,7 @@ import { type Clock, SystemClock } from "./clock.ts";
 import { resolveConfig } from "./config.ts";
 import { Flows } from "./flows.ts";
 import { Locks } from "./locks.ts";
+import { optionsOf } from "./messages.ts";
 import { type Fetch, Sender } from "./transport.ts";
 
 export interface ClientOptions {
@@ -26,6 +27,14 @@ export interface ClientOptions {
   clock?: Clock | undefined;
 }
 
+const OPTIONS: Readonly<Record<keyof ClientOptions, true>> = {
+  apiUrl: true,
+  serviceKey: true,
+  timeoutSeconds: true,
+  holder: true,
+  fetch: true,
+  clock: true,
+};
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 
 /** A connection to the lock service. May be shared by the whole program. */
@@ -35,6 +44,7 @@ export class Client {
   readonly #apiUrl: string;
 
   constructor(options: ClientOptions = {}) {
+    checkOptionNames(optionsOf(options));
     const config = resolveConfig(options);
     const clock = options.clock ?? new SystemClock();
     this.#apiUrl = config.apiUrl;
@@ -53,6 +63,13 @@ export class Client {
   [INSPECT](): string {
     return `Client(${this.#apiUrl})`;
   }
+}
+
+/** `TypeError` for an unknown option: a misspelled one would be ignored without notice. */
+function checkOptionNames(options: object): void {
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(OPTIONS, name));
+  if (unknown === undefined) return;
+  throw new TypeError(`unknown option ${JSON.stringify(unknown)}: a client takes ${Object.keys(OPTIONS).join(", ")}`);
 }
 
 /** The runtime's own is looked up at each request, since programs replace it to trace or to record. */

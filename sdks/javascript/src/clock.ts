@@ -20,11 +20,12 @@ export interface Clock {
   /** Seconds since some fixed instant; never backwards. */
   now(): number;
   /**
-   * Calls `wake` once, later than this call and not before `now() >= until`; what it returns takes that back.
-   * Keeps no process alive, unless it is `awaited` by the caller.
+   * Calls `wake` once, later than this call and not before `now() >= until`; the returned function cancels that. An
+   * infinite `until` wakes never.
+   * Keeps the process alive until then: the client waits only while a promise of its caller is pending (SDK-19).
    */
-  at(until: number, wake: () => void, awaited?: boolean): () => void;
-  /** Rest before the caller's own next attempt, which keeps the process alive. Ends early when `signal` aborts. */
+  at(until: number, wake: () => void): () => void;
+  /** Rest before the caller's own next attempt. Keeps the process alive. Ends early when `signal` aborts. */
   pause(seconds: number, signal?: AbortSignal): Promise<void>;
 }
 
@@ -45,7 +46,7 @@ export class SystemClock implements Clock {
     return this.#seconds;
   }
 
-  at(until: number, wake: () => void, awaited = false): () => void {
+  at(until: number, wake: () => void): () => void {
     let timer: Timer;
     const nap = (): void => {
       timer = setTimeout(
@@ -55,7 +56,6 @@ export class SystemClock implements Clock {
         },
         napMs(until - this.now()),
       );
-      if (!awaited) unref(timer);
     };
     nap();
     return () => clearTimeout(timer);
@@ -81,16 +81,8 @@ export class SystemClock implements Clock {
   }
 }
 
-/**
- * Resolves once `clock` shows `until`, or `signal` aborts, whichever is first. Keeps no process alive, unless it is
- * `awaited` by the caller.
- */
-export function restUntil(
-  clock: Clock,
-  until: number,
-  signal: AbortSignal | undefined,
-  awaited = false,
-): Promise<void> {
+/** Resolves once `clock` shows `until`, or `signal` aborts, whichever is first. */
+export function restUntil(clock: Clock, until: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();
     const done = (): void => {
@@ -98,7 +90,7 @@ export function restUntil(
       signal?.removeEventListener("abort", done);
       resolve();
     };
-    const cancel = clock.at(until, done, awaited);
+    const cancel = clock.at(until, done);
     signal?.addEventListener("abort", done);
   });
 }
@@ -107,10 +99,4 @@ type Timer = ReturnType<typeof setTimeout>;
 
 function napMs(seconds: number): number {
   return Math.max(0, Math.ceil(Math.min(seconds, NAP_SECONDS_MAX) * 1_000));
-}
-
-/** Node and Bun have a method on the timer, Deno a function that takes its number; elsewhere there is no need. */
-function unref(timer: unknown): void {
-  if (typeof timer === "object") (timer as { unref?: () => void } | null)?.unref?.();
-  else (globalThis as { Deno?: { unrefTimer?: (id: unknown) => void } }).Deno?.unrefTimer?.(timer);
 }

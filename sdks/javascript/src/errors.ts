@@ -2,12 +2,14 @@
  * What can go wrong, as classes a caller can tell apart (SDK-9).
  *
  * Every error carries `status` (HTTP; null when there was no answer), `code` (the service's machine code),
- * `retryAfter` (seconds; null when not told) and `requestId`. No message and no property of these holds an owner
+ * `retryAfter` (whole seconds; null when not told) and `requestId`. No message and no property of these holds an owner
  * token or a service key (SDK-8). Mistakes in arguments are `TypeError` and `RangeError`, thrown before anything is
  * sent.
  *
- * Not promised: `instanceof` across two copies of this package in one program. `name` and `code` are the same in all.
+ * `instanceof` also recognises an error of another copy of this package, such as its CommonJS build.
  */
+
+import { brand } from "./brand.ts";
 
 export const LOCK_HELD = "lock_held";
 export const LOCK_OWNERSHIP_LOST = "lock_ownership_lost";
@@ -28,9 +30,9 @@ export class VolcanoError extends Error {
   readonly status: number | null;
   /** The service's machine code; null when none was told. */
   readonly code: string | null;
-  /** Seconds to wait before asking again; null when not told. */
+  /** Whole seconds to wait before asking again; null when not told. */
   readonly retryAfter: number | null;
-  /** The id that the service's log lines about this request carry. */
+  /** The id that the service's log lines about this request carry, as the caller spelled it. */
   readonly requestId: string | null;
 
   constructor(message: string, facts: ErrorFacts = {}) {
@@ -42,13 +44,13 @@ export class VolcanoError extends Error {
   }
 }
 
-/** 401: the service key is missing, unknown, revoked or expired. */
+/** 401: the service key is missing, unknown, revoked or expired. Also the base of 403. */
 export class AuthenticationError extends VolcanoError {
   override name = "AuthenticationError";
 }
 
 /** 403: this credential may not do this. */
-export class PermissionDeniedError extends VolcanoError {
+export class PermissionDeniedError extends AuthenticationError {
   override name = "PermissionDeniedError";
 }
 
@@ -67,12 +69,12 @@ export class ConflictError extends VolcanoError {
   override name = "ConflictError";
 }
 
-/** Somebody else holds the lock, or held it less than a second ago. The verbs tell it as `acquired: false`. */
+/** Another caller holds the lock, or held it less than a second ago. A verb resolves with `acquired: false` instead. */
 export class LockHeldError extends ConflictError {
   override name = "LockHeldError";
 }
 
-/** The lease is not this holder's any more: told by the service, or its local deadline passed. */
+/** The lease is not this holder's any more: the service answered so, or its local deadline passed. */
 export class LockOwnershipLostError extends ConflictError {
   override name = "LockOwnershipLostError";
 }
@@ -104,6 +106,22 @@ export class TransportError extends VolcanoError {
   }
 }
 
+const BRANDED = {
+  VolcanoError,
+  AuthenticationError,
+  PermissionDeniedError,
+  ValidationError,
+  NotFoundError,
+  ConflictError,
+  LockHeldError,
+  LockOwnershipLostError,
+  RateLimitedError,
+  ServerError,
+  UnavailableError,
+  TransportError,
+};
+for (const [name, type] of Object.entries(BRANDED)) brand(type, name);
+
 type ErrorClass = new (message: string, facts: ErrorFacts) => VolcanoError;
 
 const BY_STATUS: Readonly<Record<number, ErrorClass>> = {
@@ -119,6 +137,14 @@ const BY_STATUS: Readonly<Record<number, ErrorClass>> = {
 /** The error a refused request is told as: a conflict's code decides first, then the status. */
 export function errorFor(status: number, message: string, facts: ErrorFacts): VolcanoError {
   return new (classFor(status, facts.code))(message, { ...facts, status });
+}
+
+/** Why an acquire was answered 409: another caller has the lock, or the lease of this owner token has ended. */
+export type ContentionReason = typeof LOCK_HELD | typeof LOCK_OWNERSHIP_LOST;
+
+/** Every 409 to an acquire is contention, whatever its code (SDK-21). */
+export function contentionReason(error: ConflictError): ContentionReason {
+  return error.code === LOCK_OWNERSHIP_LOST ? LOCK_OWNERSHIP_LOST : LOCK_HELD;
 }
 
 function classFor(status: number, code: string | null | undefined): ErrorClass {

@@ -73,11 +73,11 @@ function made(block: Block, key: string | Called, options: ExclusiveOptions, run
   checkedFunction("run", run);
   const call = async function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const wait = onHeld === "wait" ? Number.POSITIVE_INFINITY : 0;
-    const { result, held } = await block(keyOf.apply(this, args) as string, { ttl, wait, holdAtLeast }, (guard) =>
+    const { result, contention } = await block(keyOf.apply(this, args) as string, { ttl, wait, holdAtLeast }, (guard) =>
       run.apply(this, passGuard ? [...args, guard] : args),
     );
-    if (held !== null && onHeld === "skip") return undefined;
-    const error = held ?? result.error;
+    if (contention !== null && onHeld === "skip") return undefined;
+    const error = contention ?? result.error;
     if (error !== null) throw error;
     return result.data;
   };

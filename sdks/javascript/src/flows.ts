@@ -4,6 +4,7 @@
  * SDK-1: token and request id are made before the first send and kept through every retry.
  * SDK-2: an acquire is sent at most twice; a refusal (4xx) is an answer. If any attempt may have been served and the
  * caller does not get the lease, a release with its token follows, also after the caller's `signal` aborted.
+ * SDK-18: no release follows if the caller can recover the lease, with a token of its own.
  *
  * Not promised: that this release arrives. Until it does the lock may stay held for one TTL; acquiring again with the
  * same `token` then gives the same lease.
@@ -65,8 +66,11 @@ export class Flows {
     this.#clock = clock;
   }
 
-  /** A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease. */
-  async acquire(owner: Owner, ttlSeconds: number, pace: Pace): Promise<Granted> {
+  /**
+   * A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease. With `onUncertain`
+   * the caller recovers an unknown outcome: it is called instead of sending a release, before the failure is thrown.
+   */
+  async acquire(owner: Owner, ttlSeconds: number, pace: Pace, onUncertain?: () => void): Promise<Granted> {
     let uncertain = false;
     const once = async (): Promise<Granted> => {
       try {
@@ -79,7 +83,8 @@ export class Flows {
     try {
       return await this.#retried(once, pace);
     } catch (error) {
-      if (uncertain) attach(error, await this.giveUp(owner));
+      if (onUncertain !== undefined && isUncertain(error) && !pace.signal?.aborted) onUncertain();
+      else if (uncertain) attach(error, await this.giveUp(owner));
       throw error;
     }
   }
@@ -209,7 +214,7 @@ export class Flows {
       try {
         return await once();
       } catch (error) {
-        const again = attempt < (pace.attempts ?? ATTEMPTS_MAX) && worthAnotherTry(error) && worthIt(error);
+        const again = attempt < (pace.attempts ?? ATTEMPTS_MAX) && isUncertain(error) && worthIt(error);
         const pause = pauseAfter(error);
         const late = this.#clock.now() + pause >= (pace.until ?? Number.POSITIVE_INFINITY);
         if (!again || late || pace.signal?.aborted) throw error;
@@ -234,7 +239,8 @@ function inTime(owner: Owner, granted: Granted, clock: Clock, pace: Pace): Grant
   throw new LateAnswerError(late, { requestId: pace.requestId });
 }
 
-function worthAnotherTry(error: unknown): boolean {
+/** Whether the outcome is unknown, so that the same request is worth another try. */
+function isUncertain(error: unknown): boolean {
   if (error instanceof LateAnswerError) return false;
   return error instanceof TransportError || error instanceof UnavailableError;
 }

@@ -5,8 +5,8 @@
  * it is right even if timers are starved, stuck or dead (SDK-4, case 10). The guard's `signal` does the same when it is asked
  * for `aborted`. Loss is told once, and a renewal confirmed after it is not believed.
  *
- * Once its block is being left a guard counts as lost too and the signal is aborted, so that work which outlives the
- * block stops (SDK-5). The block's own outcome knows only a loss while it was held.
+ * Once its block is being left a guard counts as lost too, for work that outlives the block (SDK-5). That is no loss: the
+ * signal does not abort for it (SDK-20), and the block's own outcome knows only a loss while it was held.
  *
  * Not promised: code that neither asks nor listens is not stopped. Writes after a long pause are refused only by a
  * check of the fencing token where they land.
@@ -32,7 +32,7 @@ export class Hold {
   #left: LockOwnershipLostError | null = null;
   #lastFailure: unknown = undefined;
   #forgetDeadline: () => void;
-  /** Aborted on loss, by `stop`, and when the block is left: what the body listens to. */
+  /** Aborted on loss and by `stop`, and for nothing else: what the body listens to. */
   readonly signal: AbortSignal;
 
   /** `acquiredAt`: an instant before the grant, which may have been told by the answer to a later request. */
@@ -127,18 +127,17 @@ export class Hold {
     this.#body.abort(error);
   }
 
-  /** The caller's own signal aborted: the body is told, renewals go on until it has ended. */
+  /** The caller's own signal aborted: so does the body's, and renewals go on until the body has ended. */
   stop(reason: unknown): void {
     this.#body.abort(reason);
   }
 
-  /** The block is being left: a last look at the clock, then nothing changes any more. Who still listens is told. */
+  /** The block is being left: a last look at the clock, then nothing changes any more. The signal stays as it is. */
   leave(): void {
     this.loss();
     const message = `the lease of ${this.#lease.key} is not to be relied on any more: its block was left`;
     this.#left = new LockOwnershipLostError(message, { code: LOCK_OWNERSHIP_LOST });
     this.#end();
-    this.#body.abort(this.#left);
   }
 
   /** Ends a renewal that is under way. */
@@ -204,8 +203,8 @@ export class LockGuard {
   }
 
   /**
-   * Aborted when the lock is lost or its block is left (the reason is a `LockOwnershipLostError` that says which), or
-   * when the caller's own signal aborts.
+   * Aborts when the lock is lost, with the `LockOwnershipLostError` as its reason, or when the caller's own signal aborts.
+   * A block that ends well does not abort it: code that may outlive the block calls `throwIfLost`.
    */
   get signal(): AbortSignal {
     return this.#hold.signal;

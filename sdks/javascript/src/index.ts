@@ -13,6 +13,7 @@ export { type Clock, SystemClock } from "./clock.ts";
 export {
   AuthenticationError,
   ConflictError,
+  type ContentionReason,
   LockHeldError,
   LockOwnershipLostError,
   NotFoundError,
@@ -27,7 +28,14 @@ export {
 export type { Exclusive, ExclusiveOptions, ExclusiveResult } from "./exclusive.ts";
 export type { LockGuard } from "./guard.ts";
 export type { LeadResult } from "./lead.ts";
-export { Lease, type LeaseRecord, type LockState } from "./lease.ts";
+export {
+  Lease,
+  type LeaseOutcome,
+  type LeaseRecord,
+  type LockState,
+  type UncertainLease,
+  type UncertainLeaseRecord,
+} from "./lease.ts";
 export type { Locks } from "./locks.ts";
 export type {
   AcquireOptions,

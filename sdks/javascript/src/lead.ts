@@ -15,7 +15,7 @@ export type LeadResult<T> = { readonly data: T; readonly error: null } | { reado
 /** Blocks, one after the other, until one ends with anything but the loss of its lease. Rejects only as `campaign` does. */
 export async function leading<T>(campaign: () => Promise<BlockEnd<T>>): Promise<LeadResult<T>> {
   for (;;) {
-    const { result, lost } = await campaign();
-    if (!lost) return { data: result.data, error: result.error } as LeadResult<T>;
+    const { result, lost, contention } = await campaign();
+    if (!lost) return { data: result.data, error: contention ?? result.error } as LeadResult<T>;
   }
 }

@@ -9,7 +9,16 @@
  * its loss; `withLock` does both.
  */
 
-import { checkedKey, checkedTtl, checkedUuid, FENCING_TOKEN_MAX, isFencingToken, parseDate } from "./messages.ts";
+import { brand } from "./brand.ts";
+import {
+  checkedKey,
+  checkedTtl,
+  checkedUuid,
+  FENCING_TOKEN_MAX,
+  isFencingToken,
+  parseDate,
+  typeName,
+} from "./messages.ts";
 
 /** Everything needed to renew or release a lease elsewhere, its secret token included: store it as a secret. */
 export interface LeaseRecord {
@@ -20,96 +29,125 @@ export interface LeaseRecord {
   fencing_token: number;
 }
 
+/** The record of a lease whose acquire has an unknown outcome. */
+export interface UncertainLeaseRecord {
+  key: string;
+  token: string;
+  ttl_seconds: number;
+  expires_at: null;
+  fencing_token: null;
+}
+
+/** What is known of an acquire: `granted` with an expiry and a fencing token, or `uncertain` without either. */
+export type LeaseOutcome = "granted" | "uncertain";
+
+/**
+ * What a failed acquire with the caller's own token leaves: it may or may not hold the lock. Acquire again with the same
+ * `token` and `requestId` to find out, or release it.
+ */
+export type UncertainLease = Lease<"uncertain">;
+
 /** What a lease is made of. */
 export interface LeaseFacts {
   readonly key: string;
   readonly token: string;
   readonly ttlSeconds: number;
-  readonly expiresAt: Date;
-  readonly fencingToken: number;
-  readonly dispose?: (lease: Lease) => Promise<void>;
+  readonly expiresAt: Date | null;
+  readonly fencingToken: number | null;
+  readonly dispose?: (lease: AnyLease) => Promise<void>;
 }
 
+/** A lease of either outcome. */
+export type AnyLease = Lease | UncertainLease;
+
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
-/** The same in every copy of this package, so that a lease from its ESM form serves its CommonJS form. */
-const BRAND = Symbol.for("volcano-locks.Lease");
 const FIELDS = ["key", "token", "ttl_seconds", "expires_at", "fencing_token"] as const;
+const SHOWN_PROPERTIES_MAX = 5;
 
 /** One holding of a lock. Immutable; an older one of the same acquisition still releases (case 22). */
-export class Lease {
+export class Lease<Outcome extends LeaseOutcome = "granted"> {
   readonly key: string;
   readonly ttlSeconds: number;
-  /** The server's time, for people: what to rely on is `withLock`'s `signal`. */
-  readonly expiresAt: Date;
-  /** Rises whenever the lock changes hands: send it along with every write, and refuse a lower one there. */
-  readonly fencingToken: number;
+  /** The server's time, for people: what to rely on is `withLock`'s `signal`. Null if the outcome is unknown. */
+  readonly expiresAt: Outcome extends "granted" ? Date : null;
+  /**
+   * Rises whenever the lock changes hands: send it along with every write, and refuse a lower one there. Null if the
+   * outcome is unknown.
+   */
+  readonly fencingToken: Outcome extends "granted" ? number : null;
   /** `await using`, in runtimes that have it. */
   declare readonly [Symbol.asyncDispose]: () => Promise<void>;
   readonly #token: string;
-  readonly #dispose: ((lease: Lease) => Promise<void>) | null;
+  readonly #dispose: LeaseFacts["dispose"];
 
   /** Made by `client.locks` and `Lease.fromRecord`. */
   constructor(facts: LeaseFacts) {
     this.key = facts.key;
     this.ttlSeconds = facts.ttlSeconds;
-    this.expiresAt = facts.expiresAt;
-    this.fencingToken = facts.fencingToken;
+    this.expiresAt = facts.expiresAt as Lease<Outcome>["expiresAt"];
+    this.fencingToken = facts.fencingToken as Lease<Outcome>["fencingToken"];
     this.#token = facts.token;
-    this.#dispose = facts.dispose ?? null;
+    this.#dispose = facts.dispose;
     Object.freeze(this);
   }
 
-  /** The owner token: a secret that proves ownership. */
+  /** The owner token as the caller spelled it: a secret that proves ownership. */
   get token(): string {
     return this.#token;
   }
 
   /** For storage or another process; contains the secret token. */
-  toRecord(): LeaseRecord {
+  toRecord(): Outcome extends "granted" ? LeaseRecord : UncertainLeaseRecord {
     return {
       key: this.key,
       token: this.#token,
       ttl_seconds: this.ttlSeconds,
-      expires_at: this.expiresAt.toISOString(),
+      expires_at: this.expiresAt?.toISOString() ?? null,
       fencing_token: this.fencingToken,
-    };
+    } as Outcome extends "granted" ? LeaseRecord : UncertainLeaseRecord;
   }
 
   /** The lease that `toRecord` described. `TypeError` or `RangeError` names the field that is wrong. */
-  static fromRecord(record: LeaseRecord): Lease {
+  static fromRecord(record: LeaseRecord): Lease;
+  static fromRecord(record: UncertainLeaseRecord): UncertainLease;
+  static fromRecord(record: LeaseRecord | UncertainLeaseRecord): AnyLease;
+  static fromRecord(record: LeaseRecord | UncertainLeaseRecord): AnyLease {
     if (typeof record !== "object" || record === null) throw new TypeError("lease record must be an object");
     const missing = FIELDS.filter((field) => record[field] === undefined);
     if (missing.length > 0) throw new TypeError(`lease record lacks ${missing.join(", ")}`);
-    if (typeof record.expires_at !== "string") throw new TypeError("lease record: expires_at must be a date as text");
-    if (!isFencingToken(record.fencing_token)) {
-      throw new RangeError(`lease record: fencing_token must be an integer from 1 to ${FENCING_TOKEN_MAX}`);
-    }
-    return new Lease({
+    const owner = {
       key: checkedKey(record.key),
       token: checkedUuid("token", record.token),
       ttlSeconds: checkedTtl(record.ttl_seconds),
-      expiresAt: parseDate(record.expires_at),
-      fencingToken: record.fencing_token,
-    });
+    };
+    const { expires_at: expiresAt, fencing_token: fencingToken } = record;
+    if (expiresAt === null && fencingToken === null) return new Lease({ ...owner, expiresAt, fencingToken });
+    if (typeof expiresAt !== "string") throw new TypeError("lease record: expires_at must be a date as text");
+    if (!isFencingToken(fencingToken)) {
+      throw new RangeError(`lease record: fencing_token must be an integer from 1 to ${FENCING_TOKEN_MAX}`);
+    }
+    return new Lease({ ...owner, expiresAt: parseDate(expiresAt), fencingToken });
   }
 
   /** Without the token. */
-  toJSON(): { key: string; ttlSeconds: number; expiresAt: string; fencingToken: number } {
+  toJSON(): { key: string; ttlSeconds: number; expiresAt: string | null; fencingToken: number | null } {
     const { key, ttlSeconds, expiresAt, fencingToken } = this;
-    return { key, ttlSeconds, expiresAt: expiresAt.toISOString(), fencingToken };
+    return { key, ttlSeconds, expiresAt: expiresAt?.toISOString() ?? null, fencingToken };
   }
 
   /** @internal */
   [INSPECT](): string {
-    return `Lease(${this.key}, fencing token ${this.fencingToken}, until ${this.expiresAt.toISOString()})`;
+    const { key, expiresAt, fencingToken } = this;
+    if (expiresAt === null) return `Lease(${key}, outcome unknown)`;
+    return `Lease(${key}, fencing token ${fencingToken}, until ${expiresAt.toISOString()})`;
   }
 
   static {
-    Object.defineProperty(Lease.prototype, BRAND, { value: true });
+    brand(Lease, "Lease");
     if (Symbol.asyncDispose !== undefined) {
       Object.defineProperty(Lease.prototype, Symbol.asyncDispose, {
-        value(this: Lease): Promise<void> {
-          if (this.#dispose !== null) return this.#dispose(this);
+        value(this: Lease<LeaseOutcome>): Promise<void> {
+          if (this.#dispose !== undefined) return this.#dispose(this as AnyLease);
           return Promise.reject(new TypeError("a lease from a record knows no client: use client.locks.release"));
         },
         configurable: true,
@@ -124,12 +162,22 @@ export type LockState =
   | { readonly held: true; readonly expiresAt: Date; readonly fencingToken: number }
   | { readonly held: false; readonly expiresAt: null; readonly fencingToken: null };
 
-/** `lease` if it is one, else `TypeError`. */
-export function checkedLease(lease: unknown): Lease {
-  if (isLease(lease)) return lease;
-  throw new TypeError(`lease must be a Lease, got ${lease === null ? "null" : typeof lease}`);
+/** `lease` if it is one of the lock `key`, else `TypeError`. */
+export function checkedLeaseOf(key: unknown, lease: unknown): AnyLease {
+  if (key instanceof Lease) {
+    throw new TypeError("key must be a string, got a Lease: pass the lock's key first, then the lease");
+  }
+  const name = checkedKey(key);
+  if (!(lease instanceof Lease)) {
+    throw new TypeError(`lease must be a Lease, got ${described(lease)}: pass the lease that acquire resolved with`);
+  }
+  if (lease.key === name) return lease;
+  throw new TypeError(`lease must be of the lock ${name}, got a lease of ${lease.key}: pass the key of its lock`);
 }
 
-function isLease(value: unknown): value is Lease {
-  return typeof value === "object" && value !== null && BRAND in value;
+/** What came instead of a lease; of an object the names of its properties, which show that it is the options. */
+function described(value: unknown): string {
+  if (typeof value !== "object" || value === null) return typeName(value);
+  const names = Object.keys(value).slice(0, SHOWN_PROPERTIES_MAX);
+  return names.length === 0 ? "an object" : `an object with ${names.join(", ")}`;
 }

@@ -5,12 +5,12 @@
 
 import { type BlockEnd, runBlock, type WithLockResult } from "./block.ts";
 import type { Clock } from "./clock.ts";
-import { LockHeldError, type VolcanoError } from "./errors.ts";
+import { ConflictError, contentionReason, type VolcanoError } from "./errors.ts";
 import { type Exclusive, exclusiveIn } from "./exclusive.ts";
-import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Pace } from "./flows.ts";
+import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Owner, type Pace } from "./flows.ts";
 import type { LockGuard } from "./guard.ts";
 import { type LeadResult, leading } from "./lead.ts";
-import { checkedLease, Lease, type LockState } from "./lease.ts";
+import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./lease.ts";
 import {
   checkedChoice,
   checkedFunction,
@@ -19,8 +19,8 @@ import {
   checkedPrefix,
   checkedSignal,
   checkedTtl,
-  checkedUuid,
   checkedWait,
+  givenOrNewUuid,
   newUuid,
   optionsOf,
 } from "./messages.ts";
@@ -56,7 +56,7 @@ export class Locks {
   readonly #clock: Clock;
   readonly #timeoutSeconds: number;
   /** On this client's clock, so not the lease's own: another client may have another. */
-  readonly #deadlines: WeakMap<Lease, number> = new WeakMap();
+  readonly #deadlines: WeakMap<AnyLease, number> = new WeakMap();
 
   /** Made by `Client`. */
   constructor(flows: Flows, clock: Clock, timeoutSeconds: number) {
@@ -66,43 +66,51 @@ export class Locks {
   }
 
   /**
-   * A lease of `ttl` seconds. `acquired: false` without an error: somebody else has the lock, still so at the end of
-   * `wait`.
+   * A lease of `ttl` seconds. `acquired: false` without an error is contention: another caller has the lock, still so at
+   * the end of `wait`; or the lease of this token has ended. `reason` says which.
+   *
+   * With a `token` of your own and without `wait`, a time-out, a transport failure or a 503 sends no release. The result
+   * then has an `UncertainLease` beside its `error`: acquire again with the same `token` and `requestId` to recover it.
    */
   async acquire(key: string, options: AcquireOptions): Promise<AcquireResult> {
-    const acquire = this.#acquisition(key, options);
+    let uncertain: UncertainLease | null = null;
+    const acquire = this.#acquisition(key, options, (lease) => {
+      uncertain = lease;
+    });
     try {
       return { acquired: true, lease: (await acquire()).lease, error: null };
     } catch (error) {
-      if (error instanceof LockHeldError) return { acquired: false, lease: null, error: null };
-      return { acquired: false, lease: null, error: error as VolcanoError };
+      if (!(error instanceof ConflictError)) return { acquired: false, lease: uncertain, error: error as VolcanoError };
+      return { acquired: false, lease: null, error: null, reason: contentionReason(error) };
     }
   }
 
   /**
-   * The lease, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any more.
+   * The lease of the lock `key`, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any
+   * more.
    *
    * Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal that
    * timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
    * the deadline you go by.
    */
-  async renew(lease: Lease, options: RenewOptions = {}): Promise<LeaseResult> {
-    const ttlSeconds = optionsOf(options).ttl === undefined ? checkedLease(lease).ttlSeconds : checkedTtl(options.ttl);
-    const deadline = this.#deadlines.get(lease) ?? Number.NEGATIVE_INFINITY;
+  async renew(key: string, lease: AnyLease, options: RenewOptions = {}): Promise<LeaseResult> {
+    const owner = checkedLeaseOf(key, lease);
+    const ttlSeconds = optionsOf(options).ttl === undefined ? owner.ttlSeconds : checkedTtl(options.ttl);
+    const deadline = this.#deadlines.get(owner) ?? Number.NEGATIVE_INFINITY;
     // Worth waiting for until the lease's deadline; past it, and of a lease from elsewhere, only the service can tell.
     const until = deadline > this.#clock.now() ? deadline : Number.POSITIVE_INFINITY;
     const pace = { ...this.#pace(options), until };
     try {
-      const granted = await this.#flows.renew(lease, ttlSeconds, pace);
-      return { lease: this.#leaseOf(lease.key, lease.token, ttlSeconds, granted), error: null };
+      const granted = await this.#flows.renew(owner, ttlSeconds, pace);
+      return { lease: this.#leaseOf(owner, ttlSeconds, granted), error: null };
     } catch (error) {
       return { lease: null, error: error as VolcanoError };
     }
   }
 
-  /** Frees the lock, by the lease's key and token alone. */
-  async release(lease: Lease, options: RequestOptions = {}): Promise<ReleaseResult> {
-    const owner = checkedLease(lease);
+  /** Frees the lock `key`, by the lease's token alone. */
+  async release(key: string, lease: AnyLease, options: RequestOptions = {}): Promise<ReleaseResult> {
+    const owner = checkedLeaseOf(key, lease);
     const pace = this.#pace(options);
     return told(() => this.#flows.release(owner, pace));
   }
@@ -113,8 +121,9 @@ export class Locks {
     const pace = this.#pace(options);
     try {
       const term = await this.#flows.get(name, pace);
-      const state = term === null ? { expiresAt: null, fencingToken: null } : term;
-      return { state: { held: term !== null, ...state } as LockState, error: null };
+      const { expiresAt, fencingToken } = term ?? { expiresAt: null, fencingToken: null };
+      const state = Object.freeze({ held: term !== null, expiresAt, fencingToken });
+      return { state: state as LockState, error: null };
     } catch (error) {
       return { state: null, error: error as VolcanoError };
     }
@@ -129,7 +138,8 @@ export class Locks {
 
   /**
    * Holds the lock, renewed in the background, while `body` runs, and releases it then. `body` gets a guard with
-   * `signal` and `lease`; it should stop when `signal` aborts. An error of the body comes back as `error`.
+   * `signal` and `lease`; it should stop when `signal` aborts, which means that the lock is lost. An error of the body
+   * comes back as `error`; so does a loss, beside what the body returned as `data`.
    *
    * `options.signal` gives up the acquire, and once the body runs it aborts the body's signal. `options.token` and
    * `options.requestId` belong to the acquire alone.
@@ -214,52 +224,63 @@ export class Locks {
         flows: this.#flows,
         clock: this.#clock,
         timeoutSeconds: this.#timeoutSeconds,
-        prolonged: (lease, granted) => this.#leaseOf(lease.key, lease.token, lease.ttlSeconds, granted),
+        prolonged: (lease, granted) => this.#leaseOf(lease, lease.ttlSeconds, granted),
       },
       body,
     );
   }
 
-  #acquisition(key: string, options: AcquireOptions): () => Promise<{ lease: Lease; granted: Granted }> {
+  /** `onUncertain` gets the lease that the caller can recover after a failure, with its own token and without a wait. */
+  #acquisition(
+    key: string,
+    options: AcquireOptions,
+    onUncertain?: (lease: UncertainLease) => void,
+  ): () => Promise<{ lease: Lease; granted: Granted }> {
     const name = checkedKey(key);
     const ttlSeconds = checkedTtl(optionsOf(options).ttl);
-    const token = options.token === undefined ? newUuid() : checkedUuid("token", options.token);
+    const ownToken = (options.token ?? null) !== null;
+    const token = givenOrNewUuid("token", options.token);
     const waitSeconds = checkedWait(options.wait);
     const pace = this.#pace(options);
     const owner = { key: name, token };
     return async () => {
       if (waitSeconds > 0) {
         const won = await new Wait(this.#flows, this.#clock, owner, ttlSeconds, waitSeconds, pace).won();
-        return { lease: this.#leaseOf(name, won.token, ttlSeconds, won.granted), granted: won.granted };
+        return { lease: this.#leaseOf({ key: name, token: won.token }, ttlSeconds, won.granted), granted: won.granted };
       }
-      const granted = await this.#flows.acquire(owner, ttlSeconds, pace);
-      return { lease: this.#leaseOf(name, token, ttlSeconds, granted), granted };
+      const recover = (): void => onUncertain?.(this.#uncertainLeaseOf(owner, ttlSeconds));
+      const recovery = ownToken && onUncertain !== undefined ? recover : undefined;
+      const granted = await this.#flows.acquire(owner, ttlSeconds, pace, recovery);
+      return { lease: this.#leaseOf(owner, ttlSeconds, granted), granted };
     };
   }
 
   #pace(options: RequestOptions): Pace {
     const { requestId, signal } = optionsOf(options);
     return {
-      requestId: requestId === undefined ? newUuid() : checkedUuid("requestId", requestId),
+      requestId: givenOrNewUuid("requestId", requestId),
       signal: checkedSignal(signal),
       timeoutSeconds: this.#timeoutSeconds,
       attempts: ATTEMPTS_MAX,
     };
   }
 
-  #leaseOf(key: string, token: string, ttlSeconds: number, granted: Granted): Lease {
+  #leaseOf({ key, token }: Owner, ttlSeconds: number, granted: Granted): Lease {
     const { expiresAt, fencingToken, deadline } = granted;
-    const dispose = (lease: Lease): Promise<void> => this.#dispose(lease);
-    const lease = new Lease({ key, token, ttlSeconds, expiresAt, fencingToken, dispose });
+    const lease = new Lease({ key, token, ttlSeconds, expiresAt, fencingToken, dispose: this.#dispose });
     this.#deadlines.set(lease, deadline);
     return lease;
   }
 
+  #uncertainLeaseOf({ key, token }: Owner, ttlSeconds: number): UncertainLease {
+    return new Lease({ key, token, ttlSeconds, expiresAt: null, fencingToken: null, dispose: this.#dispose });
+  }
+
   /** `await using`: bounded and quiet. */
-  async #dispose(lease: Lease): Promise<void> {
+  readonly #dispose = async (lease: AnyLease): Promise<void> => {
     const timeoutSeconds = Math.min(this.#timeoutSeconds, GIVE_UP_SECONDS_MAX);
     await told(() => this.#flows.release(lease, { requestId: newUuid(), timeoutSeconds, attempts: ATTEMPTS_MAX }));
-  }
+  };
 }
 
 async function told(ask: () => Promise<void>): Promise<ReleaseResult> {

@@ -95,11 +95,16 @@ export function optionsOf<T extends object>(options: T): T {
   throw new TypeError(`options must be an object, got ${typeName(options)}`);
 }
 
-/** `value` in lower case if it is a UUID, else `TypeError` or `RangeError`, which do not show it (SDK-8). */
+/** `value` as the caller spelled it if it is a UUID, else `TypeError` or `RangeError`, which do not show it (SDK-8). */
 export function checkedUuid(name: string, value: unknown): string {
   if (typeof value !== "string") throw new TypeError(`${name} must be a UUID as a string, got ${typeName(value)}`);
-  if (UUID.test(value)) return value.toLowerCase();
+  if (UUID.test(value)) return value;
   throw new RangeError(`${name} must be a UUID like 8-4-4-4-12 hex digits, got ${value.length} other characters`);
+}
+
+/** The id that the caller gave, or a new one: undefined and null mean "not given". */
+export function givenOrNewUuid(name: string, value: unknown): string {
+  return value === undefined || value === null ? newUuid() : checkedUuid(name, value);
 }
 
 /** `signal` if it is an `AbortSignal` or nothing, else `TypeError`. */
@@ -226,6 +231,7 @@ function shown(text: string): string {
     .replace(/[^\P{C}]|[\u2028\u2029]/gu, "?");
 }
 
-function typeName(value: unknown): string {
+/** What came, for messages: its type alone, since it may hold a secret. */
+export function typeName(value: unknown): string {
   return value === null ? "null" : typeof value;
 }

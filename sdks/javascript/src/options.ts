@@ -1,22 +1,25 @@
 /** What the verbs take and what they resolve with. */
 
-import type { VolcanoError } from "./errors.ts";
-import type { Lease, LockState } from "./lease.ts";
+import type { ContentionReason, VolcanoError } from "./errors.ts";
+import type { Lease, LockState, UncertainLease } from "./lease.ts";
 import type { LockView } from "./view.ts";
 
 /** What every verb takes. */
 export interface RequestOptions {
-  /** A UUID that the service's logs carry; made when left out. */
-  requestId?: string | undefined;
-  /** Stops waiting. An acquire that may have been served by then is given back. */
+  /** A UUID that the service's logs carry; made if it is left out or null. */
+  requestId?: string | null | undefined;
+  /** Cancels the request. An acquire that may have been served by then is released. */
   signal?: AbortSignal | undefined;
 }
 
 export interface AcquireOptions extends RequestOptions {
   /** Whole seconds from now that the lease lasts, 5 to 7,776,000. */
   ttl: number;
-  /** The owner token, a UUID; made when left out. The same one again gives the same lease. */
-  token?: string | undefined;
+  /**
+   * The owner token, a UUID; made if it is left out or null. The same one again gives the same lease. A token of your own
+   * recovers an acquire without `wait` whose outcome is unknown: the client then sends no release.
+   */
+  token?: string | null | undefined;
   /**
    * Seconds to wait in the lock's line while somebody else holds it, `Infinity` for ever; 0 if left out. A lost
    * connection or a restarted server does not end the wait; `signal` does, and gives the place back.
@@ -54,11 +57,19 @@ export interface ListOptions extends RequestOptions {
   state?: "held" | "free" | "all" | undefined;
 }
 
-/** Contention (somebody else holds the lock) is neither a lease nor an error. */
+/**
+ * Contention (a 409: the lock is held elsewhere, or the lease of this token has ended) is neither a lease nor an error;
+ * `reason` says which. A failed acquire has a lease only if its outcome is unknown and the token is the caller's own.
+ */
 export type AcquireResult =
-  | { readonly acquired: true; readonly lease: Lease; readonly error: null }
-  | { readonly acquired: false; readonly lease: null; readonly error: null }
-  | { readonly acquired: false; readonly lease: null; readonly error: VolcanoError };
+  | { readonly acquired: true; readonly lease: Lease; readonly error: null; readonly reason?: undefined }
+  | { readonly acquired: false; readonly lease: null; readonly error: null; readonly reason: ContentionReason }
+  | {
+      readonly acquired: false;
+      readonly lease: UncertainLease | null;
+      readonly error: VolcanoError;
+      readonly reason?: undefined;
+    };
 
 export type LeaseResult =
   | { readonly lease: Lease; readonly error: null }

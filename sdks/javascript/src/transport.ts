@@ -189,7 +189,8 @@ export class Sender {
 
   #withoutSecrets(text: string, request: LockRequest): string {
     const told = text.replaceAll(this.#config.serviceKey, HIDDEN);
-    return request.token === undefined ? told : told.replaceAll(request.token, HIDDEN);
+    // A token is a UUID: it needs no escaping, and a proxy may repeat it in another case.
+    return request.token === undefined ? told : told.replace(new RegExp(request.token, "gi"), HIDDEN);
   }
 }
 

@@ -85,7 +85,7 @@ function row(fields: Fields, wrong: (why: string) => ServerError): LockView {
   const field = reader(fields, wrong);
   const held = field("held", (value): value is boolean => typeof value === "boolean");
   const whenHeld = held ? isDate : dateOrNull;
-  return {
+  return Object.freeze({
     key: field("key", (value): value is string => typeof value === "string"),
     held,
     holder: field("holder", textOrNull),
@@ -97,7 +97,7 @@ function row(fields: Fields, wrong: (why: string) => ServerError): LockView {
       return isFencingToken(value) || (!held && value === null);
     }),
     waiters: field("waiters", isCount),
-  };
+  });
 }
 
 type Reader = {

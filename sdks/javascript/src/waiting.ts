@@ -140,6 +140,6 @@ export class Wait {
     if (!this.#goesOn || !again) throw error;
     const seconds = pause();
     if (seconds >= this.#left) throw error;
-    if (seconds > 0) await restUntil(this.#clock, this.#clock.now() + seconds, this.#pace.signal, true);
+    if (seconds > 0) await restUntil(this.#clock, this.#clock.now() + seconds, this.#pace.signal);
   }
 }

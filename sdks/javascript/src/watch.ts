@@ -58,8 +58,8 @@ class Known {
     if (before !== null && older) return null;
     this.#held = held;
     this.#fencingToken = fencingToken;
-    if (held) return { held, holder, fencingToken, since };
-    return before === false ? null : { held, holder: null, fencingToken: null, since };
+    if (held) return Object.freeze({ held, holder, fencingToken, since });
+    return before === false ? null : Object.freeze({ held, holder: null, fencingToken: null, since });
   }
 }
 
@@ -130,7 +130,7 @@ async function* changes(means: Watching, key: string, ended: AbortSignal): Async
       retryAfter = error.retryAfter;
     }
     if (means.clock.now() - begunAt >= LASTED_SECONDS) rests.reset();
-    await restUntil(means.clock, means.clock.now() + rests.next(retryAfter), ended, true);
+    await restUntil(means.clock, means.clock.now() + rests.next(retryAfter), ended);
     ended.throwIfAborted();
   }
 }

@@ -4,7 +4,7 @@ import packageJson from "../package.json" with { type: "json" };
 import { defaultHolder, inBrowser, type Scope } from "../src/config.ts";
 import { Client, Lease, type LeaseRecord, VERSION, VolcanoError } from "../src/index.ts";
 import { parseDate } from "../src/messages.ts";
-import { KEY, SERVICE_KEY, stage, TOKEN, TTL, there } from "./stage.ts";
+import { granted, KEY, SERVICE_KEY, stage, TOKEN, TTL, there } from "./stage.ts";
 
 afterEach(() => {
   vi.unstubAllEnvs();
@@ -50,11 +50,57 @@ describe("mistakes in arguments are thrown before anything is sent", () => {
     const lease = Lease.fromRecord(record());
     await expect(client.locks.get("")).rejects.toThrow(RangeError);
     await expect(client.locks.forceRelease(".x")).rejects.toThrow(RangeError);
-    await expect(client.locks.release({ ...lease } as Lease)).rejects.toThrow(TypeError);
-    await expect(client.locks.renew(null as unknown as Lease)).rejects.toThrow(TypeError);
-    await expect(client.locks.renew(lease, { ttl: 1 })).rejects.toThrow(RangeError);
+    await expect(client.locks.renew(KEY, lease, { ttl: 1 })).rejects.toThrow(RangeError);
     await expect(client.locks.withLock(KEY, { ttl: TTL }, null as unknown as () => void)).rejects.toThrow(TypeError);
     expect(network.seen).toEqual([]);
+  });
+});
+
+describe("SDK-17: renew and release take the key first, then its lease", () => {
+  const lease = Lease.fromRecord(record());
+  const wrong: ReadonlyArray<[string, unknown[], string]> = [
+    ["the options in place of the lease", [KEY, { ttl: TTL }], "lease must be a Lease, got an object with ttl"],
+    ["nothing", [KEY], "lease must be a Lease, got undefined"],
+    ["null", [KEY, null, { ttl: "30" }], "lease must be a Lease, got null"],
+    ["a key", [KEY, KEY], "lease must be a Lease, got string"],
+    ["an empty object", [KEY, {}], "lease must be a Lease, got an object:"],
+    ["a copy", [KEY, { ...lease }], "got an object with key, ttlSeconds, expiresAt, fencingToken"],
+    ["a record", [KEY, record()], "got an object with key, token, ttl_seconds, expires_at, fencing_token"],
+    ["a lease alone", [lease], "key must be a string, got a Lease: pass the lock's key first"],
+    ["a lease of another key", ["other", lease], `lease must be of the lock other, got a lease of ${KEY}`],
+  ];
+
+  it.each(wrong)("%s is a TypeError that says what came, before anything is sent", async (_, args, message) => {
+    const { client, network } = stage();
+    const { renew, release } = client.locks as unknown as Record<string, (...args: unknown[]) => Promise<unknown>>;
+    for (const verb of [renew, release]) {
+      const asking = there(verb).apply(client.locks, args);
+      await expect(asking).rejects.toThrow(TypeError);
+      await expect(asking).rejects.toThrow(message);
+      await expect(asking).rejects.not.toThrow(TOKEN);
+    }
+    expect(network.seen).toEqual([]);
+  });
+});
+
+describe("SDK-22: what a client returns is a value", () => {
+  it("a lease, a state, a view and a change cannot be changed, and two of the same content are equal", async () => {
+    const { client } = stage();
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL, token: TOKEN }));
+    const changes = client.locks.watch(KEY);
+    const values = async (): Promise<unknown[]> => [
+      Lease.fromRecord(lease.toRecord()),
+      there((await client.locks.get(KEY)).state),
+      there((await client.locks.view(KEY)).view),
+      there((await client.locks.watch(KEY).next()).value),
+    ];
+    const [first, second] = [await values(), await values()];
+    expect(first).toEqual(second);
+    for (const value of first) {
+      expect(Object.isFrozen(value)).toBe(true);
+      expect(JSON.stringify(value) + inspect(value) + String(value)).not.toContain(TOKEN);
+    }
+    await changes.return?.();
   });
 });
 
@@ -89,11 +135,26 @@ describe("configuration", () => {
     [{ apiUrl: "http://x.test", serviceKey: "sk", timeoutSeconds: "1" }, "timeoutSeconds must be a number"],
     [{ apiUrl: "http://x.test", serviceKey: "sk", holder: "a b" }, "holder must be"],
     [{ apiUrl: "http://x.test", serviceKey: "sk", fetch: 1 }, "fetch must be a function"],
+    ["http://x.test", "options must be an object, got string"],
+    [null, "options must be an object, got null"],
   ])("%j is refused", (options, message) => {
     vi.stubEnv("VOLCANO_API_URL", undefined);
     vi.stubEnv("VOLCANO_SERVICE_KEY", undefined);
     expect(() => new Client(options as object)).toThrow(message);
   });
+
+  it.each(["apiURL", "service_key", "timeout", "toString", "__proto__x"])(
+    "SDK-9: the unknown option %s is refused",
+    (name) => {
+      const options = { apiUrl: "http://x.test", serviceKey: SERVICE_KEY, [name]: SERVICE_KEY };
+      const make = (): Client => new Client(options as object);
+      expect(make).toThrow(TypeError);
+      expect(make).toThrow(
+        `unknown option "${name}": a client takes apiUrl, serviceKey, timeoutSeconds, holder, fetch, clock`,
+      );
+      expect(make).not.toThrow(SERVICE_KEY);
+    },
+  );
 
   it("the holder's label is host/pid in visible characters, or as given", async () => {
     const { client, network } = stage();
@@ -161,9 +222,10 @@ describe("SDK-8: secrets", () => {
   });
 
   it("are not repeated from what a proxy or fetch says", async () => {
-    const { client } = stage([{ status: 400, body: JSON.stringify({ error: `${SERVICE_KEY} ${TOKEN}` }) }], {});
+    const told400 = `${SERVICE_KEY} ${TOKEN} ${TOKEN.toUpperCase()}`;
+    const { client } = stage([{ status: 400, body: JSON.stringify({ error: told400 }) }], {});
     const { error } = await client.locks.acquire(KEY, { ttl: TTL, token: TOKEN });
-    expect(error?.message).toBe("[hidden] [hidden]");
+    expect(error?.message).toBe("[hidden] [hidden] [hidden]");
     const thrown = new TypeError(`bad header ${SERVICE_KEY}`, { cause: new Error(TOKEN) });
     const failing = stage([], { fetch: () => Promise.reject(thrown) }).client;
     const told = inspect((await failing.locks.acquire(KEY, { ttl: TTL, token: TOKEN })).error, { depth: 9 });
@@ -180,12 +242,14 @@ describe("SDK-8: secrets", () => {
     const loaded = Lease.fromRecord(JSON.parse(stored) as LeaseRecord);
     expect(loaded.toRecord()).toEqual(lease.toRecord());
     await expect(loaded[Symbol.asyncDispose]()).rejects.toThrow(TypeError);
-    expect((await rival.locks.renew(loaded)).error).toBeNull();
-    expect(await rival.locks.release(loaded)).toEqual({ error: null });
+    expect((await rival.locks.renew(KEY, loaded)).error).toBeNull();
+    expect(await rival.locks.release(KEY, loaded)).toEqual({ error: null });
   });
 
   it.each([
     [{ token: undefined }, "lacks token"],
+    [{ expires_at: null }, "expires_at"],
+    [{ fencing_token: null }, "fencing_token"],
     [{ fencing_token: 2 ** 53 }, "fencing_token"],
     [{ ttl_seconds: 1 }, "ttl"],
     [{ expires_at: 5 }, "expires_at"],

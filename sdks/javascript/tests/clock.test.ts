@@ -29,7 +29,7 @@ describe("the real clock", () => {
     expect(vi.getTimerCount()).toBe(0);
   });
 
-  it("SDK-6: a wait keeps no process alive, a pause does", () => {
+  it("SDK-19: a wait and a pause keep the process alive, until they are over", () => {
     vi.useRealTimers();
     const timers: Array<{ hasRef(): boolean }> = [];
     const real = setTimeout;
@@ -39,11 +39,15 @@ describe("the real clock", () => {
       return timer;
     }) as typeof setTimeout);
     const clock = new SystemClock();
-    clock.at(clock.now() + 60, () => {})();
+    const cancel = clock.at(clock.now() + 60, () => {});
     const cancelled = new AbortController();
     const paused = clock.pause(60, cancelled.signal);
-    expect(timers.map((timer) => timer.hasRef())).toEqual([false, true]);
+    expect(timers.map((timer) => timer.hasRef())).toEqual([true, true]);
+    const active = (): number => process.getActiveResourcesInfo().filter((one) => one === "Timeout").length;
+    const before = active();
+    cancel();
     cancelled.abort();
+    expect(before - active()).toBe(2);
     return paused;
   });
 

@@ -1,7 +1,7 @@
 import { describe, expect, it } from "vitest";
 import { LockOwnershipLostError } from "../src/index.ts";
 import { FakeClient, FakeLocks, ManualClock } from "../src/testing/index.ts";
-import { KEY, TTL, there } from "./stage.ts";
+import { granted, KEY, TTL, there } from "./stage.ts";
 
 const OTHER = "0b7a2a51-9d0a-4d0c-8f7e-1de3a1c5b6aa";
 
@@ -10,10 +10,10 @@ describe("SDK-10: the fake keeps the lease rules", () => {
     const { locks, clock } = new FakeClient();
     const tokens: number[] = [];
     for (let hands = 0; hands < 3; hands += 1) {
-      const lease = there((await locks.acquire(KEY, { ttl: TTL })).lease);
-      expect((await locks.renew(lease)).lease?.fencingToken).toBe(lease.fencingToken);
+      const lease = granted(await locks.acquire(KEY, { ttl: TTL }));
+      expect((await locks.renew(KEY, lease)).lease?.fencingToken).toBe(lease.fencingToken);
       tokens.push(lease.fencingToken);
-      if (hands === 0) await locks.release(lease);
+      if (hands === 0) await locks.release(KEY, lease);
       else clock.jump(TTL + 1);
     }
     expect(tokens).toEqual([...new Set(tokens)].sort());
@@ -30,8 +30,8 @@ describe("SDK-10: the fake keeps the lease rules", () => {
     clock.jump(start);
     const lease = there((await locks.acquire(KEY, { ttl: TTL })).lease);
     clock.jump(seconds);
-    const { lease: again, error } = await locks.acquire(KEY, { ttl: TTL, token: lease.token });
-    if (expected === "lost") expect(error).toBeInstanceOf(LockOwnershipLostError);
+    const { lease: again, reason } = await locks.acquire(KEY, { ttl: TTL, token: lease.token });
+    if (expected === "lost") expect(reason).toBe("lock_ownership_lost");
     else expect(again?.fencingToken === lease.fencingToken).toBe(expected === "same lease");
   });
 
@@ -49,23 +49,23 @@ describe("SDK-10: the fake keeps the lease rules", () => {
   it("LEASE-8: a renewal sets the expiry, also to sooner, and is refused in the margin", async () => {
     const { locks, clock } = new FakeClient();
     const lease = there((await locks.acquire(KEY, { ttl: TTL })).lease);
-    const shorter = there((await locks.renew(lease, { ttl: 10 })).lease);
+    const shorter = there((await locks.renew(KEY, lease, { ttl: 10 })).lease);
     expect(shorter.expiresAt.getTime() - clock.utcNow().getTime()).toBe(10_000);
     clock.jump(9);
-    expect((await locks.renew(shorter)).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await locks.renew(KEY, shorter)).error).toBeInstanceOf(LockOwnershipLostError);
   });
 
   it("LEASE-9 LEASE-10 LEASE-11: releases, force releases, and retired tokens", async () => {
     const { locks } = new FakeClient();
     const lease = there((await locks.acquire(KEY, { ttl: TTL })).lease);
-    await locks.release(lease);
-    expect(await locks.release(lease)).toEqual({ error: null });
-    expect((await locks.acquire(KEY, { ttl: TTL, token: lease.token })).error).toBeInstanceOf(LockOwnershipLostError);
+    await locks.release(KEY, lease);
+    expect(await locks.release(KEY, lease)).toEqual({ error: null });
+    expect((await locks.acquire(KEY, { ttl: TTL, token: lease.token })).reason).toBe("lock_ownership_lost");
     const next = there((await locks.acquire(KEY, { ttl: TTL })).lease);
-    expect((await locks.release(lease)).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await locks.release(KEY, lease)).error).toBeInstanceOf(LockOwnershipLostError);
     expect(await locks.forceRelease(KEY)).toEqual({ error: null });
     expect(await locks.forceRelease(KEY)).toEqual({ error: null });
-    expect((await locks.acquire(KEY, { ttl: TTL, token: next.token })).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await locks.acquire(KEY, { ttl: TTL, token: next.token })).reason).toBe("lock_ownership_lost");
   });
 
   it("LEASE-7 LEASE-11: a lapsed token may take the lock over again, unless it was forced out", async () => {
@@ -75,14 +75,14 @@ describe("SDK-10: the fake keeps the lease rules", () => {
     expect(await locks.acquire(KEY, { ttl: TTL, token })).toMatchObject({ acquired: true });
     clock.jump(31);
     await locks.forceRelease(KEY);
-    expect((await locks.acquire(KEY, { ttl: TTL, token })).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await locks.acquire(KEY, { ttl: TTL, token })).reason).toBe("lock_ownership_lost");
   });
 
   it("the deadline of 90 days does not move", async () => {
     const { locks, clock } = new FakeClient();
     const lease = there((await locks.acquire(KEY, { ttl: 7_776_000 })).lease);
     clock.jump(100);
-    expect((await locks.renew(lease)).lease?.expiresAt).toEqual(lease.expiresAt);
+    expect((await locks.renew(KEY, lease)).lease?.expiresAt).toEqual(lease.expiresAt);
   });
 
   it("is shared by as many clients as a test wants, whose clock tells a server's too", async () => {
@@ -111,7 +111,7 @@ describe("SDK-10: the fake lets callers wait, and can be listed, viewed and watc
   async function held(server: FakeLocks): Promise<() => Promise<unknown>> {
     const { locks } = server.client();
     const lease = there((await locks.acquire(KEY, { ttl: 7_776_000 })).lease);
-    return () => locks.release(lease);
+    return () => locks.release(KEY, lease);
   }
 
   async function ended(asking: Promise<Response>): Promise<string> {
@@ -189,9 +189,9 @@ describe("SDK-10: the fake lets callers wait, and can be listed, viewed and watc
     const client = server.client();
     await client.locks.acquire("other", { ttl: TTL });
     const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
-    await client.locks.renew(lease);
+    await client.locks.renew(KEY, lease);
     const waiting = asked(server, "POST", `/locks/${KEY}/lease`, OTHER, wait(20));
-    await client.locks.release(lease);
+    await client.locks.release(KEY, lease);
     await waiting;
     await server.clock.advance(TTL + 1);
     const kinds = ["2", "acquired", "3", "renewed", "4", "waiting", "5", "released", "6", "acquired", "7", "expired"];

@@ -3,7 +3,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { Hold } from "../src/guard.ts";
 import { Client, type Lease, type LockGuard, LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { FakeClient, type Fault } from "../src/testing/index.ts";
-import { deferred, KEY, methods, type Stage, stage, TTL, there } from "./stage.ts";
+import { deferred, granted, KEY, methods, type Stage, stage, TTL, there } from "./stage.ts";
 
 const unhandled = vi.fn();
 beforeEach(() => {
@@ -61,6 +61,7 @@ describe("withLock", () => {
       acquired: false,
       data: null,
       error: null,
+      reason: "lock_held",
     });
     on.network.script = ["reset", "reset"];
     const { acquired, data, error } = await on.client.locks.withLock("other", { ttl: TTL }, body);
@@ -258,7 +259,7 @@ describe("loss", () => {
     resolve("too late");
     await on.clock.advance(1);
     const { data, error } = await result;
-    expect(data).toBeNull();
+    expect(data).toBe("too late");
     expect(error).toBeInstanceOf(LockOwnershipLostError);
     expect(on.clock.now() - start).toBeLessThanOrEqual(32);
   });
@@ -318,17 +319,17 @@ describe("loss", () => {
     const reason = guard.signal.reason;
     expect(reason).toMatchObject({ name: "LockOwnershipLostError", status: 409 });
     resolve("");
-    expect(await result).toEqual({ acquired: true, data: null, error: reason });
+    expect(await result).toEqual({ acquired: true, data: "", error: reason });
     expect(methods(on.network)).not.toContain("DELETE");
     expect((await on.rival.locks.get(KEY)).state?.held).toBe(true);
   });
 
-  it("SDK-5: a body that succeeded without its lock does not count as a success", async () => {
+  it("SDK-5 SDK-20: a body that succeeded without its lock is a loss, beside what it returned", async () => {
     const on = stage();
     const { guard, result, resolve } = await held(on);
     on.clock.jump(30);
     resolve("work");
-    expect(await result).toEqual({ acquired: true, data: null, error: guard.signal.reason });
+    expect(await result).toEqual({ acquired: true, data: "work", error: guard.signal.reason });
   });
 
   it("SDK-5: a loss that only the release finds is told as well", async () => {
@@ -364,8 +365,8 @@ describe("loss", () => {
 describe("one hold, without its renewals", () => {
   async function made() {
     const { clock, client } = stage();
-    const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
-    const renewed = there((await client.locks.renew(lease)).lease);
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
+    const renewed = there((await client.locks.renew(KEY, lease)).lease);
     return { clock, lease, renewed, hold: new Hold(lease, clock.now() + TTL, clock, 10, 0.5) };
   }
 
@@ -387,7 +388,11 @@ describe("one hold, without its renewals", () => {
     const left = (await made()).hold;
     left.leave();
     left.lose(first);
-    expect([left.loss(), left.signal.reason]).toEqual([null, left.heldNoMore()]);
+    expect([left.loss(), left.signal.aborted, left.heldNoMore()]).toEqual([
+      null,
+      false,
+      expect.any(LockOwnershipLostError),
+    ]);
   });
 
   it("case 6: its deadline is watched by itself, also after it has moved", async () => {
@@ -470,36 +475,42 @@ describe("leaving", () => {
     expect((await result).error).toBeNull();
   });
 
-  it("SDK-5: work that outlives the block is told before the release goes out, and the block ends well", async () => {
+  it("SDK-20 case 46: a block that ends well aborts nothing; code that outlives it asks its guard", async () => {
     const on = stage();
     const { guard, result, resolve } = await held(on);
     const { signal } = guard;
-    const sent: string[] = [];
-    signal.addEventListener("abort", () => sent.push(methods(on.network)));
-    const outliving = new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+    const aborted = vi.fn();
+    signal.addEventListener("abort", aborted);
     resolve("worked");
-    await expect(outliving).rejects.toThrow("its block was left");
     expect(await result).toEqual({ acquired: true, data: "worked", error: null });
-    expect(sent).toEqual(["POST"]);
-    expect(guard.lost).toBe(true);
-    expect(signal.reason).toBeInstanceOf(LockOwnershipLostError);
-    expect(() => guard.throwIfLost()).toThrow(signal.reason);
+    expect([guard.lost, signal.aborted, signal.reason]).toEqual([true, false, undefined]);
+    expect(() => guard.throwIfLost()).toThrow(LockOwnershipLostError);
     on.clock.jump(60);
     expect(() => guard.throwIfLost()).toThrow("its block was left");
+    expect(signal.aborted).toBe(false);
+    expect(aborted).not.toHaveBeenCalled();
   });
 
-  it("SDK-5: a body that threw leaves with its own error, a lost one with its loss, also for who asks later", async () => {
+  it("SDK-5 SDK-20: a body that threw aborts nothing either; a lost one keeps its loss as the reason", async () => {
     const on = stage();
     const failing = await held(on);
     failing.reject(new Error("the body's own"));
     expect(there((await failing.result).error).message).toBe("the body's own");
-    expect([failing.guard.lost, failing.guard.signal.reason.name]).toEqual([true, "LockOwnershipLostError"]);
+    expect([failing.guard.lost, failing.guard.signal.aborted]).toEqual([true, false]);
     const losing = await held(on);
     on.clock.jump(TTL);
     losing.resolve("too late");
     const { error } = await losing.result;
     expect(error).toBe(losing.guard.signal.reason);
     expect(() => losing.guard.throwIfLost()).toThrow("not renewed");
+  });
+
+  it("SDK-20: a body that stops because of its loss has returned nothing", async () => {
+    const on = stage();
+    const { guard, result, reject } = await held(on);
+    on.clock.jump(TTL);
+    reject(guard.signal.reason);
+    expect(await result).toEqual({ acquired: true, data: null, error: guard.signal.reason });
   });
 
   it("case 16: nothing that the caller aborts cuts the release short", async () => {
@@ -562,7 +573,7 @@ describe("leaving", () => {
     vi.useFakeTimers();
     const { server } = stage();
     const client = new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch: server.fetch });
-    expect(await client.locks.withLock(KEY, { ttl: TTL }, () => vi.getTimerCount())).toMatchObject({ data: 2 });
+    expect(await client.locks.withLock(KEY, { ttl: TTL }, () => vi.getTimerCount())).toMatchObject({ data: 3 });
     expect(vi.getTimerCount()).toBe(0);
     vi.useRealTimers();
   });

@@ -47,7 +47,7 @@ describe("SDK-13: leading", () => {
     const { runs, result } = led(on);
     await on.clock.advance(100);
     expect(runs).toHaveLength(0);
-    await on.rival.locks.release(rival);
+    await on.rival.locks.release(KEY, rival);
     await on.clock.advance(600);
     expect(runs.map((run) => run.guard.lost)).toEqual([false]);
     runs[0]?.end("done");
@@ -190,6 +190,18 @@ describe("SDK-13: leading", () => {
     expect(run).not.toHaveBeenCalled();
   });
 
+  it("SDK-21: a refusal at entry is an error of lead and of exclusive, never a result", async () => {
+    const on = stage();
+    on.network.otherwise = { status: 409, body: '{"error": "lost", "code": "lock_ownership_lost"}' };
+    const run = vi.fn();
+    const { data, error } = await on.client.locks.lead(KEY, { ttl: TTL }, run);
+    expect(data).toBeNull();
+    expect(error).toBeInstanceOf(LockOwnershipLostError);
+    await expect(on.client.locks.exclusive(KEY, { ttl: TTL }, run)()).rejects.toThrow(LockOwnershipLostError);
+    expect(await on.client.locks.exclusive(KEY, { ttl: TTL, onHeld: "skip" }, run)()).toBeUndefined();
+    expect(run).not.toHaveBeenCalled();
+  });
+
   it("two leaders take turns, and never overlap", async () => {
     const on = stage();
     const running: string[] = [];
@@ -278,7 +290,7 @@ describe("SDK-16: functions that run under a lock", () => {
     const job = on.client.locks.exclusive(KEY, { ttl: TTL, onHeld: "wait" }, (text: string) => text.length);
     const asking: Promise<number> = job("four");
     await on.clock.advance(600);
-    await on.rival.locks.release(rival);
+    await on.rival.locks.release(KEY, rival);
     expect(await asking).toBe(4);
   });
 

@@ -22,7 +22,18 @@ const NAMES = "{ Client, LockHeldError, VERSION, VolcanoError }";
 const SAID = '[{"acquired":true,"data":[1767225600000,false],"error":null},"0.1.0",true,"function"]';
 
 const TYPED = `
-import { Client, type ExclusiveOptions, type Leadership, type Lease, type LockGuard, type VolcanoError } from "volcano-locks";
+import {
+  Client,
+  type ExclusiveOptions,
+  type Leadership,
+  Lease,
+  type LeaseRecord,
+  type LockGuard,
+  LockOwnershipLostError,
+  type UncertainLease,
+  type UncertainLeaseRecord,
+  VolcanoError,
+} from "volcano-locks";
 import { FakeClient } from "volcano-locks/testing";
 
 export async function use(client: Client = new FakeClient()): Promise<number> {
@@ -34,6 +45,60 @@ export async function use(client: Client = new FakeClient()): Promise<number> {
   const result = await client.locks.withLock("j", { ttl: 30 }, async ({ signal, lease }) => lease.fencingToken);
   if (result.error) throw result.error;
   return result.acquired ? result.data : kept.fencingToken;
+}
+
+export async function byHand({ locks }: Client, token: string): Promise<number> {
+  const result = await locks.acquire("k", { ttl: 30, token, requestId: null });
+  if (result.error) {
+    const uncertain: UncertainLease | null = result.lease;
+    if (uncertain === null) throw result.error;
+    const none: null = uncertain.fencingToken;
+    const record: UncertainLeaseRecord = uncertain.toRecord();
+    const { lease } = await locks.renew("k", Lease.fromRecord(record), { ttl: 60 });
+    await locks.release("k", uncertain);
+    return lease?.fencingToken ?? none ?? 0;
+  }
+  if (!result.acquired) {
+    const reason: "lock_held" | "lock_ownership_lost" = result.reason;
+    return reason.length;
+  }
+  const { lease, error } = await locks.renew("k", result.lease, { ttl: 60 });
+  if (error) throw error;
+  const record: LeaseRecord = lease.toRecord();
+  const token_: number = Lease.fromRecord(record).fencingToken;
+  const { error: failed } = await locks.release("k", lease);
+  if (failed instanceof LockOwnershipLostError) return failed.status ?? token_;
+  if (failed instanceof VolcanoError) throw failed;
+  return lease.expiresAt.getTime() + result.lease.fencingToken;
+}
+
+export async function narrowed({ locks }: Client, token: string): Promise<number> {
+  const { lease, error } = await locks.acquire("k", { ttl: 30, token });
+  // @ts-expect-error: its outcome may be unknown
+  const early: number | undefined = lease?.fencingToken;
+  if (error) throw error;
+  if (!lease) return early ?? 0;
+  return lease.fencingToken;
+}
+
+export async function olderForms({ locks }: Client, lease: Lease): Promise<void> {
+  // @ts-expect-error: the key comes first
+  await locks.renew(lease, { ttl: 30 });
+  // @ts-expect-error: the key comes first
+  await locks.release(lease);
+  // @ts-expect-error: a lease is needed
+  await locks.renew("k", { ttl: 30 });
+  // @ts-expect-error: a lease is needed
+  await locks.release("k");
+  // @ts-expect-error: there is no such option
+  new Client({ apiURL: "http://x.test" });
+}
+
+export async function lossOf({ locks }: Client): Promise<string> {
+  const { acquired, data, error, reason } = await locks.withLock("k", { ttl: 30 }, () => "done");
+  if (acquired && error) return data ?? error.message;
+  if (acquired) return data.trim();
+  return error === null ? reason : error.message;
 }
 
 export async function more({ locks }: Client, signal: AbortSignal, any: ExclusiveOptions): Promise<number | undefined> {
@@ -55,6 +120,19 @@ export async function more({ locks }: Client, signal: AbortSignal, any: Exclusiv
   const unsure: number = await maybe();
   return error === null && !lost ? data + certain : ((await maybe()) ?? (await skipped("a")));
 }
+`;
+
+/** What the README's programs use without declaring it. */
+const AROUND_README = `
+type Work = (with_: { signal: AbortSignal; fencingToken: number }) => Promise<number>;
+declare const client: import("volcano-locks").Client;
+declare const signal: AbortSignal;
+declare const rollup: Work;
+declare const tick: Work;
+declare function migrate(guardOrToken: unknown): Promise<void>;
+declare function cleanUp(fencingToken: number): Promise<void>;
+declare function nightly(): Promise<void>;
+declare function makeReport(day: string): Promise<string>;
 `;
 
 describe("the packed package", () => {
@@ -122,18 +200,61 @@ describe("the packed package", () => {
     SLOW_MS,
   );
 
+  it(
+    "has a README whose programs have the right types",
+    () => {
+      const blocks = [...readFileSync(join(ROOT, "README.md"), "utf8").matchAll(/```ts\n(.*?)```/gs)];
+      expect(blocks.length).toBeGreaterThan(7);
+      const readme = join(folder, "readme");
+      mkdirSync(readme);
+      writeFileSync(join(readme, "around.d.ts"), AROUND_README);
+      const names = blocks.map(([, text], at) => {
+        writeFileSync(join(readme, `${at}.mts`), `${text}\nexport {};\n`);
+        return `readme/${at}.mts`;
+      });
+      const flags = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022"];
+      const tsc = join(ROOT, "node_modules/.bin/tsc");
+      run(tsc, ...flags, "--lib", "ES2022,DOM,ESNext.Disposable", "readme/around.d.ts", ...names);
+    },
+    SLOW_MS,
+  );
+
   it("a lease of its ESM form serves its CommonJS form", () => {
     const program = `
       import { createRequire } from "node:module";
       import { FakeClient, FakeLocks } from "volcano-locks/testing";
-      const { Client } = createRequire(import.meta.url)("volcano-locks");
+      const { Client, Lease } = createRequire(import.meta.url)("volcano-locks");
       const server = new FakeLocks();
       const { lease } = await server.client().locks.acquire("k", { ttl: 30 });
       const other = new Client({ apiUrl: "http://x.test", serviceKey: "sk", clock: server.clock, fetch: server.fetch });
-      console.log(JSON.stringify(await other.locks.release(lease)));
+      console.log(lease instanceof Lease, JSON.stringify(await other.locks.release("k", lease)));
     `;
     writeFileSync(join(folder, "both.mjs"), program);
-    expect(run("node", "both.mjs")).toBe('{"error":null}');
+    expect(run("node", "both.mjs")).toBe('true {"error":null}');
+  });
+
+  it("SDK-9: instanceof works between its ESM and its CommonJS form, and is strict for a program's own subclasses", () => {
+    const program = `
+      import { createRequire } from "node:module";
+      import * as esm from "volcano-locks";
+      const cjs = createRequire(import.meta.url)("volcano-locks");
+      const names = Object.keys(esm).filter((name) => name.endsWith("Error"));
+      const wrong = [];
+      for (const [here, there] of [[esm, cjs], [cjs, esm]]) {
+        for (const made of names) {
+          const error = new here[made]("x");
+          class Mine extends there[made] {}
+          if (here[made] === there[made] || error instanceof Mine) wrong.push(made);
+          if (!(new Mine("x") instanceof here[made])) wrong.push("subclass of " + made);
+          for (const asked of names) {
+            if ((error instanceof here[asked]) !== (error instanceof there[asked])) wrong.push(made + " " + asked);
+          }
+        }
+      }
+      console.log(names.length, JSON.stringify(wrong));
+    `;
+    writeFileSync(join(folder, "instances.mjs"), program);
+    expect(run("node", "instances.mjs")).toBe("12 []");
   });
 
   it("runs where there is nothing but the web's standards, as on the edge", async () => {
@@ -180,7 +301,7 @@ describe("the packed package", () => {
       { verb: "view", args: { actor: "someone", key: "k" } },
       { verb: "exit", args: { actor: "ann", key: "k" } },
       { verb: "waited", args: { actor: "bob", key: "k" } },
-      { verb: "release", args: { actor: "bob", lease: "bob_3" } },
+      { verb: "release", args: { actor: "bob", key: "k", lease: "bob_3" } },
       { verb: "list", args: { actor: "someone", prefix: "", state: "all" } },
       { verb: "get", args: { actor: "someone", key: "k" } },
       { verb: "no_such_verb", args: {} },
@@ -208,18 +329,6 @@ describe("the packed package", () => {
       { crash: expect.stringContaining("no_such_verb") },
       { answer: {} },
     ]);
-  });
-
-  it("a hold that nobody waits for keeps no process alive (SDK-6)", () => {
-    const program = `
-      import { Client } from "volcano-locks";
-      const fetch = async () => Response.json({ expires_at: "2026-07-20T14:00:10Z", fencing_token: 1 }, { status: 201 });
-      const client = new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch });
-      client.locks.withLock("k", { ttl: 7776000 }, () => new Promise(() => {}));
-      setTimeout(() => console.log("over"), 50);
-    `;
-    writeFileSync(join(folder, "quiet.mjs"), program);
-    expect(run("node", "quiet.mjs")).toBe("over");
   });
 
   it("a wait that somebody awaits keeps the process alive, also between two requests (SDK-11)", () => {

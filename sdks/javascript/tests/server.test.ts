@@ -1,43 +1,11 @@
-/**
- * Against the real server, over real sockets. It is the one in the repository's `.venv`, or the one that the Python
- * named by VOLCANO_LOCKS_PYTHON has.
- */
+/** Against the real server, over real sockets. */
 
-import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { existsSync } from "node:fs";
 import { type AddressInfo, createServer } from "node:net";
-import { dirname, join } from "node:path";
-import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { AuthenticationError, Client, LockOwnershipLostError, type LockView, TransportError } from "../src/index.ts";
-import { there } from "./stage.ts";
-
-const START_MS_MAX = 30_000;
-
-function command(): string {
-  const python = process.env.VOLCANO_LOCKS_PYTHON;
-  const here = fileURLToPath(new URL(".", import.meta.url));
-  const bin = python === undefined ? join(here, "../../../.venv/bin") : dirname(python);
-  const path = join(bin, "volcano-locks");
-  if (!existsSync(path)) throw new Error(`there is no server at ${path}: run make setup, or set VOLCANO_LOCKS_PYTHON`);
-  return path;
-}
-
-/** What `volcano-locks dev` shows to paste. It may go on to show more: a closed pipe would end it. */
-async function started(server: ChildProcess): Promise<{ apiUrl: string; serviceKey: string }> {
-  const stdout = there(server.stdout);
-  let shown = "";
-  for await (const chunk of stdout.iterator({ destroyOnReturn: false })) {
-    shown += String(chunk);
-    const apiUrl = /VOLCANO_API_URL=(\S+)/.exec(shown)?.[1];
-    const serviceKey = /VOLCANO_SERVICE_KEY=(\S+)\s/.exec(shown)?.[1];
-    if (apiUrl === undefined || serviceKey === undefined) continue;
-    stdout.resume();
-    return { apiUrl, serviceKey };
-  }
-  throw new Error(`the server did not start: ${shown}`);
-}
+import { type Address, type RealServer, START_MS_MAX, startedServer } from "./real_server.ts";
+import { granted, there } from "./stage.ts";
 
 /** An address where nobody listens any more. */
 async function silentUrl(): Promise<string> {
@@ -55,37 +23,33 @@ async function until(so: () => Promise<boolean>): Promise<void> {
 }
 
 describe("the real server", () => {
-  let server: ChildProcess;
-  let at: { apiUrl: string; serviceKey: string };
+  let server: RealServer;
+  let at: Address;
 
   beforeAll(async () => {
-    server = spawn(command(), ["dev", "--port", "0"], { stdio: ["ignore", "pipe", "ignore"] });
-    at = await started(server);
+    server = await startedServer();
+    at = server.at;
   }, START_MS_MAX);
 
-  afterAll(async () => {
-    const ended = new Promise((resolve) => server.once("exit", resolve));
-    server.kill();
-    await ended;
-  }, START_MS_MAX);
+  afterAll(() => server.stop(), START_MS_MAX);
 
   it("grants, renews, tells, releases", async () => {
     const { locks } = new Client(at);
-    const lease = there((await locks.acquire("verbs", { ttl: 30 })).lease);
-    expect(await locks.acquire("verbs", { ttl: 30 })).toEqual({ acquired: false, lease: null, error: null });
-    const renewed = there((await locks.renew(lease, { ttl: 60 })).lease);
+    const lease = granted(await locks.acquire("verbs", { ttl: 30 }));
+    expect(await locks.acquire("verbs", { ttl: 30 })).toMatchObject({ acquired: false, lease: null, error: null });
+    const renewed = there((await locks.renew("verbs", lease, { ttl: 60 })).lease);
     expect(renewed.fencingToken).toBe(lease.fencingToken);
     expect((await locks.get("verbs")).state).toEqual({
       held: true,
       expiresAt: renewed.expiresAt,
       fencingToken: lease.fencingToken,
     });
-    expect(await locks.release(lease)).toEqual({ error: null });
+    expect(await locks.release("verbs", lease)).toEqual({ error: null });
     expect((await locks.get("verbs")).state).toEqual({ held: false, expiresAt: null, fencingToken: null });
-    const next = there((await locks.acquire("verbs", { ttl: 30 })).lease);
+    const next = granted(await locks.acquire("verbs", { ttl: 30 }));
     expect(next.fencingToken).toBeGreaterThan(lease.fencingToken);
     expect(await locks.forceRelease("verbs")).toEqual({ error: null });
-    expect((await locks.renew(next)).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await locks.renew("verbs", next)).error).toBeInstanceOf(LockOwnershipLostError);
   });
 
   it("elects one of many", async () => {
@@ -131,11 +95,15 @@ describe("the real server", () => {
     caller.abort();
     expect((await waiting).error?.cause).toBe(caller.signal.reason);
     await until(async () => (await locks.view("left")).view?.waiters === 0);
-    await locks.release(lease);
+    await locks.release("left", lease);
     expect((await locks.get("left")).state?.held).toBe(false);
     const short = await new Client(at).locks.acquire("left", { ttl: 30, wait: 0.05 });
     expect(short.acquired).toBe(true);
-    expect(await locks.acquire("left", { ttl: 30, wait: 0.05 })).toEqual({ acquired: false, lease: null, error: null });
+    expect(await locks.acquire("left", { ttl: 30, wait: 0.05 })).toMatchObject({
+      acquired: false,
+      lease: null,
+      error: null,
+    });
   });
 
   it("SDK-12: leaves a lock taken for as long as it is to be", async () => {
@@ -158,7 +126,7 @@ describe("the real server", () => {
     await until(async () => changes.length === 1);
     const lease = there((await locks.acquire("led", { ttl: 30 })).lease);
     await until(async () => changes.length === 2);
-    await locks.release(lease);
+    await locks.release("led", lease);
     await until(async () => changes.length === 3);
     caller.abort(new Error("enough"));
     await expect(watching).rejects.toThrow("enough");
@@ -168,7 +136,7 @@ describe("the real server", () => {
   it("SDK-15: lists and views", async () => {
     const { locks } = new Client({ ...at, holder: "a/1" });
     const lease = there((await locks.acquire("listed:2", { ttl: 30 })).lease);
-    await locks.release(there((await locks.acquire("listed:1", { ttl: 30 })).lease));
+    await locks.release("listed:1", there((await locks.acquire("listed:1", { ttl: 30 })).lease));
     const rows: LockView[] = [];
     for await (const row of locks.list("listed:")) rows.push(row);
     expect(rows.map(({ key, held, holder }) => [key, held, holder])).toEqual([

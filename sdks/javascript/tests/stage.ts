@@ -1,6 +1,6 @@
 /** What most tests need: a client of a fake server behind a network that fails by script, under one moved clock. */
 
-import { Client, type ClientOptions } from "../src/index.ts";
+import { type AcquireResult, Client, type ClientOptions, type Lease } from "../src/index.ts";
 import { FakeLocks, type Fault, type FlakyNetwork, flakyFetch, ManualClock } from "../src/testing/index.ts";
 
 export const KEY = "daily-rollup";
@@ -49,6 +49,12 @@ export function deferred<T = void>(): {
     reject = no;
   });
   return { promise, resolve, reject };
+}
+
+/** The lease of an acquire that was granted. */
+export function granted(result: AcquireResult): Lease {
+  if (!result.acquired) throw new Error(`expected a lease: ${result.error ?? result.reason}`);
+  return result.lease;
 }
 
 /** `value`, which is there. */

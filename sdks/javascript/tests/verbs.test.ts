@@ -1,16 +1,21 @@
-import { describe, expect, it } from "vitest";
+import { inspect } from "node:util";
+import { describe, expect, it, vi } from "vitest";
 import {
+  AuthenticationError,
   type Clock,
   type Fetch,
+  Lease,
+  type LeaseRecord,
   LockOwnershipLostError,
   RateLimitedError,
   ServerError,
   TransportError,
   UnavailableError,
+  type UncertainLeaseRecord,
   VolcanoError,
 } from "../src/index.ts";
-import { ManualClock } from "../src/testing/index.ts";
-import { KEY, methods, stage, TOKEN, TTL, there } from "./stage.ts";
+import { type Fault, ManualClock } from "../src/testing/index.ts";
+import { granted, KEY, methods, stage, TOKEN, TTL, there } from "./stage.ts";
 
 describe("the envelopes", () => {
   it("acquire, renew, get and release give exactly what the contract names", async () => {
@@ -22,10 +27,10 @@ describe("the envelopes", () => {
     expect(lease).toMatchObject({ key: KEY, ttlSeconds: TTL, expiresAt: new Date("2026-01-01T00:00:30Z") });
     const held = { held: true, expiresAt: lease.expiresAt, fencingToken: lease.fencingToken };
     expect(await client.locks.get(KEY)).toEqual({ state: held, error: null });
-    const renewed = await client.locks.renew(lease, { ttl: 60 });
+    const renewed = await client.locks.renew(KEY, lease, { ttl: 60 });
     expect(Object.keys(renewed)).toEqual(["lease", "error"]);
     expect(renewed.lease).toMatchObject({ ttlSeconds: 60, fencingToken: lease.fencingToken });
-    expect(await client.locks.release(there(renewed.lease))).toEqual({ error: null });
+    expect(await client.locks.release(KEY, there(renewed.lease))).toEqual({ error: null });
     const free = { held: false, expiresAt: null, fencingToken: null };
     expect(await client.locks.get(KEY)).toEqual({ state: free, error: null });
   });
@@ -33,17 +38,36 @@ describe("the envelopes", () => {
   it("contention is neither a lease nor an error, and is not asked again", async () => {
     const { client, rival, network } = stage();
     await rival.locks.acquire(KEY, { ttl: TTL });
-    expect(await client.locks.acquire(KEY, { ttl: TTL })).toEqual({ acquired: false, lease: null, error: null });
+    expect(await client.locks.acquire(KEY, { ttl: TTL })).toEqual({
+      acquired: false,
+      lease: null,
+      error: null,
+      reason: "lock_held",
+    });
     expect(methods(network)).toBe("POST");
   });
 
-  it("a token that was given up is told as ownership lost, not as contention", async () => {
+  it("SDK-21: the token of a lease that has ended is contention with its own reason, also for withLock", async () => {
     const { client } = stage();
     const { lease } = await client.locks.acquire(KEY, { ttl: TTL, token: TOKEN });
-    await client.locks.release(there(lease));
+    await client.locks.release(KEY, there(lease));
     const again = await client.locks.acquire(KEY, { ttl: TTL, token: TOKEN });
-    expect(again).toMatchObject({ acquired: false, lease: null });
-    expect(again.error).toBeInstanceOf(LockOwnershipLostError);
+    const contention = { acquired: false, error: null, reason: "lock_ownership_lost" };
+    expect(again).toEqual({ ...contention, lease: null });
+    const body = vi.fn();
+    expect(await client.locks.withLock(KEY, { ttl: TTL, token: TOKEN }, body)).toEqual({ ...contention, data: null });
+    expect(body).not.toHaveBeenCalled();
+  });
+
+  it("SDK-21: a 409 of any other code is contention as well, and is not asked again", async () => {
+    const { client, network } = stage([{ status: 409, body: '{"error": "no", "code": "new_kind"}' }]);
+    expect(await client.locks.acquire(KEY, { ttl: TTL })).toEqual({
+      acquired: false,
+      lease: null,
+      error: null,
+      reason: "lock_held",
+    });
+    expect(methods(network)).toBe("POST");
   });
 
   it("a displaced holder's renew and release tell of the loss", async () => {
@@ -51,16 +75,16 @@ describe("the envelopes", () => {
     const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
     expect(await rival.locks.forceRelease(KEY)).toEqual({ error: null });
     await rival.locks.acquire(KEY, { ttl: TTL });
-    expect((await client.locks.renew(lease)).error).toBeInstanceOf(LockOwnershipLostError);
-    const { error } = await client.locks.release(lease);
+    expect((await client.locks.renew(KEY, lease)).error).toBeInstanceOf(LockOwnershipLostError);
+    const { error } = await client.locks.release(KEY, lease);
     expect(error).toMatchObject({ name: "LockOwnershipLostError", status: 409, code: "lock_ownership_lost" });
   });
 
   it("case 22: an older lease object still releases", async () => {
     const { client } = stage();
     const first = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
-    await client.locks.renew(first);
-    expect(await client.locks.release(first)).toEqual({ error: null });
+    await client.locks.renew(KEY, first);
+    expect(await client.locks.release(KEY, first)).toEqual({ error: null });
   });
 });
 
@@ -78,17 +102,28 @@ describe("identity and retry", () => {
     const { client, network } = stage();
     const requestId = "139241AF-F4E8-4BDB-8494-DC0804C380A7";
     const { lease } = await client.locks.acquire(KEY, { ttl: TTL, token: TOKEN.toUpperCase(), requestId });
-    expect(lease?.token).toBe(TOKEN);
-    expect(network.seen[0]).toMatchObject({ token: TOKEN, requestId: requestId.toLowerCase() });
+    expect(lease?.token).toBe(TOKEN.toUpperCase());
+    expect(network.seen[0]).toMatchObject({ token: TOKEN.toUpperCase(), requestId });
+  });
+
+  it("SDK-9: a token or request id of null is one that was not given", async () => {
+    const { client, network } = stage();
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL, token: null, requestId: null }));
+    await client.locks.renew(KEY, lease, { requestId: null });
+    await client.locks.release(KEY, lease, { requestId: null });
+    await client.locks.withLock(KEY, { ttl: TTL, token: null, requestId: null }, () => {});
+    const ids = network.seen.map((one) => one.requestId);
+    expect(new Set(ids).size).toBe(5);
+    for (const id of ids) expect(id).toMatch(/^[0-9a-f]{8}-/);
   });
 
   it("case 19: each acquisition has a token of its own", async () => {
     const { client } = stage();
     const first = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
-    await client.locks.release(first);
+    await client.locks.release(KEY, first);
     const second = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
     expect(second.token).not.toBe(first.token);
-    expect((await client.locks.release(first)).error).toBeInstanceOf(LockOwnershipLostError);
+    expect((await client.locks.release(KEY, first)).error).toBeInstanceOf(LockOwnershipLostError);
     expect((await client.locks.get(KEY)).state?.held).toBe(true);
   });
 
@@ -105,7 +140,7 @@ describe("identity and retry", () => {
         return fetch(...args);
       },
     });
-    expect(await client.locks.release(lease)).toEqual({ error: null });
+    expect(await client.locks.release(KEY, lease)).toEqual({ error: null });
     expect((await rival.locks.get(KEY)).state?.held).toBe(true);
   });
 
@@ -213,8 +248,8 @@ describe("identity and retry", () => {
   it("case 32: a connection that closes as the request goes out costs nobody anything", async () => {
     const { client } = stage(["reset", "duplicate", "reset", "pass", "reset"]);
     const lease = there((await client.locks.acquire(KEY, { ttl: TTL })).lease);
-    expect((await client.locks.renew(lease)).error).toBeNull();
-    expect((await client.locks.renew(lease)).error).toBeNull();
+    expect((await client.locks.renew(KEY, lease)).error).toBeNull();
+    expect((await client.locks.renew(KEY, lease)).error).toBeNull();
   });
 
   it("a force release that may have been served is not sent again: it could evict the next holder", async () => {
@@ -229,7 +264,7 @@ describe("identity and retry", () => {
     const { client, network, clock } = stage([], { timeoutSeconds: 60 });
     const lease = there((await client.locks.acquire(KEY, { ttl: 10 })).lease);
     network.otherwise = "hang_before";
-    const asking = client.locks.renew(lease);
+    const asking = client.locks.renew(KEY, lease);
     await clock.advance(10);
     expect((await asking).error).toBeInstanceOf(TransportError);
     expect(clock.waiting).toBe(0);
@@ -241,7 +276,7 @@ describe("identity and retry", () => {
     const clock = new ManualClock();
     clock.jump(TTL - 0.001);
     const other = server.client({ clock });
-    expect((await other.locks.renew(lease)).error).toBeNull();
+    expect((await other.locks.renew(KEY, lease)).error).toBeNull();
   });
 
   it("SDK-4: an acquire is not waited for longer than it asks for", async () => {
@@ -266,6 +301,84 @@ describe("identity and retry", () => {
     const asking = client.locks.get(KEY);
     await clock.advance(6);
     expect((await asking).error).toBeInstanceOf(TransportError);
+  });
+});
+
+describe("SDK-18: recovery of an acquire whose outcome is unknown", () => {
+  const ids = { token: TOKEN, requestId: "139241af-f4e8-4bdb-8494-dc0804c380a7" };
+
+  it.each<[string, Fault]>([
+    ["a lost response", "drop_after_send"],
+    ["a connection that breaks", "reset"],
+    ["no connection", "drop_before_send"],
+    ["a 503", "unavailable"],
+    ["a 503 without a body", { status: 503 }],
+  ])("case 50: %s leaves a lease without expiry and fencing token, and the same ids recover it", async (_, fault) => {
+    const { client, network } = stage([fault, fault]);
+    const { acquired, lease, error } = await client.locks.acquire(KEY, { ttl: TTL, ...ids });
+    expect([acquired, error?.requestId]).toEqual([false, ids.requestId]);
+    expect(lease).toMatchObject({ key: KEY, token: TOKEN, ttlSeconds: TTL, expiresAt: null, fencingToken: null });
+    expect(methods(network)).toBe("POST POST");
+    const recovered = granted(await client.locks.acquire(KEY, { ttl: TTL, ...ids }));
+    expect(await client.locks.release(KEY, recovered)).toEqual({ error: null });
+  });
+
+  it("its lease is stored, shown without the token, released, and renewed for its own TTL or the one given", async () => {
+    const { client, rival, network } = stage(["drop_after_send", "drop_after_send"]);
+    const lease = there((await client.locks.acquire(KEY, { ttl: TTL, ...ids })).lease);
+    expect(lease).toBeInstanceOf(Lease);
+    expect(inspect(lease)).toBe(`Lease(${KEY}, outcome unknown)`);
+    const record = lease.toRecord();
+    expect(record).toEqual({ key: KEY, token: TOKEN, ttl_seconds: TTL, expires_at: null, fencing_token: null });
+    const loaded = Lease.fromRecord(JSON.parse(JSON.stringify(record)) as LeaseRecord | UncertainLeaseRecord);
+    expect(loaded).toEqual(lease);
+    expect(JSON.stringify(lease)).not.toContain(TOKEN);
+    expect((await client.locks.renew(KEY, lease)).lease).toMatchObject({
+      ttlSeconds: TTL,
+      fencingToken: expect.any(Number),
+    });
+    expect((await rival.locks.renew(KEY, loaded, { ttl: 60 })).lease).toMatchObject({ ttlSeconds: 60 });
+    expect(await client.locks.release(KEY, lease)).toEqual({ error: null });
+    network.script = ["drop_after_send", "drop_after_send"];
+    {
+      await using _scope = (await client.locks.acquire("scoped", { ttl: TTL, token: TOKEN })).lease;
+      expect((await client.locks.get("scoped")).state?.held).toBe(true);
+    }
+    expect((await client.locks.get("scoped")).state?.held).toBe(false);
+  });
+
+  it("cancelling releases, whoever made the token, and leaves no lease", async () => {
+    const caller = new AbortController();
+    const { client, network, clock } = stage(["hang_after"]);
+    const asking = client.locks.acquire(KEY, { ttl: TTL, signal: caller.signal, ...ids });
+    await clock.settle();
+    caller.abort();
+    const { acquired, lease, error } = await asking;
+    expect([acquired, lease]).toEqual([false, null]);
+    expect(error).toBeInstanceOf(TransportError);
+    expect(methods(network)).toBe("POST DELETE");
+    expect((await client.locks.get(KEY)).state?.held).toBe(false);
+  });
+
+  it("so does cancelling in the pause before the second try", async () => {
+    const caller = new AbortController();
+    class CancellingClock extends ManualClock {
+      override async pause(): Promise<void> {
+        caller.abort();
+      }
+    }
+    const { client, network } = stage(["unavailable"], { clock: new CancellingClock() });
+    const { lease, error } = await client.locks.acquire(KEY, { ttl: TTL, signal: caller.signal, ...ids });
+    expect(lease).toBeNull();
+    expect(error?.cause).toBe(caller.signal.reason);
+    expect(methods(network)).toBe("POST DELETE");
+  });
+
+  it("a failure with a known outcome leaves no lease", async () => {
+    for (const fault of [{ status: 400 }, { status: 429 }, { status: 500 }]) {
+      const { client } = stage([fault]);
+      expect(await client.locks.acquire(KEY, { ttl: TTL, ...ids })).toMatchObject({ acquired: false, lease: null });
+    }
   });
 });
 
@@ -328,9 +441,35 @@ describe("SDK-9: errors", () => {
   ])("%i %s is a %s with its facts", async (status, code, name) => {
     const body = code === null ? "" : JSON.stringify({ error: "because", code });
     const { client, network } = stage([{ status, body }]);
-    const { error } = await client.locks.renew(there((await stage().client.locks.acquire(KEY, { ttl: TTL })).lease));
+    const { error } = await client.locks.renew(
+      KEY,
+      there((await stage().client.locks.acquire(KEY, { ttl: TTL })).lease),
+    );
     expect(error).toBeInstanceOf(VolcanoError);
     expect(error).toMatchObject({ name, status, code, retryAfter: null, requestId: network.seen[0]?.requestId });
+  });
+
+  it("403 is an AuthenticationError too", async () => {
+    const { client } = stage([{ status: 403 }]);
+    expect((await client.locks.get(KEY)).error).toBeInstanceOf(AuthenticationError);
+  });
+
+  it("instanceof knows a class of this package from a program's own subclass of it", () => {
+    class Mine extends TransportError {}
+    const [mine, theirs] = [new Mine("mine"), new TransportError("theirs")];
+    expect([mine instanceof Mine, mine instanceof TransportError, mine instanceof VolcanoError]).toEqual([
+      true,
+      true,
+      true,
+    ]);
+    expect([theirs instanceof Mine, theirs instanceof ServerError, theirs instanceof Error]).toEqual([
+      false,
+      false,
+      true,
+    ]);
+    for (const other of [null, undefined, "text", {}, new Error("x")]) {
+      expect((other as unknown) instanceof VolcanoError).toBe(false);
+    }
   });
 
   it("503 is an UnavailableError, which is a ServerError", async () => {

@@ -1,7 +1,7 @@
 /** SDK-11 waiting for a lock, and SDK-12 holding it at least so long. */
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { type Clock, LockOwnershipLostError, SystemClock, TransportError } from "../src/index.ts";
+import { LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { REST_SECONDS_MAX, REST_SECONDS_MIN, Rests } from "../src/rest.ts";
 import type { Fault } from "../src/testing/index.ts";
 import type { Fetch } from "../src/transport.ts";
@@ -21,7 +21,7 @@ afterEach(() => {
 /** A lock that the rival holds, renewed for as long as it takes. */
 async function heldByRival(on: Stage, ttl = 7_776_000) {
   const lease = there((await on.rival.locks.acquire(KEY, { ttl })).lease);
-  return { free: () => on.rival.locks.release(lease) };
+  return { free: () => on.rival.locks.release(KEY, lease) };
 }
 
 /** What each acquire asked to wait for. */
@@ -67,7 +67,12 @@ describe("SDK-11: waiting for a lock", () => {
     const asked = recorded(on);
     await heldByRival(on);
     for (const options of [{ ttl: TTL }, { ttl: TTL, wait: 0 }]) {
-      expect(await on.client.locks.acquire(KEY, options)).toEqual({ acquired: false, lease: null, error: null });
+      expect(await on.client.locks.acquire(KEY, options)).toEqual({
+        acquired: false,
+        lease: null,
+        error: null,
+        reason: "lock_held",
+      });
     }
     expect(asked).toEqual([undefined, undefined]);
   });
@@ -79,7 +84,7 @@ describe("SDK-11: waiting for a lock", () => {
     const start = on.clock.now();
     const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 110 });
     await on.clock.advance(110);
-    expect(await asking).toEqual({ acquired: false, lease: null, error: null });
+    expect(await asking).toEqual({ acquired: false, lease: null, error: null, reason: "lock_held" });
     expect(on.clock.now() - start).toBe(110);
     expect(asked).toEqual([WAIT_SLICE_SECONDS, WAIT_SLICE_SECONDS, 10]);
     expect(new Set(on.network.seen.map((one) => one.token)).size).toBe(1);
@@ -207,9 +212,9 @@ describe("SDK-11: waiting for a lock", () => {
   it("a token of the caller's that is retired ends it: nobody but the caller knows what it stood for", async () => {
     const on = stage();
     const lease = there((await on.client.locks.acquire(KEY, { ttl: TTL })).lease);
-    await on.client.locks.release(lease);
-    const { error } = await on.client.locks.acquire(KEY, { ttl: TTL, wait: 10, token: lease.token });
-    expect(error).toBeInstanceOf(LockOwnershipLostError);
+    await on.client.locks.release(KEY, lease);
+    const { reason } = await on.client.locks.acquire(KEY, { ttl: TTL, wait: 10, token: lease.token });
+    expect(reason).toBe("lock_ownership_lost");
   });
 
   it("a grant that ran out before anybody heard of it is waited for anew, with a new token", async () => {
@@ -219,14 +224,14 @@ describe("SDK-11: waiting for a lock", () => {
     const { lease } = await asking;
     expect(methods(on.network)).toBe("POST POST POST DELETE POST");
     expect(on.network.seen.map((one) => one.token === TOKEN)).toEqual([true, true, true, true, false]);
-    expect((await on.client.locks.renew(there(lease))).error).toBeNull();
+    expect((await on.client.locks.renew(KEY, there(lease))).error).toBeNull();
   });
 
   it("a new token that is told of a loss at once ends it", async () => {
     const on = stage(["drop_after_send"]);
     on.network.otherwise = { status: 409, body: '{"error": "lost", "code": "lock_ownership_lost"}' };
-    const { error } = await on.client.locks.acquire(KEY, { ttl: TTL, wait: 100 });
-    expect(error).toBeInstanceOf(LockOwnershipLostError);
+    const { reason } = await on.client.locks.acquire(KEY, { ttl: TTL, wait: 100 });
+    expect(reason).toBe("lock_ownership_lost");
     expect(methods(on.network)).toBe("POST POST DELETE POST");
   });
 
@@ -235,7 +240,7 @@ describe("SDK-11: waiting for a lock", () => {
     on.network.otherwise = { status: 409, body: '{"error": "held", "code": "lock_held"}' };
     const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 100 });
     await on.clock.advance(100);
-    expect(await asking).toEqual({ acquired: false, lease: null, error: null });
+    expect(await asking).toEqual({ acquired: false, lease: null, error: null, reason: "lock_held" });
     expect(sent(on, "POST")).toBeGreaterThan(95 / REST_SECONDS_MAX);
     expect(sent(on, "POST")).toBeLessThan(60);
   });
@@ -285,7 +290,7 @@ describe("SDK-11: waiting for a lock", () => {
     const body = vi.fn();
     const waiting = on.client.locks.withLock(KEY, { ttl: TTL, wait: 40 }, body);
     await on.clock.advance(40);
-    expect(await waiting).toEqual({ acquired: false, data: null, error: null });
+    expect(await waiting).toEqual({ acquired: false, data: null, error: null, reason: "lock_held" });
     const signal = AbortSignal.abort();
     expect((await on.client.locks.withLock(KEY, { ttl: TTL, wait: 40, signal }, body)).acquired).toBe(false);
     expect(body).not.toHaveBeenCalled();
@@ -343,7 +348,7 @@ describe("SDK-4: the deadline of a lease that was waited for", () => {
     const { lease } = await on.client.locks.acquire(KEY, { ttl: 10, wait: 60, token: TOKEN });
     expect(methods(on.network)).toBe("POST PATCH DELETE POST");
     expect(there(lease).token).not.toBe(TOKEN);
-    expect((await on.client.locks.renew(there(lease))).error).toBeNull();
+    expect((await on.client.locks.renew(KEY, there(lease))).error).toBeNull();
   });
 
   it("one that cannot be confirmed is given back, and waited for with a new token", async () => {
@@ -417,17 +422,6 @@ describe("SDK-11: rests", () => {
     expect(rests.next(0)).toBeGreaterThan(REST_SECONDS_MIN);
     rests.reset();
     expect(rests.next(null)).toBeLessThanOrEqual(2 * REST_SECONDS_MIN);
-  });
-
-  it("on the real clock keep the process alive, as the watch over a lease does not", () => {
-    const clock: Clock = new SystemClock();
-    const timers = (): number => process.getActiveResourcesInfo().filter((one) => one === "Timeout").length;
-    const before = timers();
-    const forget = clock.at(clock.now() + 60, () => {}, true);
-    expect(timers()).toBe(before + 1);
-    forget();
-    clock.at(clock.now() + 60, () => {})();
-    expect(timers()).toBe(before);
   });
 });
 

@@ -42,7 +42,7 @@ describe("SDK-14: watching who holds a lock", () => {
     const { fencingToken } = lease;
     await on.clock.advance(7);
     const free = on.clock.utcNow();
-    await on.rival.locks.release(lease);
+    await on.rival.locks.release(KEY, lease);
     await on.clock.settle();
     expect(changes.slice(1)).toEqual([
       { held: true, holder: "b/1", fencingToken, since },
@@ -69,7 +69,7 @@ describe("SDK-14: watching who holds a lock", () => {
     const { held, watch } = watched(on);
     await on.clock.settle();
     const lease = there((await on.rival.locks.acquire(KEY, { ttl: 10 })).lease);
-    await on.rival.locks.renew(lease);
+    await on.rival.locks.renew(KEY, lease);
     await on.clock.advance(10.9);
     expect(held()).toEqual([false, true]);
     await on.clock.advance(0.1);
@@ -196,7 +196,7 @@ describe("SDK-14: watching who holds a lock", () => {
         if (args[0].endsWith("view=full")) {
           // Between the stream's begin and the reading, the lock changes hands twice.
           const first = there((await on.rival.locks.acquire(KEY, { ttl: 600 })).lease);
-          await on.rival.locks.release(first);
+          await on.rival.locks.release(KEY, first);
           await on.rival.locks.acquire(KEY, { ttl: 600 });
         }
         return fetch(...args);
@@ -361,7 +361,7 @@ describe("SDK-15: listing and viewing", () => {
     const lease = there((await locks.acquire(KEY, { ttl: TTL })).lease);
     const waiting = on.rival.locks.acquire(KEY, { ttl: TTL, wait: 60 });
     await on.clock.advance(5);
-    const { expiresAt, fencingToken } = there((await locks.renew(lease, { ttl: 60 })).lease);
+    const { expiresAt, fencingToken } = there((await locks.renew(KEY, lease, { ttl: 60 })).lease);
     const view = {
       key: KEY,
       held: true,
@@ -375,8 +375,8 @@ describe("SDK-15: listing and viewing", () => {
     };
     expect(await on.client.locks.view(KEY)).toEqual({ view, error: null });
     expect((await on.client.locks.list().next()).value).toEqual(view);
-    await locks.release(lease);
-    await on.rival.locks.release(there((await waiting).lease));
+    await locks.release(KEY, lease);
+    await on.rival.locks.release(KEY, there((await waiting).lease));
     expect((await on.client.locks.view(KEY)).view).toMatchObject({ held: false, holder: null, expiresAt: null });
     expect((await on.client.locks.view("unknown")).view).toMatchObject({ held: false, fencingToken: null, waiters: 0 });
   });

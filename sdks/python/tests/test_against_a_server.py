@@ -35,7 +35,7 @@ def test_a_thread_waits_and_is_granted_at_the_release(running: RunningServer) ->
     with of(running, "one") as one, of(running, "other") as other:
         held = one.locks.acquire("k", ttl=30)
         assert other.locks.view("k").holder == "one"
-        threading.Timer(0.3, one.locks.release, [held]).start()
+        threading.Timer(0.3, one.locks.release, ["k", held]).start()
         began = time.monotonic()
         lease = other.locks.acquire("k", ttl=30, wait=PATIENCE_SECONDS)
         assert 0.2 < time.monotonic() - began < 20
@@ -72,8 +72,8 @@ async def test_a_hundred_and_fifty_wait_with_one_client_and_none_is_forgotten(ru
         while (await client.locks.view("k")).waiters < 150:
             assert time.monotonic() < deadline
             await asyncio.sleep(0.2)
-        await client.locks.renew(held)
-        await client.locks.release(held)
+        await client.locks.renew("k", held)
+        await client.locks.release("k", held)
         await asyncio.gather(*waiting)
         assert most == 1
         assert not (await client.locks.get("k")).held
@@ -111,7 +111,7 @@ async def test_what_happens_is_watched(running: RunningServer) -> None:
             assert await anext(changes) == Leadership(False)
             await until(lambda: len(told) == 1)
             lease = await client.locks.acquire("k", ttl=30)
-            await client.locks.renew(lease)
+            await client.locks.renew("k", lease)
             change = await anext(changes)
             assert (change.held, change.holder, change.fencing_token) == (True, "worker", lease.fencing_token)
             await client.locks.force_release("k")
@@ -159,6 +159,6 @@ def test_the_asyncio_client_works_on_uvloop(running: RunningServer) -> None:
             assert not (await anext(changes)).held
             lease = await client.locks.acquire("k", ttl=30, wait=math.inf)
             assert (await anext(changes)).holder == "one"
-            await client.locks.release(lease)
+            await client.locks.release("k", lease)
 
     uvloop.run(everything())

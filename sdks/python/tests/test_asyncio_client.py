@@ -304,7 +304,7 @@ def test_a_client_serves_one_event_loop_after_another(wire_url: str) -> None:
 
     async def once(client: AsyncClient, *, close: bool) -> None:
         lease = await client.locks.acquire("k", ttl=30)
-        await client.locks.release(lease)
+        await client.locks.release("k", lease)
         assert not (await client.locks.get("k")).held
         if close:
             await client.close()
@@ -343,3 +343,18 @@ async def test_nothing_is_left_running_when_blocks_are_left(
             await forever()
     await asyncio.sleep(0)
     assert asyncio.all_tasks() == before
+
+
+async def test_nothing_but_a_loss_cancels_the_body(
+    async_client: AsyncClient, clock: ManualClock, net: FlakyTransport
+) -> None:
+    """SDK-20, case 46: not a renewal that fails, nor closing the client, nor the end of the block."""
+    async with async_client.locks.with_lock("k", ttl=30) as guard:
+        net.script.append(DropBeforeSend())
+        await clock.advance_async(15)
+        await async_client.close()
+        await asyncio.sleep(0)
+        assert not guard.lost
+    await asyncio.sleep(0)
+    assert guard.lost
+    assert current().cancelling() == 0

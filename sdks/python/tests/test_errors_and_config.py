@@ -42,11 +42,11 @@ def refusal(status: int, body: bytes, headers: dict[str, str] | None = None) -> 
 def test_every_refusal_has_its_type_and_its_facts(
     status: int, code: str | None, kind: type[errors.VolcanoError]
 ) -> None:
-    """SDK-9: status, code, retry_after in seconds and the request id."""
+    """SDK-9: status, code, retry_after in whole seconds and the request id."""
     error = refusal(status, json.dumps({"error": "why", "code": code}).encode(), {"retry-after": "7"})
     assert type(error) is kind
     assert (str(error), error.status, error.code) == ("why", status, code)
-    assert (error.retry_after, error.request_id) == (7.0, RID)
+    assert (error.retry_after, type(error.retry_after), error.request_id) == (7, int, RID)
 
 
 def test_the_kinds_stand_in_the_order_of_the_contract() -> None:
@@ -54,6 +54,7 @@ def test_the_kinds_stand_in_the_order_of_the_contract() -> None:
     assert issubclass(errors.LockHeldError, errors.ConflictError)
     assert issubclass(errors.LockOwnershipLostError, errors.ConflictError)
     assert issubclass(errors.UnavailableError, errors.ServerError)
+    assert issubclass(errors.PermissionDeniedError, errors.AuthenticationError)
     assert all(
         issubclass(getattr(volcano_locks, name), errors.VolcanoError)
         for name in volcano_locks.__all__
@@ -61,7 +62,19 @@ def test_the_kinds_stand_in_the_order_of_the_contract() -> None:
     )
 
 
-@pytest.mark.parametrize("retry_after", ["", "-1", "1.5", "soon", "²", "Wed, 21 Oct 2026 07:28:00 GMT"])
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [("0", 0), ("007", 7), ("1.5", 2), ("1.0", 1), ("0.001", 1), ("3599.5", 3600), ("9" * 400, 3600), ("0" * 20, 0)],
+)
+def test_a_retry_after_is_a_whole_number_of_seconds(header: str, seconds: int) -> None:
+    """SDK-9: a fraction is rounded up, and a program formats the number as it is."""
+    retry_after = refusal(503, b"", {"retry-after": header}).retry_after
+    assert (retry_after, type(retry_after)) == (seconds, int)
+
+
+@pytest.mark.parametrize(
+    "retry_after", ["", "-1", "1.", ".5", "1e3", "inf", "soon", "²", "1 2", "Wed, 21 Oct 2026 07:28:00 GMT"]
+)
 def test_a_retry_after_that_is_no_number_counts_as_not_told(retry_after: str) -> None:
     assert refusal(503, b"", {"retry-after": retry_after}).retry_after is None
 
@@ -74,7 +87,7 @@ def test_a_page_of_a_proxy_is_an_error_without_its_markup() -> None:
 
 def test_errors_survive_a_trip_to_another_process() -> None:
     error = pickle.loads(pickle.dumps(refusal(429, b'{"error": "why", "code": "c"}', {"retry-after": "3"})))
-    assert (type(error), error.code, error.retry_after) == (errors.RateLimitedError, "c", 3.0)
+    assert (type(error), error.code, error.retry_after) == (errors.RateLimitedError, "c", 3)
     unsent = copy.copy(errors.TransportError("gone", request_sent=False))
     assert unsent.request_sent is False
 

@@ -74,7 +74,7 @@ async def test_a_call_may_wait(either: Client | AsyncClient, rival: AsyncClient,
     held = await rival.locks.acquire("report-monday", ttl=30)
     waiting = asyncio.create_task(made(either, lambda day, guard: "done", on_held="wait")("monday"))
     await until(lambda: server.waiters("report-monday") == 1)
-    await rival.locks.release(held)
+    await rival.locks.release("report-monday", held)
     assert await waiting == "done"
 
 

@@ -48,7 +48,7 @@ async def test_nobody_passes_those_who_wait(server: FakeLocks, rival: AsyncClien
     held = await rival.locks.acquire("k", ttl=30)
     waiting = asyncio.create_task(rival.locks.acquire("k", ttl=30, wait=math.inf))
     await until(lambda: server.waiters("k") == 1)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     with pytest.raises(LockHeldError):
         await rival.locks.acquire("k", ttl=30)
     assert await waiting
@@ -65,7 +65,7 @@ async def test_the_same_token_takes_its_place_over(
     await until(lambda: server.waiters("k") == 2)
     second = asking(wire, TOKEN, 50)
     assert (await first).json()["code"] == "lock_held"
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     assert (await second).status_code == 201
     later.cancel()
     await asyncio.gather(later, return_exceptions=True)
@@ -87,7 +87,7 @@ async def test_a_place_is_kept_for_five_seconds(
     clock.jump(absent)
     again = asking(wire, TOKEN, 20)
     await until(lambda: server.waiters("k") == 2)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     if kept:
         assert (await again).status_code == 201
         other.cancel()
@@ -107,7 +107,7 @@ async def test_who_is_absent_is_passed_over(
     await until(lambda: server.waiters("k") == 1)
     clock.jump(1)
     await first
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     assert await rival.locks.acquire("k", ttl=30)
 
 
@@ -125,7 +125,7 @@ async def test_releasing_with_a_waiters_token_takes_it_out_of_the_line(
 
 async def test_a_retired_token_does_not_wait(rival: AsyncClient) -> None:
     """WAIT-2, LEASE-11."""
-    await rival.locks.release(await rival.locks.acquire("k", ttl=30, token=TOKEN))
+    await rival.locks.release("k", await rival.locks.acquire("k", ttl=30, token=TOKEN))
     with pytest.raises(LockOwnershipLostError):
         await rival.locks.acquire("k", ttl=30, token=TOKEN, wait=10)
 
@@ -137,8 +137,8 @@ async def test_what_happens_is_told_in_order(
     lease = await rival.locks.acquire("k", ttl=30)
     waiting = asking(wire, TOKEN, 50)
     await until(lambda: server.waiters("k") == 1)
-    await rival.locks.renew(lease)
-    await rival.locks.release(lease)
+    await rival.locks.renew("k", lease)
+    await rival.locks.release("k", lease)
     await waiting
     await rival.locks.force_release("k")
     await rival.locks.acquire("k", ttl=5)

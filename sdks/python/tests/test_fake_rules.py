@@ -27,10 +27,10 @@ async def test_renewing_ends_with_the_margin(
     clock.jump(after)
     assert (await mine.locks.get("k")).held is held
     if alive:
-        await mine.locks.renew(lease)
+        await mine.locks.renew("k", lease)
         return
     with pytest.raises(LockOwnershipLostError):
-        await mine.locks.renew(lease)
+        await mine.locks.renew("k", lease)
 
 
 @instants
@@ -62,13 +62,13 @@ async def test_another_takes_over_only_after_the_grace(
 
 async def test_releases_and_retired_tokens(mine: AsyncClient, rival: AsyncClient) -> None:
     first = await mine.locks.acquire("k", ttl=30, token=TOKEN)
-    await mine.locks.release(first)
-    await mine.locks.release(first)
+    await mine.locks.release("k", first)
+    await mine.locks.release("k", first)
     with pytest.raises(LockOwnershipLostError):
         await mine.locks.acquire("k", ttl=30, token=TOKEN)
     await rival.locks.acquire("k", ttl=30)
     with pytest.raises(LockOwnershipLostError):
-        await mine.locks.release(first)
+        await mine.locks.release("k", first)
     assert (await rival.locks.get("k")).held
     await mine.locks.force_release("k")
     await mine.locks.force_release("unheard-of")
@@ -77,7 +77,7 @@ async def test_releases_and_retired_tokens(mine: AsyncClient, rival: AsyncClient
 
 async def test_a_given_up_acquire_that_comes_late_stays_out(mine: AsyncClient) -> None:
     """case 15, as seen by the client: its release came first and retired the token."""
-    await mine.locks.release(await mine.locks.acquire("k", ttl=30, token=TOKEN))
+    await mine.locks.release("k", await mine.locks.acquire("k", ttl=30, token=TOKEN))
     with pytest.raises(LockOwnershipLostError):
         await mine.locks.acquire("k", ttl=30, token=TOKEN)
 
@@ -85,9 +85,9 @@ async def test_a_given_up_acquire_that_comes_late_stays_out(mine: AsyncClient) -
 async def test_a_shorter_ttl_shortens_and_90_days_are_the_end(mine: AsyncClient, clock: ManualClock) -> None:
     lease = await mine.locks.acquire("k", ttl=7_776_000)
     clock.jump(1000)
-    renewed = await mine.locks.renew(lease)
+    renewed = await mine.locks.renew("k", lease)
     assert renewed.expires_at == lease.expires_at
-    assert (await mine.locks.renew(lease, ttl=5)).expires_at < lease.expires_at
+    assert (await mine.locks.renew("k", lease, ttl=5)).expires_at < lease.expires_at
 
 
 async def test_fake_clients_may_share_their_locks() -> None:

@@ -14,6 +14,7 @@ from volcano_locks import (
     ServerError,
     TransportError,
     UnavailableError,
+    VolcanoError,
 )
 from volcano_locks.messages import Answer
 from volcano_locks.steps import Flow, Request, Sleep
@@ -68,7 +69,7 @@ def test_a_503_is_retried_once_after_the_pause_it_asks_for(stage: Stage) -> None
     [(HELD, LockHeldError), (LOST, LockOwnershipLostError), (refused(429, "lock_rate_limited"), RateLimitedError)],
 )
 def test_a_refusal_is_an_answer(stage: Stage, answer: Answer, kind: type[Exception]) -> None:
-    """SDK-2: a 409 is never retried; nothing was granted, so nothing is given back."""
+    """SDK-2, SDK-21: a 409 is never retried; nothing was granted, so nothing is given back."""
     with pytest.raises(kind):
         stage.play(acquiring(stage), answer)
     assert stage.verbs() == ["POST"]
@@ -100,6 +101,42 @@ def test_an_acquire_that_may_have_been_served_is_given_back(
     assert given_back.request_id != stage.requests()[0].request_id
     assert given_back.to_the_end
     assert given_back.timeout_seconds <= 2
+    assert "it was given back" in failed.value.__notes__[-1]
+
+
+@pytest.mark.parametrize(
+    "answers", [(RESET, RESET), (RESET, UNREACHABLE), (UNREACHABLE, RESET), (BUSY, BUSY), (BUSY, RESET)]
+)
+def test_an_uncertain_acquire_with_the_callers_own_token_says_how_to_recover_it(
+    stage: Stage, answers: tuple[Any, ...]
+) -> None:
+    """SDK-18, case 50: no release is sent, so the same two ids return the lease."""
+    with pytest.raises((TransportError, UnavailableError)) as failed:
+        stage.play(acquiring(stage, token=TOKEN, request_id=RID), *answers)
+    assert "DELETE" not in stage.verbs()
+    assert failed.value.__notes__[-1].endswith("acquire it again with the same token to find out")
+    assert TOKEN not in "".join(failed.value.__notes__)
+    assert stage.play(acquiring(stage, token=TOKEN, request_id=RID), GRANT).token == TOKEN
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        (RESET, HELD),
+        (RESET, refused(429, "lock_rate_limited")),
+        (BUSY, refused(500, "internal")),
+        (Answer(201, {}, b"<html>"),),
+        (asyncio.CancelledError(),),
+        (RESET, KeyboardInterrupt()),
+    ],
+)
+def test_the_callers_own_token_is_released_when_the_acquire_ends_otherwise(
+    stage: Stage, answers: tuple[Any, ...]
+) -> None:
+    """SDK-18, SDK-2: a cancellation, an interrupt, and errors that do not invite the same request again."""
+    with pytest.raises((VolcanoError, asyncio.CancelledError, KeyboardInterrupt)) as failed:
+        stage.play(acquiring(stage, token=TOKEN), *answers, DONE)
+    assert stage.requests()[-1].method == "DELETE"
     assert "it was given back" in failed.value.__notes__[-1]
 
 
@@ -149,7 +186,7 @@ def test_no_request_is_given_longer_than_the_lease_it_asks_for(stage: Stage) -> 
 
 def test_a_renewal_keeps_the_token_and_moves_the_deadline(stage: Stage) -> None:
     """SDK-4, case 32: retried once after a reset; the deadline counts from the attempt that was answered."""
-    lease = stage.play(stage.flows().renew(LEASE, 60, None), RESET, RENEWED)
+    lease = stage.play(stage.flows().renew("k", LEASE, 60, None), RESET, RENEWED)
     assert (lease.token, lease.deadline, lease.ttl_seconds) == (TOKEN, 160.0, 60)
     first, second = stage.requests()
     assert first == second
@@ -158,19 +195,19 @@ def test_a_renewal_keeps_the_token_and_moves_the_deadline(stage: Stage) -> None:
 def test_a_renewal_may_not_take_longer_than_what_is_left_of_the_lease(stage: Stage) -> None:
     """SDK-4, case 6."""
     stage.seconds = 127.0
-    stage.play(stage.flows().renew(LEASE, None, None), RENEWED)
+    stage.play(stage.flows().renew("k", LEASE, None, None), RENEWED)
     assert stage.requests()[0].timeout_seconds == 3.0
 
 
 def test_a_stored_lease_has_no_local_deadline_and_asks_the_server(stage: Stage) -> None:
     stored = Lease.from_record(LEASE.to_record())
-    stage.play(stage.flows().renew(stored, None, None), RENEWED)
+    stage.play(stage.flows().renew("k", stored, None, None), RENEWED)
     assert stage.requests()[0].timeout_seconds == 10.0
 
 
 def test_a_refused_renewal_is_a_loss_and_not_repeated(stage: Stage) -> None:
     with pytest.raises(LockOwnershipLostError):
-        stage.play(stage.flows().renew(LEASE, None, None), LOST)
+        stage.play(stage.flows().renew("k", LEASE, None, None), LOST)
     assert stage.verbs() == ["PATCH"]
 
 
@@ -183,17 +220,17 @@ def test_the_heartbeats_renewal_is_one_attempt(stage: Stage) -> None:
 
 def test_a_release_is_repeated_with_the_same_token(stage: Stage) -> None:
     """case 19, case 32: bound to the token, so a second one can only free its own lease."""
-    stage.play(stage.flows().release(LEASE, None), RESET, DONE)
+    stage.play(stage.flows().release("k", LEASE, None), RESET, DONE)
     assert [request.token for request in stage.requests()] == [TOKEN, TOKEN]
 
 
 def test_a_repeated_release_that_finds_a_new_holder_was_a_release(stage: Stage) -> None:
     """case 19: the first was served, its answer lost, somebody else holds the lock by now."""
-    stage.play(stage.flows().release(LEASE, None), RESET, LOST)
+    stage.play(stage.flows().release("k", LEASE, None), RESET, LOST)
     with pytest.raises(LockOwnershipLostError):
-        stage.play(stage.flows().release(LEASE, None), LOST)
+        stage.play(stage.flows().release("k", LEASE, None), LOST)
     with pytest.raises(LockOwnershipLostError):
-        stage.play(stage.flows().release(LEASE, None), UNREACHABLE, LOST)
+        stage.play(stage.flows().release("k", LEASE, None), UNREACHABLE, LOST)
 
 
 def test_a_force_release_is_not_repeated_once_it_may_have_been_served(stage: Stage) -> None:
@@ -213,12 +250,12 @@ def test_a_read_is_repeated_once(stage: Stage) -> None:
 def test_another_success_than_the_promised_one_is_a_failure(stage: Stage, status: int) -> None:
     """A proxy that answers 200 to a release has released nothing."""
     with pytest.raises(ServerError):
-        stage.play(stage.flows().release(LEASE, None), Answer(status, {}, b"<html>"))
+        stage.play(stage.flows().release("k", LEASE, None), Answer(status, {}, b"<html>"))
 
 
 def test_no_step_shows_the_token(stage: Stage) -> None:
     """SDK-8."""
-    stage.play(stage.flows().release(LEASE, None), DONE)
+    stage.play(stage.flows().release("k", LEASE, None), DONE)
     assert TOKEN not in repr(stage.asked)
 
 
@@ -233,7 +270,18 @@ def test_bad_arguments_are_refused_in_the_callers_frame(stage: Stage) -> None:
         flows.acquire("k", 30, "mine", None)
     with pytest.raises(ValueError, match="request_id"):
         flows.get("k", "mine")
-    with pytest.raises(TypeError, match="lease must be a Lease, got str"):
-        flows.release("k", None)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="lease must be a Lease, got dict"):
-        flows.renew(LEASE.to_record(), None, None)  # type: ignore[arg-type]
+
+
+def test_a_lease_must_be_one_and_of_the_lock_that_is_named(stage: Stage) -> None:
+    """SDK-17: the message names the argument and both locks, and shows no token."""
+    flows = stage.flows()
+    for call in (lambda *given: flows.release(*given, None), lambda *given: flows.renew(*given, None, None)):
+        with pytest.raises(ValueError, match=r"^lease must be one of the lock 'other', got a lease of 'k'") as refused:
+            call("other", LEASE)
+        assert TOKEN not in str(refused.value)
+        for wrong in (LEASE.to_record(), LEASE.token, None):
+            with pytest.raises(TypeError, match=f"^lease must be a Lease, .* got {type(wrong).__name__}$"):
+                call("k", wrong)
+        with pytest.raises(TypeError, match="key must be a str, got Lease"):
+            call(LEASE, "k")
+    assert stage.asked == []

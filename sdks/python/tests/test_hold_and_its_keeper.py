@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 
 import pytest
 
@@ -24,7 +23,9 @@ async def hold(lease: Lease, clock: ManualClock) -> Hold:
 
 def later(lease: Lease, seconds: float) -> Lease:
     assert lease.deadline is not None
-    return replace(lease, deadline=lease.deadline + seconds)
+    return Lease(
+        lease.key, lease.token, lease.ttl_seconds, lease.expires_at, lease.fencing_token, lease.deadline + seconds
+    )
 
 
 def keeping(hold: Hold, clock: ManualClock, renew: Callable[[], Lease]) -> "tuple[asyncio.Task[None], list[float]]":

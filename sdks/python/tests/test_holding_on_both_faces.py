@@ -316,9 +316,9 @@ async def test_the_release_is_sent_after_the_last_renewal_has_ended(
 async def test_a_late_renewal_after_the_release_does_not_hold_the_lock_again(face: Face, net: FlakyTransport) -> None:
     """case 8: the server refuses a PATCH that arrives after the DELETE."""
     lease = await face.acquire("k", ttl=30)
-    await face.release(lease)
+    await face.release("k", lease)
     with pytest.raises(LockOwnershipLostError):
-        await face.renew(lease)
+        await face.renew("k", lease)
     assert not (await face.get("k")).held
 
 
@@ -333,7 +333,7 @@ async def test_a_release_whose_answer_is_lost_never_frees_the_next_lease(
         assert guard.lease.token != old
         assert (await rival.locks.get("k")).held
         with pytest.raises(LockOwnershipLostError):
-            await rival.locks.release(type(guard.lease)("k", old, 30, guard.lease.expires_at, 1))
+            await rival.locks.release("k", type(guard.lease)("k", old, 30, guard.lease.expires_at, 1))
         assert (await rival.locks.get("k")).held
 
 

@@ -6,6 +6,7 @@ chance to guard. The lease is renewed no more then and expires.
 
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
@@ -63,6 +64,10 @@ def acquires(client: Client) -> None:
     client.locks.acquire("k", ttl=30)
 
 
+def acquires_with_its_own_token(client: Client) -> None:
+    client.locks.acquire("k", ttl=30, token=str(uuid.uuid4()))
+
+
 def waits(client: Client) -> None:
     client.locks.acquire("k", ttl=30, wait=60)
 
@@ -80,10 +85,10 @@ def runs_exclusively(client: Client) -> None:
     client.locks.exclusive("k", ttl=30, on_held="wait")(lambda: None)()
 
 
-@pytest.mark.parametrize("verb", [acquires, waits, holds, leads, runs_exclusively])
+@pytest.mark.parametrize("verb", [acquires, acquires_with_its_own_token, waits, holds, leads, runs_exclusively])
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # one may hit a finalizer
 def test_an_interrupt_leaves_nothing_held(verb: Verb, granted: Client, server: Granting) -> None:
-    """SDK-2, SDK-5, SDK-11: case 16, case 17, wherever it comes; and it is not held up."""
+    """SDK-2, SDK-5, SDK-11, SDK-18: case 16, case 17, wherever it comes; and it is not held up."""
     verb(granted)
     server.held.clear()
     for number in range(1, 1_000):

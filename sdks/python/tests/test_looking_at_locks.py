@@ -35,7 +35,7 @@ async def test_a_view_tells_who_holds_a_lock_and_until_when(face: Face, server: 
     async with server.async_client(holder="host/1") as other:
         lease = await other.locks.acquire("k", ttl=30)
         clock.jump(10)
-        await other.locks.renew(lease, ttl=60)
+        await other.locks.renew("k", lease, ttl=60)
     assert await face.view("k") == LockView(
         key="k",
         held=True,
@@ -69,7 +69,7 @@ async def test_a_list_is_of_a_prefix_and_a_state(face: Face, rival: AsyncClient)
     freed = await rival.locks.acquire("a:1", ttl=30)
     for key in ("a:2", "b:1"):
         await rival.locks.acquire(key, ttl=30)
-    await rival.locks.release(freed)
+    await rival.locks.release("a:1", freed)
     assert [view.key for view in await listed(face)] == ["a:1", "a:2", "b:1"]
     assert [view.key for view in await listed(face, "a:")] == ["a:1", "a:2"]
     assert [view.key for view in await listed(face, "a:", state="held")] == ["a:2"]

@@ -1,5 +1,7 @@
-"""What is refused before it is sent, and what is believed of an answer (SDK-7, SDK-8)."""
+"""What is refused before it is sent, and what is believed of an answer (SDK-7, SDK-8, SDK-22)."""
 
+import copy
+import dataclasses
 import json
 import pickle
 import uuid
@@ -8,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from volcano_locks import Lease, LockState, ServerError
+from volcano_locks import Leadership, Lease, LockState, LockView, ServerError
 from volcano_locks.messages import (
     Answer,
     checked_key,
@@ -65,6 +67,11 @@ def test_a_bad_token_is_refused_without_showing_it() -> None:
     with pytest.raises(TypeError, match="token must be a UUID as str, got bytes"):
         checked_uuid("token", TOKEN.encode())
     assert checked_uuid("token", uuid.UUID(TOKEN)) == TOKEN
+
+
+def test_an_id_is_kept_as_the_caller_spelled_it() -> None:
+    """SDK-1."""
+    assert checked_uuid("token", RID.upper()) == RID.upper()
 
 
 @pytest.mark.parametrize("fraction", ["", ".1", ".12", ".123", ".123456", ".123456789"])
@@ -126,6 +133,52 @@ def test_the_owner_token_is_kept_out_of_repr_and_stored_only_on_purpose() -> Non
     assert record["token"] == TOKEN
     assert Lease.from_record(record) == lease
     assert pickle.loads(pickle.dumps(lease)) == lease
+
+
+def test_leases_with_the_same_content_are_equal_whatever_the_case_of_the_token() -> None:
+    """SDK-22, SDK-1: the local deadline is no content."""
+    lease = a_lease(token=RID)
+    for same in (a_lease(token=RID.upper()), a_lease(token=RID, deadline=7.0), copy.deepcopy(lease)):
+        assert same == lease
+        assert hash(same) == hash(lease)
+    later = datetime(2026, 7, 21, tzinfo=UTC)
+    changes: list[dict[str, Any]] = [
+        {"key": "l"}, {"token": TOKEN}, {"ttl_seconds": 31}, {"expires_at": later}, {"fencing_token": 8}
+    ]  # fmt: skip
+    for change in changes:
+        assert a_lease(**{"token": RID, **change}) != lease
+    assert lease != lease.to_record()
+
+
+@pytest.mark.parametrize(
+    ("value", "field"),
+    [
+        (a_lease(), "token"),
+        (a_lease(), "deadline"),
+        (LockState(False), "held"),
+        (LockView("k", False, None, None, None, None, None, None, 0), "held"),
+        (Leadership(False), "held"),
+    ],
+)
+def test_what_a_client_returns_cannot_be_changed(value: object, field: str) -> None:
+    """SDK-22."""
+    before = copy.copy(value)
+    with pytest.raises(AttributeError):
+        setattr(value, field, 1)
+    with pytest.raises(AttributeError):
+        delattr(value, field)
+    with pytest.raises((AttributeError, TypeError)):
+        setattr(value, "another", 1)  # noqa: B010 - the name is not one of the class
+    assert value == before
+
+
+def test_converting_a_lease_shows_no_token() -> None:
+    """SDK-22, SDK-8: loggers and serializers convert a dataclass with every field, so a lease is none."""
+    lease = a_lease()
+    assert not dataclasses.is_dataclass(lease)
+    assert not hasattr(lease, "__dict__")
+    with pytest.raises(TypeError):
+        json.dumps(lease)
 
 
 @pytest.mark.parametrize(

@@ -428,7 +428,7 @@ def test_a_child_that_leaves_the_block_leaves_the_parents_lock_alone(wire_url: s
 
         assert in_a_fork(leave_by_error) == "no other error"
         assert client.locks.get("k").held
-        assert client.locks.renew(guard.lease).fencing_token == guard.fencing_token
+        assert client.locks.renew("k", guard.lease).fencing_token == guard.fencing_token
         block.__exit__(None, None, None)
         assert not client.locks.get("k").held
 
@@ -443,7 +443,7 @@ def test_a_child_uses_the_client_over_sockets_of_its_own(wire_url: str, clock: M
                 return f"{client.locks.get('k').held} {guard.lost}"
 
         assert in_a_fork(child) == "True False"
-        client.locks.release(lease)
+        client.locks.release("k", lease)
 
 
 def test_a_child_cannot_share_a_transport_it_was_not_given(client: Client) -> None:
@@ -471,6 +471,28 @@ print(len(net.seen), "requests")
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
     assert ended.stdout == "2 requests\n"
     assert ended.stderr == ""
+
+
+@pytest.mark.real_time
+def test_a_program_whose_body_only_waits_for_the_loss_lives_until_it_comes() -> None:
+    """SDK-19: the case that JavaScript found (case 45)."""
+    program = """
+import threading
+from volcano_locks import LockOwnershipLostError
+from volcano_locks.testing import FakeClient, ManualClock
+clock = ManualClock()
+try:
+    with FakeClient(clock) as client, client.locks.with_lock("k", ttl=30) as guard:
+        lapse = threading.Timer(0.3, clock.jump, [31])
+        lapse.daemon = True
+        lapse.start()
+        guard.wait_lost()
+        print("guard.lost", guard.lost)
+except LockOwnershipLostError:
+    print("lost")
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    assert (ended.stdout, ended.stderr) == ("guard.lost True\nlost\n", "")
 
 
 def test_the_fake_acts_the_example_of_its_own_documentation() -> None:

@@ -121,7 +121,7 @@ def test_ctrl_c_before_a_release_is_sent_releases_all_the_same(monkeypatch: pyte
         lease = client.locks.acquire("k", ttl=30)
         monkeypatch.setattr(Address, "request", interrupt_once)
         with pytest.raises(KeyboardInterrupt):
-            client.locks.release(lease)
+            client.locks.release("k", lease)
     assert [head.split()[0] for head in heads] == ["POST", "DELETE"]
     assert header(heads[0], "X-Volcano-Lock-Token") == header(heads[1], "X-Volcano-Lock-Token")
 

@@ -39,10 +39,10 @@ async def test_a_lease_is_acquired_renewed_read_and_released(face: Face, clock: 
     assert lease.expires_at == clock.utc_now() + timedelta(seconds=30)
     assert await face.get("k") == LockState(True, lease.expires_at, lease.fencing_token)
     clock.jump(10)
-    renewed = await face.renew(lease, ttl=60)
+    renewed = await face.renew("k", lease, ttl=60)
     assert renewed.expires_at == lease.expires_at + timedelta(seconds=40)
     assert renewed.fencing_token == lease.fencing_token
-    await face.release(renewed)
+    await face.release("k", renewed)
     assert await face.get("k") == LockState(False)
 
 
@@ -55,22 +55,22 @@ async def test_contention_is_an_error_and_the_next_holder_has_a_higher_fencing_t
     await face.force_release("k")
     assert (await face.acquire("k", ttl=30)).fencing_token > lease.fencing_token
     with pytest.raises(LockOwnershipLostError):
-        await face.renew(lease)
+        await face.renew("k", lease)
 
 
 async def test_an_old_lease_object_still_releases(face: Face) -> None:
     """case 22: by its token."""
     old = await face.acquire("k", ttl=30)
-    await face.renew(old)
-    await face.release(old)
+    await face.renew("k", old)
+    await face.release("k", old)
     assert not (await face.get("k")).held
 
 
 async def test_a_stored_lease_is_renewed_and_released_elsewhere(face: Face, rival: AsyncClient) -> None:
     lease = await face.acquire("k", ttl=30)
     stored = Lease.from_record(lease.to_record())
-    renewed = await rival.locks.renew(stored)
-    await rival.locks.release(renewed)
+    renewed = await rival.locks.renew("k", stored)
+    await rival.locks.release("k", renewed)
     assert not (await face.get("k")).held
 
 
@@ -79,7 +79,7 @@ async def test_one_fault_on_acquire_costs_nothing(face: Face, net: FlakyTranspor
     """SDK-1, SDK-2, case 13, case 32: the retry has the same ids, and gets the same lease."""
     net.script.append(fault)
     lease = await face.acquire("k", ttl=30)
-    await face.renew(lease)
+    await face.renew("k", lease)
     posts = [seen for seen in net.seen if seen.method == "POST"]
     assert len({(seen.token, seen.request_id) for seen in posts}) == 1
     assert (await face.get("k")).fencing_token == lease.fencing_token
@@ -94,15 +94,18 @@ async def test_an_acquire_with_unknown_outcome_leaves_the_lock_free(face: Face, 
     assert await face.acquire("k", ttl=30)
 
 
-async def test_a_caller_with_its_token_recovers_what_could_not_be_given_back(face: Face, net: FlakyTransport) -> None:
+async def test_a_block_with_the_callers_ids_is_recovered_if_it_could_not_be_given_back(
+    face: Face, net: FlakyTransport
+) -> None:
     """SDK-1: granted, and the network gone for good; later the same token gets the same lease."""
-    token = "11111111-2222-4333-8444-555555555555"
+    ids = {"token": "11111111-2222-4333-8444-555555555555", "request_id": "AAAAAAAA-2222-4333-8444-555555555555"}
     net.script.extend([DropAfterSend(), DropBeforeSend(), DropBeforeSend()])
     with pytest.raises(TransportError) as failed:
-        await face.acquire("k", ttl=30, token=token)
+        await face.hold("k", **ids).__aenter__()
     assert "giving it back failed too" in failed.value.__notes__[-1]
+    assert {one.request_id for one in net.seen if one.method == "POST"} == {ids["request_id"]}
     fencing_token = (await face.get("k")).fencing_token
-    assert (await face.acquire("k", ttl=30, token=token)).fencing_token == fencing_token
+    assert (await face.acquire("k", ttl=30, **ids)).fencing_token == fencing_token
 
 
 async def test_a_grant_later_than_its_ttl_is_no_lease(face: Face, net: FlakyTransport) -> None:
@@ -178,16 +181,16 @@ async def test_an_answer_has_a_longest_length(face: Face, net: FlakyTransport) -
 
 async def test_secrets_echoed_by_something_in_between_are_hidden(face: Face, net: FlakyTransport) -> None:
     """SDK-8: not even a server that repeats headers puts them into an error."""
-    token = "11111111-2222-4333-8444-555555555555"
-    echo = f'{{"error": "sk-fake and {token} are wrong", "code": "invalid_request"}}'
+    token = "aaaaaaaa-2222-4333-8444-555555555555"
+    echo = f'{{"error": "sk-fake, {token} and {token.upper()} are wrong", "code": "invalid_request"}}'
     net.script.append(Answers(400, echo.encode()))
-    with pytest.raises(Exception, match=r"^\[hidden\] and \[hidden\] are wrong"):
+    with pytest.raises(Exception, match=r"^\[hidden\], \[hidden\] and \[hidden\] are wrong"):
         await face.acquire("k", ttl=30, token=token)
 
 
 async def test_every_request_says_who_asks(face: Face, net: FlakyTransport) -> None:
     """The holder's label, an id for the logs, the bearer key; a token only where a lease is meant."""
-    await face.release(await face.acquire("k", ttl=30))
+    await face.release("k", await face.acquire("k", ttl=30))
     await face.get("k")
     acquire, release, get = net.seen
     assert {seen.headers["Authorization"] for seen in net.seen} == {"Bearer sk-fake"}
@@ -212,8 +215,8 @@ async def test_a_closed_client_refuses_every_verb_and_sends_nothing(face: Face, 
     await face.close()
     verbs = (
         lambda: face.acquire("k", ttl=30),
-        lambda: face.renew(lease),
-        lambda: face.release(lease),
+        lambda: face.renew("k", lease),
+        lambda: face.release("k", lease),
         lambda: face.get("k"),
         lambda: face.force_release("k"),
         lambda: face.hold("k").__aenter__(),

@@ -36,7 +36,7 @@ async def test_a_waiter_gets_the_lock_when_it_is_released(
     held = await rival.locks.acquire("k", ttl=30)
     waiting = asyncio.create_task(face.acquire("k", ttl=30, wait=math.inf))
     await until(waits)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     lease = await waiting
     assert lease.fencing_token > held.fencing_token
     assert [seen.method for seen in net.seen] == ["POST"]
@@ -88,7 +88,7 @@ async def test_a_block_waits_and_is_renewed_like_any_other(
     waiting = asyncio.create_task(block.__aenter__())
     await until(waits)
     clock.jump(20)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     guard = await waiting
     assert guard.lease.deadline == clock.now() + 30
     clock.jump(29)
@@ -109,7 +109,7 @@ async def test_a_wait_outlives_restarts_and_keeps_its_token(
     while not server.waiters("k"):
         clock.jump(1)
         await asyncio.sleep(0.002)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     lease = await waiting
     assert not net.script
     assert {seen.token for seen in net.seen if seen.method == "POST"} == {lease.token}
@@ -160,7 +160,7 @@ async def test_waiters_get_the_lock_in_their_order(server: FakeLocks, clock: Man
         for number in range(6):
             tasks.append(asyncio.create_task(wait(number, [one, other][number % 2])))
             await until(lambda: server.waiters("k") == len(tasks))
-        await one.locks.release(held)
+        await one.locks.release("k", held)
         await asyncio.gather(*tasks)
     assert order == [0, 1, 2, 3, 4, 5]
 
@@ -176,7 +176,7 @@ async def test_a_cancelled_wait_leaves_the_line(
     with pytest.raises(asyncio.CancelledError):
         await waiting
     assert server.waiters("k") == 0
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     assert not (await rival.locks.get("k")).held
 
 
@@ -188,12 +188,12 @@ async def test_a_wait_cancelled_as_it_is_granted_leaves_no_lease(
         held = await rival.locks.acquire("k", ttl=30)
         waiting = asyncio.create_task(async_client.locks.acquire("k", ttl=30, wait=math.inf))
         await until(waits)
-        await rival.locks.release(held)
+        await rival.locks.release("k", held)
         for _ in range(turns):
             await asyncio.sleep(0)
         waiting.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await async_client.locks.release(await waiting)
+            await async_client.locks.release("k", await waiting)
         assert not (await rival.locks.get("k")).held, turns
 
 
@@ -221,7 +221,7 @@ async def test_closing_a_client_ends_its_waits_and_gives_their_places_back(
             await task
     assert server.waiters("k") == 0
     assert [seen.method for seen in net.seen].count("DELETE") == 2
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
     assert not (await rival.locks.get("k")).held
 
 
@@ -266,7 +266,7 @@ async def test_a_hundred_waits_keep_no_renewal_waiting(
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-    await rival.locks.release(held)
+    await rival.locks.release("k", held)
 
 
 async def test_a_short_job_leaves_the_lock_taken_for_the_rest_of_the_time(

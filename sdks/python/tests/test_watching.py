@@ -48,8 +48,8 @@ async def test_it_begins_with_how_it_is_and_tells_each_change(
         assert second == held(lease.fencing_token)
         assert (second.holder, second.since) == ("host/1", START)
         clock.jump(5)
-        await other.locks.renew(lease)
-        await other.locks.release(lease)
+        await other.locks.renew("k", lease)
+        await other.locks.release("k", lease)
         third = await anext(changes)
         assert (third, third.since) == (FREE, START + timedelta(seconds=5))
 
@@ -79,7 +79,7 @@ async def test_a_restart_is_passed_over_and_nothing_is_told_twice(
         change = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0.02)
         assert not change.done(), "the same holder is no change"
-        await rival.locks.release(lease)
+        await rival.locks.release("k", lease)
         assert await change == FREE
 
 

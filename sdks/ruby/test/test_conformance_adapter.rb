@@ -24,7 +24,8 @@ class TestConformanceAdapter < Minitest::Test
     assert_equal shown, entered
     ask("advance_ms", value: 100_000)
     refused = ask("acquire", actor: "bob", key: "k", ttl_seconds: 30, lease: "bob_1", token: nil)
-    assert_equal({ "error" => "lock_held" }, refused)
+    assert_equal ["lock_held", %w[LockHeldError ConflictError VolcanoError StandardError]],
+                 [refused["error"], refused["error_classes"].first(4)]
     ask("outage", kind: "hang_before", of: ["renew"])
     ask("advance_ms", value: 30_000)
     assert ask("guard", **block)["lost"]

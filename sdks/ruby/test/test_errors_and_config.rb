@@ -12,7 +12,7 @@ class TestErrorsAndConfig < Minitest::Test
     refute_empty rows
     rows.each do |code, status|
       stage = Stage.new(otherwise: answers(status.to_i, code))
-      error = assert_raises(VolcanoError) { stage.locks.renew(lease) }
+      error = assert_raises(VolcanoError) { stage.locks.renew(KEY, lease) }
       assert_equal [status.to_i, code, "told so"], [error.status, error.code, error.message]
       assert_instance_of class_for(status.to_i, code), error, code
     end
@@ -21,8 +21,9 @@ class TestErrorsAndConfig < Minitest::Test
   # SDK-9
   def test_the_tree_of_errors
     {
-      AuthenticationError => VolcanoError, PermissionDeniedError => VolcanoError, ValidationError => VolcanoError,
-      NotFoundError => VolcanoError, ConflictError => VolcanoError, LockHeldError => ConflictError,
+      AuthenticationError => VolcanoError, PermissionDeniedError => AuthenticationError,
+      ValidationError => VolcanoError, NotFoundError => VolcanoError,
+      ConflictError => VolcanoError, LockHeldError => ConflictError,
       LockOwnershipLostError => ConflictError, RateLimitedError => VolcanoError, ServerError => VolcanoError,
       UnavailableError => ServerError, TransportError => VolcanoError, VolcanoError => StandardError
     }.each { |kind, parent| assert_equal parent, kind.superclass }
@@ -32,8 +33,9 @@ class TestErrorsAndConfig < Minitest::Test
   def test_an_error_carries_what_to_act_on
     stage = Stage.new(otherwise: answers(429, "lock_rate_limited", headers: { "retry-after" => "17" }))
     error = assert_raises(RateLimitedError) { stage.locks.get(KEY, request_id: REQUEST_ID) }
-    assert_equal [429, "lock_rate_limited", 17.0, REQUEST_ID],
+    assert_equal [429, "lock_rate_limited", 17, REQUEST_ID],
                  [error.status, error.code, error.retry_after, error.request_id]
+    assert_instance_of Integer, error.retry_after
   end
 
   def test_other_statuses_fall_back_to_their_family
@@ -54,12 +56,12 @@ class TestErrorsAndConfig < Minitest::Test
 
   # SDK-8
   def test_secrets_that_a_proxy_echoes_are_hidden
-    echo = JSON.generate({ error: "bad: Bearer sk-secret, #{TOKEN}", code: "invalid_request" })
+    echo = JSON.generate({ error: "bad: Bearer sk-secret, #{TOKEN.swapcase}", code: "invalid_request" })
     stage = Stage.new([Answers.new(400, echo), Answers.new(400, echo)])
     error = assert_raises(ValidationError) { stage.locks.acquire(KEY, ttl: 30, token: TOKEN) }
     assert_equal "bad: Bearer [hidden], [hidden]", error.message
     error = assert_raises(ValidationError) { stage.locks.with_lock(KEY, ttl: 30, token: TOKEN) { flunk } }
-    [TOKEN, "sk-secret"].each { |secret| refute_includes error.full_message, secret }
+    [TOKEN, TOKEN.swapcase, "sk-secret"].each { |secret| refute_includes error.full_message, secret }
   end
 
   # SDK-8

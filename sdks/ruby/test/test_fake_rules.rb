@@ -51,20 +51,21 @@ class TestFakeRules < Minitest::Test
   # LEASE-8
   def test_renewals_set_the_expiry_in_time_only
     lease = @locks.acquire(KEY, ttl: 30)
-    assert_equal Testing::ManualClock::START + 10, @locks.renew(lease, ttl: 10).expires_at
+    assert_equal Testing::ManualClock::START + 10, @locks.renew(KEY, lease, ttl: 10).expires_at
     @clock.jump(9)
-    assert_raises(LockOwnershipLostError) { @locks.renew(lease) }
-    assert_raises(LockOwnershipLostError) { @locks.renew(Testing::FakeClient.new.locks.acquire("free", ttl: 30)) }
+    assert_raises(LockOwnershipLostError) { @locks.renew(KEY, lease) }
+    of_no_lock = Testing::FakeClient.new.locks.acquire("free", ttl: 30)
+    assert_raises(LockOwnershipLostError) { @locks.renew("free", of_no_lock) }
   end
 
   # LEASE-9, LEASE-10, LEASE-11
   def test_releases
     lease = @locks.acquire(KEY, ttl: 30)
-    2.times { @locks.release(lease) }
+    2.times { @locks.release(KEY, lease) }
     assert_raises(LockOwnershipLostError) { @locks.acquire(KEY, ttl: 30, token: lease.token) }
     other = @locks.acquire(KEY, ttl: 30)
     assert_operator other.fencing_token, :>, lease.fencing_token
-    assert_raises(LockOwnershipLostError) { @locks.release(lease) }
+    assert_raises(LockOwnershipLostError) { @locks.release(KEY, lease) }
     2.times { @locks.force_release(KEY) }
     assert_raises(LockOwnershipLostError) { @locks.acquire(KEY, ttl: 30, token: other.token) }
   end
@@ -81,14 +82,14 @@ class TestFakeRules < Minitest::Test
   def test_the_deadline_of_an_acquisition_is_ninety_days
     lease = @locks.acquire(KEY, ttl: 7_776_000)
     @clock.jump(100)
-    assert_equal lease.expires_at, @locks.renew(lease).expires_at
+    assert_equal lease.expires_at, @locks.renew(KEY, lease).expires_at
   end
 
   # LEASE-3
   def test_fencing_tokens_are_the_clocks_milliseconds_and_rise
     first = @locks.acquire(KEY, ttl: 30)
     assert_equal (@clock.utc_now.to_r * 1000).to_i, first.fencing_token
-    @locks.release(first)
+    @locks.release(KEY, first)
     assert_equal first.fencing_token + 1, @locks.acquire(KEY, ttl: 30).fencing_token
   end
 

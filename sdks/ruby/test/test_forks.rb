@@ -63,7 +63,7 @@ class TestForks < Minitest::Test
     end
     assert_operator seconds, :<, 3
     assert_equal 1, @client.locks.view(KEY).waiters
-    @client.locks.release(lease)
+    @client.locks.release(KEY, lease)
     assert waiting.value
     assert_equal 1, @server.asked.count(["DELETE", "/locks/#{KEY}/lease"])
   end

@@ -45,7 +45,7 @@ class TestHeartbeatPlan < Minitest::Test
     assert_in_delta 110.2, heartbeat.next_step(110.0).until
     heartbeat.failed(110.2)
     assert_in_delta 110.6, heartbeat.next_step(110.2).until
-    heartbeat.failed(110.6, 3600.0)
+    heartbeat.failed(110.6, 3600)
     assert_in_delta 110.6 + ((129.0 - 110.6) / 2), heartbeat.next_step(110.6).until, 0.001
     40.times { heartbeat.failed(111.0) }
     assert_operator heartbeat.next_step(111.0).until, :<=, 114.1

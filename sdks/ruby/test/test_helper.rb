@@ -26,7 +26,7 @@ module Kit
   include VolcanoLocks::Testing::Faults
 
   KEY = "nightly"
-  TOKEN = "11111111-2222-4333-8444-555555555555"
+  TOKEN = "1111aaaa-2222-4333-8444-5555555555ff"
   REQUEST_ID = "99999999-8888-4777-a666-555555555555"
   # Enough real time for anything that has to happen at once.
   PATIENCE_SECONDS = 20

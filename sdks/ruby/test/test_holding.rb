@@ -358,7 +358,7 @@ class TestHolding < Minitest::Test
         old = guard.lease
         stage.clock.advance(15)
         refute_equal old.expires_at, guard.lease.expires_at
-        stage.locks.release(old)
+        stage.locks.release(KEY, old)
         refute stage.held?
         stage.clock.advance(15)
         assert guard.lost?
@@ -366,6 +366,7 @@ class TestHolding < Minitest::Test
     end
   end
 
+  # SDK-19
   def test_somebody_may_wait_for_the_loss
     stage = Stage.new
     stage.locks.with_lock(KEY, ttl: 30) do |guard|
@@ -396,7 +397,7 @@ class TestHolding < Minitest::Test
     assert waiting.value
   end
 
-  # SDK-5: a thread that outlives its block must find out that it may not write any more
+  # SDK-5, SDK-20: a thread that outlives its block must find out that it may not write any more
   def test_a_guard_that_outlives_its_block_counts_as_lost
     stage = Stage.new
     guard = stage.locks.with_lock(KEY, ttl: 30) { |one| one.tap { refute one.lost? } }
@@ -431,9 +432,43 @@ class TestHolding < Minitest::Test
   end
 
   # SDK-1
-  def test_a_block_may_have_the_callers_token
+  def test_a_block_may_have_the_callers_ids
     stage = Stage.new
-    stage.locks.with_lock(KEY, ttl: 30, token: TOKEN) { |guard| assert_equal TOKEN, guard.lease.token }
+    stage.locks.with_lock(KEY, ttl: 30, token: TOKEN, request_id: REQUEST_ID) do |guard|
+      assert_equal [TOKEN, REQUEST_ID], [guard.lease.token, stage.network.seen.last.request_id]
+    end
+  end
+
+  # SDK-22, case 55
+  def test_a_trap_handler_may_ask_the_guard
+    stage = Stage.new
+    told = []
+    assert_raises(LockOwnershipLostError) do
+      stage.locks.with_lock(KEY, ttl: 30) do |guard|
+        before = trap("USR1") { told << [guard.lost?, guard.key, guard.fencing_token, guard.lease] }
+        [0, 30].each do |seconds|
+          stage.clock.jump(seconds)
+          Process.kill("USR1", Process.pid)
+          eventually { told.last&.first == seconds.positive? }
+        end
+      ensure
+        trap("USR1", before)
+      end
+    end
+    assert_equal([[false, KEY], [true, KEY]], told.map { |one| one.first(2) })
+  end
+
+  # SDK-4: a renewal whose thread read the clock just before a caller saw the loss
+  def test_a_loss_that_was_seen_stays_whatever_is_confirmed_then
+    stage = Stage.new
+    lease = stage.locks.acquire(KEY, ttl: 30)
+    hold = Hold.new(lease, stage.clock, 10.0, 0.5, acquired_at: 0.0)
+    stage.clock.jump(30)
+    assert hold.lost?
+    stage.clock.define_singleton_method(:now) { 29.9 }
+    hold.renewed(lease)
+    assert hold.lost?
+    assert_instance_of LockOwnershipLostError, hold.loss
   end
 
   # SDK-7: no timer overflows, and nothing is asked in vain

@@ -2,8 +2,8 @@
 
 require_relative "test_helper"
 
-# SDK-2, SDK-5, SDK-11, case 37: an interrupt comes where Ruby looks for it, as a method begins or returns. Here it
-# comes at each, and nothing stays held or under way.
+# SDK-2, SDK-5, SDK-11, SDK-18, case 37: an interrupt comes where Ruby looks for it, as a method begins or returns.
+# Here it comes at each, and nothing stays held or under way.
 #
 # Not promised, and passed over here: the very return of `acquire`, which nobody can guard.
 class TestInterruptsAtEveryCall < Minitest::Test
@@ -46,6 +46,7 @@ class TestInterruptsAtEveryCall < Minitest::Test
   end
 
   { acquire: ->(locks) { locks.acquire(KEY, ttl: 30) },
+    acquire_with_the_callers_token: ->(locks) { locks.acquire(KEY, ttl: 30, token: TOKEN) },
     wait: ->(locks) { locks.acquire(KEY, ttl: 30, wait: 60) },
     with_lock: ->(locks) { locks.with_lock(KEY, ttl: 30, wait: 60) { 1 } } }.each do |name, verb|
     define_method("test_#{name}_leaves_nothing_held_wherever_it_is_interrupted") do

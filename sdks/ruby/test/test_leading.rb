@@ -23,7 +23,7 @@ class TestLeading < Minitest::Test
     leading = quiet_thread { @stage.locks.lead(KEY, ttl: 30, &:fencing_token) }
     eventually { @stage.server.waiters(KEY) == 1 }
     @stage.clock.advance(100)
-    @stage.others.release(rival)
+    @stage.others.release(KEY, rival)
     assert_operator leading.value, :>, rival.fencing_token
   end
 
@@ -64,7 +64,7 @@ class TestLeading < Minitest::Test
       end
     end
     eventually { @stage.server.waiters("other") == 1 }
-    @stage.others.release(@rival)
+    @stage.others.release("other", @rival)
     assert_equal 4, leading.value
   end
 
@@ -216,7 +216,7 @@ class TestExclusive < Minitest::Test
     waiting = quiet_thread { @locks.exclusive(KEY, ttl: 60, on_held: :wait) { :done }.call }
     eventually { @stage.server.waiters(KEY) == 1 }
     @stage.clock.advance(1_000)
-    @stage.others.release(rival)
+    @stage.others.release(KEY, rival)
     assert_equal :done, waiting.value
   end
 

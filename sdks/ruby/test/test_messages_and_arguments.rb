@@ -75,7 +75,7 @@ class TestMessagesAndArguments < Minitest::Test
     end
     [4, 0, -30, 7_776_001].each do |ttl|
       assert_raises(ArgumentError) { stage.locks.acquire(KEY, ttl: ttl) }
-      assert_raises(ArgumentError) { stage.locks.renew(lease, ttl: ttl) }
+      assert_raises(ArgumentError) { stage.locks.renew(KEY, lease, ttl: ttl) }
     end
     assert_raises(ArgumentError) { stage.locks.acquire(KEY, ttl: 30, request_id: "1") }
     assert_empty stage.network.seen
@@ -83,8 +83,8 @@ class TestMessagesAndArguments < Minitest::Test
 
   def test_arguments_of_the_wrong_kind_are_type_errors
     ["acquire(:nightly, ttl: 30)", 'acquire("a", ttl: 30.0)', 'acquire("a", ttl: "30")', 'acquire("a", ttl: nil)',
-     'acquire("a", ttl: true)', 'acquire("a", ttl: 30, token: 5)', 'renew("a")', 'release("a")', "get(nil)",
-     "force_release(5)"].each do |call|
+     'acquire("a", ttl: true)', 'acquire("a", ttl: 30, token: 5)', 'renew("a", { ttl: 30 })', 'release("a", nil)',
+     "get(nil)", "force_release(5)"].each do |call|
       assert_equal %w[TypeError 0], without_signatures("locks.#{call}"), call
     end
     ["service_key: 5", 'timeout: "5"', "timeout: true", "holder: 5"].each do |option|
@@ -92,7 +92,25 @@ class TestMessagesAndArguments < Minitest::Test
       assert_equal %w[TypeError 0], without_signatures("ENV['VOLCANO_SERVICE_KEY'] = 'sk-x'; #{call}"), option
     end
     assert_equal %w[TypeError 0], without_signatures("VolcanoLocks::Lease.from_record(5)")
+    assert_equal %w[ArgumentError 0], without_signatures("VolcanoLocks::LockState.new(held: true).with(key: 1)")
     assert_equal %w[ArgumentError 0], without_signatures("locks.with_lock('a', ttl: 30)"), "without a block"
+  end
+
+  # SDK-17
+  def test_a_lease_that_is_none_or_of_another_key_is_refused_with_the_form_of_the_call
+    stage = Stage.new
+    lease = stage.others.acquire("another", ttl: 30)
+    { renew: "renew(key, lease, ttl: 60)", release: "release(key, lease)" }.each do |verb, call|
+      error = assert_raises(ArgumentError) { stage.locks.public_send(verb, KEY, lease) }
+      assert_includes error.message, 'lease must be one of the lock "nightly", got a lease of "another"'
+      assert_includes error.message, "call #{call} "
+    end
+    ["key must be a String, got VolcanoLocks::Lease", "lease must be a VolcanoLocks::Lease, got Hash"]
+      .zip([[lease, KEY], [KEY, { ttl: 30 }]]) do |message, (key, other)|
+        error = assert_raises(TypeError) { Arguments.checked_lease(key, other, "release(key, lease)") }
+        assert_equal "#{message}: call release(key, lease)", error.message
+      end
+    assert_empty stage.network.seen
   end
 
   # SDK-8
@@ -104,7 +122,8 @@ class TestMessagesAndArguments < Minitest::Test
   def test_a_lease_is_a_value
     lease = Testing::FakeClient.new.locks.acquire("a.B-1:c_", ttl: 30, token: TOKEN.upcase)
     assert_predicate lease, :frozen?
-    assert_equal TOKEN, lease.token
+    assert_equal TOKEN.upcase, lease.token, "as the caller spelled it"
+    assert_equal lease, Lease.from_record(lease.to_record.merge("token" => TOKEN))
     assert_equal lease, Lease.from_record(lease.to_record)
     assert_equal lease.hash, Lease.from_record(JSON.parse(JSON.generate(lease.to_record))).hash
     assert_equal lease, Lease.from_record(lease.to_record.transform_keys(&:to_sym))

@@ -20,8 +20,8 @@ class TestOverSockets < Minitest::Test
 
   def test_a_connection_is_kept_and_used_again
     lease = @client.locks.acquire(KEY, ttl: 30)
-    10.times { lease = @client.locks.renew(lease) }
-    @client.locks.release(lease)
+    10.times { lease = @client.locks.renew(KEY, lease) }
+    @client.locks.release(KEY, lease)
     assert_equal 1, @server.connections
   end
 
@@ -38,7 +38,7 @@ class TestOverSockets < Minitest::Test
     sleep 0.01
     lease = @client.locks.acquire(KEY, ttl: 30)
     @server.hang_up
-    @client.locks.release(lease)
+    @client.locks.release(KEY, lease)
     assert_equal %w[GET POST DELETE], @server.asked.map(&:first)
   end
 

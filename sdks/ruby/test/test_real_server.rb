@@ -30,14 +30,14 @@ class TestRealServer < Minitest::Test
     assert_in_delta Time.now.to_f + 30, lease.expires_at.to_f, 10
     assert_raises(LockHeldError) { new_client.locks.acquire("ruby:a.b-c_1", ttl: 30) }
     assert_equal lease.fencing_token, @client.locks.acquire("ruby:a.b-c_1", ttl: 30, token: lease.token).fencing_token
-    renewed = new_client.locks.renew(Lease.from_record(lease.to_record), ttl: 60)
+    renewed = new_client.locks.renew("ruby:a.b-c_1", Lease.from_record(lease.to_record), ttl: 60)
     assert_operator renewed.expires_at, :>, lease.expires_at
     state = @client.locks.get("ruby:a.b-c_1")
     assert_equal [true, renewed.expires_at, lease.fencing_token], [state.held?, state.expires_at, state.fencing_token]
-    @client.locks.release(lease)
+    @client.locks.release("ruby:a.b-c_1", lease)
     refute @client.locks.get("ruby:a.b-c_1").held?
     @client.locks.force_release("ruby:a.b-c_1")
-    error = assert_raises(LockOwnershipLostError) { @client.locks.renew(lease, request_id: REQUEST_ID) }
+    error = assert_raises(LockOwnershipLostError) { @client.locks.renew("ruby:a.b-c_1", lease, request_id: REQUEST_ID) }
     assert_equal [409, "lock_ownership_lost", REQUEST_ID], [error.status, error.code, error.request_id]
   end
 
@@ -72,7 +72,7 @@ class TestRealServer < Minitest::Test
     assert_equal ["one", lease.fencing_token], [changes.next.holder, lease.fencing_token]
     waiting = quiet_thread { new_client(holder: "two").locks.acquire("job:1", ttl: 30, wait: 60) }
     eventually { @client.locks.view("job:1").waiters == 1 }
-    @client.locks.release(lease)
+    @client.locks.release("job:1", lease)
     second = waiting.value
     assert_operator second.fencing_token, :>, lease.fencing_token
     # The time between the release and the grant may be passed over.

@@ -14,7 +14,8 @@ class TestSignaturesAreChecked < Minitest::Test
   # A class without a signature would be a class that is not checked.
   def test_every_public_method_has_a_signature
     signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
-    [Client, Locks, Lease, LockState, LockGuard, VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
+    [Client, Locks, Value, Lease, LockState, LockView, LockGuard,
+     VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
      Hold, Heartbeat, Keeper, Beat, Block, Flows, Acquisition, Renewal, Courier, Workers, Call, Config,
      Wait, UnderWay, Rests, Stream, Views, Leadership, Leadings, EventReader, Watch, Leading, Exclusive,
      ExclusiveFunctions, Attendance,

@@ -10,9 +10,9 @@ class TestVerbs < Minitest::Test
   def test_the_wire
     stage = Stage.new
     lease = stage.locks.acquire("a:b", ttl: 30)
-    renewed = stage.locks.renew(lease, ttl: 60)
+    renewed = stage.locks.renew("a:b", lease, ttl: 60)
     stage.locks.get("a:b")
-    stage.locks.release(renewed)
+    stage.locks.release("a:b", renewed)
     stage.locks.force_release("a:b")
     assert_equal([%w[POST /locks/a:b/lease {"ttl_seconds":30}], %w[PATCH /locks/a:b/lease {"ttl_seconds":60}],
                   ["GET", "/locks/a:b", nil], ["DELETE", "/locks/a:b/lease", nil], ["DELETE", "/locks/a:b", nil]],
@@ -62,7 +62,7 @@ class TestVerbs < Minitest::Test
     end
   end
 
-  # SDK-2
+  # SDK-2, SDK-21
   def test_refusals_are_answers
     [[409, "lock_held", LockHeldError], [409, "lock_ownership_lost", LockOwnershipLostError],
      [429, "lock_rate_limited", RateLimitedError], [401, "invalid_credentials", AuthenticationError],
@@ -98,6 +98,28 @@ class TestVerbs < Minitest::Test
     stage = Stage.new([DropAfterSend.new, answers(429, "lock_rate_limited")])
     assert_raises(RateLimitedError) { stage.locks.acquire(KEY, ttl: 30) }
     assert_equal [POST, POST, DELETE], stage.sent
+    refute stage.held?
+  end
+
+  # SDK-18, case 50: an interrupt is no failure that the caller asks again after
+  def test_real_time_an_interrupted_acquire_with_the_callers_token_is_released
+    stage = Stage.new([Hang.new])
+    asking = quiet_thread { stage.locks.acquire(KEY, ttl: 30, token: TOKEN) }
+    eventually { stage.held? }
+    asking.raise(BodyError)
+    assert_raises(BodyError) { asking.value }
+    assert_equal [POST, DELETE], stage.sent
+    refute stage.held?
+  end
+
+  # SDK-18: `wait: 0` asks once, as no `wait` does
+  def test_an_acquire_with_the_callers_token_is_recovered_whatever_its_spelling
+    stage = Stage.new([DropAfterSend.new, DropAfterSend.new])
+    assert_raises(TransportError) { stage.locks.acquire(KEY, ttl: 30, wait: 0, token: TOKEN) }
+    held = stage.others.get(KEY)
+    lease = stage.locks.acquire(KEY, ttl: 30, token: TOKEN.upcase)
+    assert_equal [held.fencing_token, [POST] * 3], [lease.fencing_token, stage.sent]
+    stage.locks.release(KEY, lease)
     refute stage.held?
   end
 
@@ -148,9 +170,9 @@ class TestVerbs < Minitest::Test
   def test_an_old_lease_object_still_releases
     stage = Stage.new
     old = stage.locks.acquire(KEY, ttl: 30)
-    newer = stage.locks.renew(old)
+    newer = stage.locks.renew(KEY, old)
     assert_equal [old.token, old.fencing_token, 30], [newer.token, newer.fencing_token, newer.ttl_seconds]
-    stage.locks.release(old)
+    stage.locks.release(KEY, old)
     refute stage.held?
   end
 
@@ -159,10 +181,10 @@ class TestVerbs < Minitest::Test
     stage = Stage.new
     first = stage.locks.acquire(KEY, ttl: 30)
     stage.network.script << DropAfterSend.new
-    stage.locks.release(first)
+    stage.locks.release(KEY, first)
     second = stage.locks.acquire(KEY, ttl: 30)
     refute_equal first.token, second.token
-    assert_raises(LockOwnershipLostError) { stage.locks.release(first) }
+    assert_raises(LockOwnershipLostError) { stage.locks.release(KEY, first) }
     assert stage.held?
   end
 
@@ -171,7 +193,7 @@ class TestVerbs < Minitest::Test
     stage = Stage.new
     lease = stage.locks.acquire(KEY, ttl: 30)
     stage.network.script << DropAfterSend.new << answers(409, "lock_ownership_lost")
-    assert_nil stage.locks.release(lease)
+    assert_nil stage.locks.release(KEY, lease)
   end
 
   def test_a_read_is_tried_again_and_a_force_release_only_if_it_never_left
@@ -188,7 +210,7 @@ class TestVerbs < Minitest::Test
     lease = stage.locks.acquire(KEY, ttl: 30)
     stage.clock.jump(25)
     stage.network.script << Takes.new(5)
-    assert_raises(TransportError) { stage.locks.renew(lease) }
+    assert_raises(TransportError) { stage.locks.renew(KEY, lease) }
     assert_equal [POST, PATCH], stage.sent
   end
 
@@ -197,17 +219,17 @@ class TestVerbs < Minitest::Test
     lease = stage.others.acquire(KEY, ttl: 30)
     assert_raises(LockHeldError) { stage.locks.acquire(KEY, ttl: 30) }
     stage.locks.force_release(KEY)
-    assert_raises(LockOwnershipLostError) { stage.others.renew(lease) }
+    assert_raises(LockOwnershipLostError) { stage.others.renew(KEY, lease) }
     mine = stage.locks.acquire(KEY, ttl: 30)
     assert_operator mine.fencing_token, :>, lease.fencing_token
-    assert_raises(LockOwnershipLostError) { stage.others.release(lease) }
+    assert_raises(LockOwnershipLostError) { stage.others.release(KEY, lease) }
   end
 
   def test_a_closed_client_says_so
     stage = Stage.new
     lease = stage.locks.acquire(KEY, ttl: 30)
     2.times { stage.client.close }
-    error = assert_raises(VolcanoError) { stage.locks.release(lease) }
+    error = assert_raises(VolcanoError) { stage.locks.release(KEY, lease) }
     assert_equal "this client is closed", error.message
     assert_equal [POST], stage.sent
     Client.open(api_url: "http://x.invalid", service_key: "sk-x") { |client| assert_kind_of Client, client }

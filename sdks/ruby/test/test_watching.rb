@@ -17,7 +17,7 @@ class TestLooking < Minitest::Test
     stage = Stage.new
     lease = stage.server.client(holder: "host/1").locks.acquire(KEY, ttl: 30)
     stage.clock.jump(10)
-    stage.others.renew(lease, ttl: 60)
+    stage.others.renew(KEY, lease, ttl: 60)
     start = Testing::ManualClock::START
     view = stage.locks.view(KEY)
     assert_equal [KEY, true, start, start + 10, start + 70, 60, lease.fencing_token, 0],
@@ -28,7 +28,7 @@ class TestLooking < Minitest::Test
 
   def test_a_lock_nobody_has_used_is_a_free_one
     view = Stage.new.locks.view(KEY)
-    assert_equal [KEY, false, nil, nil, nil, nil, nil, nil, 0], view.to_a
+    assert_equal LockView.new(key: KEY, held: false), view
     refute_predicate view, :held?
   end
 
@@ -48,7 +48,7 @@ class TestLooking < Minitest::Test
     stage = Stage.new
     freed = stage.others.acquire("a:1", ttl: 30)
     ["a:2", "b:1"].each { |key| stage.others.acquire(key, ttl: 30) }
-    stage.others.release(freed)
+    stage.others.release("a:1", freed)
     seen = ->(*args, **options) { stage.locks.list(*args, **options).map(&:key) }
     assert_equal [%w[a:1 a:2 b:1], %w[a:1 a:2], %w[a:2], %w[a:1]],
                  [seen.call, seen.call("a:"), seen.call("a:", state: :held), seen.call(state: "free")]
@@ -190,7 +190,7 @@ class TestWatching < Minitest::Test
     change = @changes.pop
     assert_equal [true, "host/1", lease.fencing_token], shown(change)
     assert_equal Testing::ManualClock::START, change.since
-    @holder.renew(lease)
+    @holder.renew(KEY, lease)
     @stage.clock.advance(31)
     change = @changes.pop
     assert_equal [[false, nil, nil], Testing::ManualClock::START + 31], [shown(change), change.since]
@@ -216,7 +216,7 @@ class TestWatching < Minitest::Test
     assert_match(/\A1-\d+\z/, asked.first)
     @stage.network.otherwise = Reset.new
     @stage.server.restart
-    @holder.release(lease)
+    @holder.release(KEY, lease)
     @stage.clock.advance(20)
     assert_empty @changes
     @stage.network.otherwise = Pass.new
@@ -338,7 +338,7 @@ class TestWatching < Minitest::Test
     lease = @holder.acquire(KEY, ttl: 30)
     assert_equal lease.fencing_token, changes.next.fencing_token
     server.hang_up
-    @holder.release(lease)
+    @holder.release(KEY, lease)
     refute_predicate changes.next, :held?
     client.close
     assert_raises(VolcanoError) { changes.next }

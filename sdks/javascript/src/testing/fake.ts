@@ -109,7 +109,7 @@ function askingOf(init: RequestInit): { asking: Asking; waitSeconds: number } {
   const headers = new Headers(init.headers);
   const body = typeof init.body === "string" ? (JSON.parse(init.body) as Record<string, number>) : {};
   const asking = {
-    token: headers.get("X-Volcano-Lock-Token") ?? "",
+    token: (headers.get("X-Volcano-Lock-Token") ?? "").toLowerCase(),
     holder: headers.get("X-Volcano-Lock-Holder"),
     ttlSeconds: body.ttl_seconds ?? 0,
   };

@@ -14,7 +14,7 @@ from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.guard import AsyncLockGuard
 from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
+from volcano_locks.messages import Lease, LockState, Uuid, checked_hold, checked_key, checked_ttl
 from volcano_locks.steps import Flow
 from volcano_locks.transport import HttpSender, perform
 from volcano_locks.until_closed import UntilClosed
@@ -78,32 +78,39 @@ class AsyncLocks:
         *,
         ttl: int,
         wait: float | None = None,
-        token: str | None = None,
-        request_id: str | None = None,
+        token: Uuid | None = None,
+        request_id: Uuid | None = None,
     ) -> Lease:
-        """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease.
+        """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
 
-        `wait`: for how many seconds to wait for it, in the lock's line; `math.inf` for ever (SDK-11).
+        `wait`, `token` and `request_id`, with which an uncertain acquire is recovered (SDK-18): see `Locks.acquire`.
         """
         acquire = self._flows.acquire(key, ttl, token, request_id, wait)
         return await self._sender.ending(perform(acquire, self._sender, self._clock))
 
-    async def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
-        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
+    async def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
+        """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
+
+        Raises `LockOwnershipLostError` if the lease is lost. Raises `TypeError` if `lease` is not a `Lease`, and
+        `ValueError` if it is one of another lock; nothing is sent then.
 
         Never renew a block's lease by hand, and never shorten one after a renewal that timed out: see `Locks.renew`.
         """
-        return await perform(self._flows.renew(lease, ttl, request_id), self._sender, self._clock)
+        return await perform(self._flows.renew(key, lease, ttl, request_id), self._sender, self._clock)
 
-    async def release(self, lease: Lease, *, request_id: str | None = None) -> None:
-        """Free the lock; `LockOwnershipLostError` if somebody else holds it by now."""
-        return await perform(self._flows.release(lease, request_id), self._sender, self._clock)
+    async def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
+        """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if the lease is lost.
 
-    async def get(self, key: str, *, request_id: str | None = None) -> LockState:
+        Raises `TypeError` if `lease` is not a `Lease`, and `ValueError` if it is one of another lock; nothing is sent
+        then.
+        """
+        return await perform(self._flows.release(key, lease, request_id), self._sender, self._clock)
+
+    async def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
         """Whether the lock is held, until when, and its fencing token."""
         return await perform(self._flows.get(key, request_id), self._sender, self._clock)
 
-    async def view(self, key: str, *, request_id: str | None = None) -> "LockView":
+    async def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
         """Who holds the lock, since when and until when, and how many wait for it."""
         return await perform(self._flows.view(key, request_id), self._sender, self._clock)
 
@@ -117,7 +124,7 @@ class AsyncLocks:
         """
         return self._listed(self._flows.pages(prefix, state))
 
-    async def force_release(self, key: str, *, request_id: str | None = None) -> None:
+    async def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
         """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
         return await perform(self._flows.force_release(key, request_id), self._sender, self._clock)
 
@@ -128,14 +135,16 @@ class AsyncLocks:
         ttl: int,
         wait: float | None = None,
         hold_at_least: float | None = None,
-        token: str | None = None,
+        token: Uuid | None = None,
+        request_id: Uuid | None = None,
     ) -> AsyncLockBlock:
         """An asynchronous context manager: hold the lock, renewed in the background, while its body runs.
 
         Entering raises `LockHeldError` and the like, and the body does not run (case 18). On loss the body is
-        cancelled and `LockOwnershipLostError` raised in its place. `wait` and `hold_at_least`: see `Locks.with_lock`.
+        cancelled and `LockOwnershipLostError` raised in its place. Nothing else cancels the body, except the caller
+        (SDK-20). For the other arguments see `Locks.with_lock`.
         """
-        acquire = self._flows.acquire(key, ttl, token, None, wait)
+        acquire = self._flows.acquire(key, ttl, token, request_id, wait, for_block=True)
         block = Block(self._flows, self._sender, self._clock, acquire, hold_at_least)
         return AsyncLockBlock(block, self._sender)
 

@@ -17,8 +17,8 @@ from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import VolcanoError
 from volcano_locks.guard import LockGuard
-from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Lease, LockState, checked_hold, checked_key, checked_ttl
+from volcano_locks.locks import LockFlows, checked_lease
+from volcano_locks.messages import Lease, LockState, Uuid, checked_hold, checked_key, checked_ttl
 from volcano_locks.steps import Flow
 from volcano_locks.thread_block import LockBlock
 from volcano_locks.transport import HttpSender, perform
@@ -89,40 +89,52 @@ class Locks:
         *,
         ttl: int,
         wait: float | None = None,
-        token: str | None = None,
-        request_id: str | None = None,
+        token: Uuid | None = None,
+        request_id: Uuid | None = None,
     ) -> Lease:
-        """A lease of `ttl` seconds, or `LockHeldError`. The same `token` again gives the same lease.
+        """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
 
-        `wait`: for how many seconds to wait for it, in the lock's line; `math.inf` for ever (SDK-11).
+        `wait`: how many seconds to wait for the lock; `math.inf` for ever (SDK-11).
+
+        `token` and `request_id` are UUIDs that the client makes unless you give them. Give and keep them to recover an
+        acquire whose outcome is unknown: after a `TransportError` or an `UnavailableError` the client then sends no
+        release, and the same call with the same two ids returns the lease (SDK-18). Without `token`, and with `wait`,
+        the client releases what it may have acquired before it raises.
         """
         return self._run(self._flows.acquire(key, ttl, token, request_id, wait), undo=self._flows.give_back)
 
-    def renew(self, lease: Lease, *, ttl: int | None = None, request_id: str | None = None) -> Lease:
-        """The lease, now ending `ttl` seconds (default: its own) from now, or `LockOwnershipLostError`.
+    def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
+        """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
+
+        Raises `LockOwnershipLostError` if the lease is lost. Raises `TypeError` if `lease` is not a `Lease`, and
+        `ValueError` if it is one of another lock; nothing is sent then.
 
         Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal
         that timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the
         lease before the deadline you go by.
         """
-        return self._run(self._flows.renew(lease, ttl, request_id))
+        return self._run(self._flows.renew(key, lease, ttl, request_id))
 
-    def release(self, lease: Lease, *, request_id: str | None = None) -> None:
-        """Free the lock; `LockOwnershipLostError` if somebody else holds it by now."""
+    def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
+        """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if the lease is lost.
+
+        Raises `TypeError` if `lease` is not a `Lease`, and `ValueError` if it is one of another lock; nothing is sent
+        then.
+        """
         try:
-            return self._run(self._flows.release(lease, request_id))
+            return self._run(self._flows.release(key, lease, request_id))
         except Exception:
             raise
         except BaseException:  # an interrupt, maybe before anything was sent (case 16)
-            with contextlib.suppress(VolcanoError):
-                self._run(self._flows.give_back(lease))
+            with contextlib.suppress(VolcanoError, TypeError, ValueError):
+                self._run(self._flows.give_back(checked_lease(key, lease)))
             raise
 
-    def get(self, key: str, *, request_id: str | None = None) -> LockState:
+    def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
         """Whether the lock is held, until when, and its fencing token."""
         return self._run(self._flows.get(key, request_id))
 
-    def view(self, key: str, *, request_id: str | None = None) -> "LockView":
+    def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
         """Who holds the lock, since when and until when, and how many wait for it."""
         return self._run(self._flows.view(key, request_id))
 
@@ -136,7 +148,7 @@ class Locks:
         """
         return self._listed(self._flows.pages(prefix, state))
 
-    def force_release(self, key: str, *, request_id: str | None = None) -> None:
+    def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
         """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
         return self._run(self._flows.force_release(key, request_id))
 
@@ -147,7 +159,8 @@ class Locks:
         ttl: int,
         wait: float | None = None,
         hold_at_least: float | None = None,
-        token: str | None = None,
+        token: Uuid | None = None,
+        request_id: Uuid | None = None,
     ) -> LockBlock:
         """A context manager: hold the lock, renewed in the background, while its body runs.
 
@@ -155,10 +168,11 @@ class Locks:
         interrupted by a loss: ask `guard.lost`, or `guard.raise_if_lost()`, before what must not be done twice.
         Once the block is being left the guard counts as lost, for a thread that outlives it.
 
-        `wait` is `acquire`'s. `hold_at_least`: a body that ends sooner leaves the lock taken until so many seconds
-        after entering, for others that come a little late (SDK-12).
+        `wait`, `token` and `request_id` are `acquire`'s, but a block that cannot be entered always releases what it may
+        have acquired. `hold_at_least`: a body that ends sooner leaves the lock taken until so many seconds after
+        entering, for others that come a little late (SDK-12).
         """
-        return self._block(self._flows.acquire(key, ttl, token, None, wait), hold_at_least)
+        return self._block(self._flows.acquire(key, ttl, token, request_id, wait, for_block=True), hold_at_least)
 
     def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "Iterator[LockView]":
         cursor: str | None = None

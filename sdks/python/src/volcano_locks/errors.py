@@ -1,9 +1,9 @@
 """What can go wrong, as types a caller can catch (SDK-9).
 
 Every error carries `status` (HTTP, None when there was no answer), `code` (the server's machine code),
-`retry_after` (seconds, None when not told) and `request_id`. No message, attribute or repr of these holds an
-owner token or a service key (SDK-8). Mistakes in arguments are `TypeError` and `ValueError`, raised before
-anything is sent.
+`retry_after` (whole seconds, None when not told) and `request_id` (as the caller spelled it). No message, attribute
+or repr of these holds an owner token or a service key (SDK-8). Mistakes in arguments are `TypeError` and
+`ValueError`, raised before anything is sent.
 """
 
 LOCK_HELD = "lock_held"
@@ -20,7 +20,7 @@ class VolcanoError(Exception):
         *,
         status: int | None = None,
         code: str | None = None,
-        retry_after: float | None = None,
+        retry_after: int | None = None,
         request_id: str | None = None,
     ) -> None:
         super().__init__(message)
@@ -31,11 +31,11 @@ class VolcanoError(Exception):
 
 
 class AuthenticationError(VolcanoError):
-    """401: the service key is missing, unknown, revoked or expired."""
+    """401: the service key is missing, unknown, revoked or expired. A 403 is its subclass `PermissionDeniedError`."""
 
 
-class PermissionDeniedError(VolcanoError):
-    """403: this credential may not do this."""
+class PermissionDeniedError(AuthenticationError):
+    """403: the service key is valid and lacks the permission for this request."""
 
 
 class ValidationError(VolcanoError):
@@ -83,7 +83,7 @@ def error_for(
     code: str | None,
     message: str,
     *,
-    retry_after: float | None = None,
+    retry_after: int | None = None,
     request_id: str | None = None,
 ) -> VolcanoError:
     """The error a refused request is raised as: the conflict's code decides first, then the status."""

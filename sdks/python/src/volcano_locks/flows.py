@@ -7,6 +7,7 @@ and the clean-up after an uncertain acquire stand here once, for threads and asy
 SDK-1: token and request id are made before the first send and kept through every retry.
 SDK-2: an acquire is sent at most twice; a refusal (4xx) is an answer. If any attempt may have been served and
 the caller does not get the lease, a release with its token follows, also on cancellation.
+SDK-18: if the caller keeps the token to recover the acquire, a time-out, a transport failure and a 503 send no release.
 
 Not promised: that release arrives. Until it does the lock may stay held for one TTL; acquiring again with the
 same `token` then gives the same lease.
@@ -36,8 +37,13 @@ RETRY_PAUSE_SECONDS_MAX = 2.0
 T = TypeVar("T")
 
 
-def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace) -> Flow[Lease]:
-    """A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease."""
+def acquire(
+    key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace, *, recoverable: bool = False
+) -> Flow[Lease]:
+    """A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease.
+
+    `recoverable`: the caller can repeat this acquire with the same ids, so no release is sent for an unknown outcome.
+    """
     uncertain = False
     seconds = min(pace.timeout_seconds, ttl_seconds)
     request = Request("POST", lease_path(key), request_id, seconds, token, ttl_seconds)
@@ -61,7 +67,11 @@ def acquire(key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace)
     except GeneratorExit:
         raise
     except BaseException as error:
-        if uncertain:
+        if uncertain and recoverable and isinstance(error, VolcanoError) and _worth_another_try(error):
+            error.add_note(
+                f"It is unknown whether {key!r} was acquired: acquire it again with the same token to find out"
+            )
+        elif uncertain:
             yield from give_up(key, token, error)
         raise
 
@@ -201,4 +211,4 @@ def _pause_after(error: VolcanoError) -> float:
     """A broken connection is tried anew at once; a server that asks for time gets some."""
     if not isinstance(error, UnavailableError):
         return 0.0
-    return min(error.retry_after or RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX)
+    return float(min(error.retry_after or RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX))

@@ -12,6 +12,7 @@ from volcano_locks.flows import ATTEMPTS_MAX
 from volcano_locks.messages import (
     Lease,
     LockState,
+    Uuid,
     checked_key,
     checked_seconds,
     checked_ttl,
@@ -32,21 +33,33 @@ class LockFlows:
         self.timeout_seconds = timeout_seconds
 
     def acquire(
-        self, key: str, ttl: int, token: str | None, request_id: str | None, wait: float | None = None
+        self,
+        key: str,
+        ttl: int,
+        token: Uuid | None,
+        request_id: Uuid | None,
+        wait: float | None = None,
+        *,
+        for_block: bool = False,
     ) -> Flow[Lease]:
-        """SDK-1, SDK-2; with `wait` SDK-11, counted from when the flow begins."""
+        """SDK-1, SDK-2; with `wait` SDK-11, counted from when the flow begins.
+
+        SDK-18 if the caller gave the token, except `for_block`: the block releases what it may have acquired.
+        """
         owner = new_uuid() if token is None else checked_uuid("token", token)
         key, ttl, request_id = checked_key(key), checked_ttl(ttl), _request_id(request_id)
         wait_seconds = checked_seconds("wait", wait)
         if wait_seconds == 0:
-            return flows.acquire(key, owner, ttl, request_id, self._pace())
+            recoverable = token is not None and not for_block
+            return flows.acquire(key, owner, ttl, request_id, self._pace(), recoverable=recoverable)
         from volcano_locks import waiting  # noqa: PLC0415 - seldom needed
 
         return waiting.acquire(waiting.Wait(key, owner, ttl, request_id, wait_seconds), self._pace())
 
-    def renew(self, lease: Lease, ttl: int | None, request_id: str | None) -> Flow[Lease]:
+    def renew(self, key: str, lease: Lease, ttl: int | None, request_id: Uuid | None) -> Flow[Lease]:
         """`ttl` None keeps the lease's own."""
-        ttl_seconds = lease_of(lease).ttl_seconds if ttl is None else checked_ttl(ttl)
+        lease = checked_lease(key, lease)
+        ttl_seconds = lease.ttl_seconds if ttl is None else checked_ttl(ttl)
         until = self._end_of(lease)
         return flows.renew(lease, ttl_seconds, _request_id(request_id), self._pace(until=until), ATTEMPTS_MAX)
 
@@ -54,9 +67,9 @@ class LockFlows:
         """The heartbeat's renewal: it plans its own repetitions."""
         return flows.renew(lease, lease.ttl_seconds, new_uuid(), Pace(self._now, timeout_seconds), 1)
 
-    def release(self, lease: Lease, request_id: str | None) -> Flow[None]:
+    def release(self, key: str, lease: Lease, request_id: Uuid | None) -> Flow[None]:
         """By key and token alone, so that any lease object of the acquisition will do."""
-        lease_of(lease)
+        lease = checked_lease(key, lease)
         return flows.release(lease.key, lease.token, _request_id(request_id), self._pace(), ATTEMPTS_MAX)
 
     def release_at_end(self, lease: Lease, until: float) -> Flow[None]:
@@ -72,11 +85,11 @@ class LockFlows:
         pace = Pace(self._now, min(self.timeout_seconds, flows.GIVE_UP_SECONDS_MAX))
         return flows.release(lease.key, lease.token, new_uuid(), pace, 1)
 
-    def get(self, key: str, request_id: str | None) -> Flow[LockState]:
+    def get(self, key: str, request_id: Uuid | None) -> Flow[LockState]:
         """The read."""
         return flows.get(checked_key(key), _request_id(request_id), self._pace())
 
-    def view(self, key: str, request_id: str | None) -> "Flow[LockView]":
+    def view(self, key: str, request_id: Uuid | None) -> "Flow[LockView]":
         """The read that tells everything (SDK-15)."""
         from volcano_locks import views  # noqa: PLC0415 - seldom needed
 
@@ -89,7 +102,7 @@ class LockFlows:
         checked = views.checked_prefix(prefix), views.checked_state(state)
         return lambda cursor: views.page(*checked, cursor, self._pace())
 
-    def force_release(self, key: str, request_id: str | None) -> Flow[None]:
+    def force_release(self, key: str, request_id: Uuid | None) -> Flow[None]:
         """Whoever holds it."""
         return flows.force_release(checked_key(key), _request_id(request_id), self._pace())
 
@@ -102,12 +115,15 @@ class LockFlows:
         return lease.deadline if alive and lease.deadline is not None else inf
 
 
-def lease_of(lease: object) -> Lease:
-    """`lease` if it is one, else `TypeError`."""
+def checked_lease(key: object, lease: object) -> Lease:
+    """`lease` if it is one of the lock `key`, else `TypeError` or `ValueError` (SDK-17)."""
+    key = checked_key(key)
     if not isinstance(lease, Lease):
-        raise TypeError(f"lease must be a Lease, got {type(lease).__name__}")
+        raise TypeError(f"lease must be a Lease, which acquire and renew return, got {type(lease).__name__}")
+    if lease.key != key:
+        raise ValueError(f"lease must be one of the lock {key!r}, got a lease of {lease.key!r}; nothing was sent")
     return lease
 
 
-def _request_id(request_id: str | None) -> str:
+def _request_id(request_id: Uuid | None) -> str:
     return new_uuid() if request_id is None else checked_uuid("request_id", request_id)

@@ -9,9 +9,10 @@ import json
 import re
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from math import ceil
+from typing import Any, Final, Self
 
 from volcano_locks.errors import ServerError, VolcanoError, error_for
 
@@ -19,9 +20,12 @@ KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 TTL_SECONDS_MIN = 5
 TTL_SECONDS_MAX = 7_776_000
 FENCING_TOKEN_MAX = 2**53 - 1
-RETRY_AFTER_SECONDS_MAX = 3600.0
+RETRY_AFTER_SECONDS_MAX = 3600
 SHOWN_CHARACTERS_MAX = 300
 
+Uuid = str | uuid.UUID
+
+_SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d):?(\d\d))", re.ASCII)
 
@@ -35,20 +39,57 @@ class Answer:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
 class Lease:
-    """One holding of a lock. Its owner token is a secret and is kept out of `repr`.
+    """One acquisition of a lock: an immutable value. Two leases with the same content are equal.
 
-    `expires_at` is the server's time, for people. `deadline` is the instant on this client's clock after
-    which the lease must not be relied on; None when the lease was loaded from a record.
+    `token` is the owner token, as the caller spelled it; comparison ignores its case. It is a secret: only `to_record`
+    and pickling include it. This is why a lease is not a dataclass, which loggers and serializers convert with every
+    field. `expires_at` is the server's time, for people. `deadline` is the instant on this client's clock after which
+    the lease must not be relied on; None if the lease was loaded from a record.
     """
 
-    key: str
-    token: str = field(repr=False)
-    ttl_seconds: int
-    expires_at: datetime
-    fencing_token: int
-    deadline: float | None = field(default=None, repr=False, compare=False)
+    __slots__ = ("deadline", "expires_at", "fencing_token", "key", "token", "ttl_seconds")
+
+    def __init__(  # noqa: PLR0917 - what every lease has, in the order of its record
+        self,
+        key: str,
+        token: str,
+        ttl_seconds: int,
+        expires_at: datetime,
+        fencing_token: int,
+        deadline: float | None = None,
+    ) -> None:
+        self.key: Final = key
+        self.token: Final = token
+        self.ttl_seconds: Final = ttl_seconds
+        self.expires_at: Final = expires_at
+        self.fencing_token: Final = fencing_token
+        self.deadline: Final = deadline
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if hasattr(self, name):
+            raise AttributeError(f"a Lease cannot be changed (got a value for {name}): renew returns a new one")
+        super().__setattr__(name, value)
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"a Lease cannot be changed (asked to delete {name}): renew returns a new one")
+
+    def __eq__(self, other: object) -> bool:
+        return self._content() == other._content() if isinstance(other, Lease) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._content())
+
+    def __repr__(self) -> str:
+        shown = ("key", "ttl_seconds", "expires_at", "fencing_token")
+        return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[object, ...]]:
+        fields = (self.key, self.token, self.ttl_seconds, self.expires_at, self.fencing_token, self.deadline)
+        return type(self), fields
+
+    def _content(self) -> tuple[object, ...]:
+        return self.key, self.token.lower(), self.ttl_seconds, self.expires_at, self.fencing_token
 
     def to_record(self) -> dict[str, str | int]:
         """Everything needed to renew or release it elsewhere, the secret token included: store it as one."""
@@ -129,14 +170,14 @@ def checked_hold(hold_at_least: object) -> float:
 
 
 def checked_uuid(name: str, value: object) -> str:
-    """`value` in lower case if it is a UUID, else `TypeError` or `ValueError`, which do not show it (SDK-8)."""
+    """`value` as it was spelled if it is a UUID, else `TypeError` or `ValueError`, which do not show it (SDK-8)."""
     if isinstance(value, uuid.UUID):
         return str(value)
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a UUID as str, got {type(value).__name__}")
     if _UUID.fullmatch(value) is None:
         raise ValueError(f"{name} must be a UUID like 8-4-4-4-12 hex digits, got {len(value)} other characters")
-    return value.lower()
+    return value
 
 
 def new_uuid() -> str:
@@ -233,11 +274,11 @@ def _is_safe_integer(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= FENCING_TOKEN_MAX
 
 
-def _retry_after(text: str | None) -> float | None:
-    """Whole seconds; the date form, which the service never sends, counts as not told."""
-    if text is None or not (text.isascii() and text.isdigit()):
+def _retry_after(text: str | None) -> int | None:
+    """Whole seconds, a fraction rounded up; None for the date form, which the service never sends."""
+    if text is None or _SECONDS.fullmatch(text) is None:
         return None
-    return min(float(text[:9]), RETRY_AFTER_SECONDS_MAX)
+    return ceil(min(float(text), RETRY_AFTER_SECONDS_MAX))
 
 
 def _shown(text: str) -> str:

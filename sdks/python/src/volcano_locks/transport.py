@@ -11,6 +11,7 @@ process must never write on its parent's sockets.
 
 import asyncio
 import os
+import re
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -167,7 +168,10 @@ class Envelope:
 
     def _without_secrets(self, body: bytes, request: Request) -> bytes:
         body = body.replace(self._config.service_key.encode(), HIDDEN)
-        return body if request.token is None else body.replace(request.token.encode(), HIDDEN)
+        token = b"" if request.token is None else request.token.lower().encode()
+        if not token or token not in body.lower():
+            return body
+        return re.sub(re.escape(token), HIDDEN, body, flags=re.IGNORECASE)
 
 
 def no_time(request: Request) -> TransportError:

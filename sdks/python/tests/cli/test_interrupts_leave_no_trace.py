@@ -41,7 +41,7 @@ def test_once_it_is_done_it_has_been_done(key: str, environment: dict[str, str],
         text=True,
     )
     assert (ended.returncode, ended.stderr) == (0, "")
-    client.locks.release(Lease.from_record(json.loads(ended.stdout)))
+    client.locks.release(key, Lease.from_record(json.loads(ended.stdout)))
 
 
 @pytest.mark.parametrize("module", ["volcano_locks.cli.app", "click", "volcano_locks.cli.run"])

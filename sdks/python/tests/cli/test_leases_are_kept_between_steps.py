@@ -164,7 +164,7 @@ def test_lease_that_came_while_waiting_is_not_overwritten_either(
     process = start("acquire", key, "-w", "20s", "--lease-file", str(tmp_path / "lease"))
     until(lambda: list(tmp_path.iterdir()))
     before = kept(tmp_path / "lease", f"{key}-one", 30)
-    client.locks.release(lease)
+    client.locks.release(key, lease)
     _, told = process.communicate()
     assert process.returncode == 64
     assert f"keeps the lease of {key}-one" in told

@@ -29,7 +29,7 @@ def test_a_row_tells_who_since_when_until_when_and_how_many_wait(invoke: Invoke,
     """CLI-29."""
     held = ada.locks.acquire(f"{key}:held", ttl=7_776_000)
     freed = ada.locks.acquire(f"{key}:long-since-free", ttl=30)
-    ada.locks.release(freed)
+    ada.locks.release(freed.key, freed)
     result = invoke("ls", key)
     assert result.exit_code == 0
     heads, first, second = result.stdout.splitlines()
@@ -42,7 +42,7 @@ def test_a_row_tells_who_since_when_until_when_and_how_many_wait(invoke: Invoke,
 
 def test_states_and_prefixes_choose(invoke: Invoke, key: str, ada: Client) -> None:
     ada.locks.acquire(f"{key}:held", ttl=60)
-    ada.locks.release(ada.locks.acquire(f"{key}:free", ttl=60))
+    ada.locks.release(f"{key}:free", ada.locks.acquire(f"{key}:free", ttl=60))
 
     def listed(*arguments: str) -> list[str]:
         found = json.loads(invoke("ls", *arguments, "--json").stdout)

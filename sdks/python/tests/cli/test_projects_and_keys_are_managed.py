@@ -70,6 +70,15 @@ def test_a_key_that_only_looks_changes_nothing(invoke: Invoke, server: RunningSe
             client.locks.force_release("k")
 
 
+def test_a_missing_permission_is_not_taken_for_a_bad_key(invoke: Invoke, project: str) -> None:
+    """CLI-4: both have the exit code 77; the advice to get another key belongs to the bad one alone."""
+    secret = invoke("key", "create", project, "dashboard", "--permission", "locks.read").stdout.strip()
+    refused = invoke("acquire", "k", VOLCANO_SERVICE_KEY=secret)
+    assert refused.exit_code == 77
+    assert "VOLCANO_SERVICE_KEY may not do this" in refused.stderr
+    assert "does not accept" not in refused.stderr
+
+
 def test_a_permission_of_another_service_is_kept(invoke: Invoke, server: RunningServer, project: str) -> None:
     """CLI-12, ADMIN-6: and the operator is told that it grants nothing here."""
     created = invoke("key", "create", project, "f", "--permission", "functions.invoke", "--permission", "locks.read")

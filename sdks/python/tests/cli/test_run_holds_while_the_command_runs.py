@@ -74,7 +74,7 @@ def test_waiting_gets_the_lock_when_it_is_released(start: Start, key: str, clien
     lease = client.locks.acquire(key, ttl=60)
     process = start("run", key, "-w", "60", "--", "echo", "mine")
     assert process.poll() is None
-    client.locks.release(lease)
+    client.locks.release(key, lease)
     assert process.communicate()[0] == "mine\n"
     assert process.returncode == 0
 

@@ -112,7 +112,7 @@ def test_elsewhere_than_on_a_terminal_it_is_a_line_and_quiet_is_none(
     assert loud.stderr.readline().startswith(f"volcano-locks: waiting for {key}: held by ")
     quiet = start("run", key, "--wait", "-q", "--", "true")
     until(lambda: client.locks.view(key).waiters == 2)
-    client.locks.release(lease)
+    client.locks.release(key, lease)
     assert loud.communicate() == ("", "")
     assert quiet.communicate() == ("", "")
     assert (loud.returncode, quiet.returncode) == (0, 0)
@@ -136,7 +136,7 @@ def test_on_a_terminal_the_line_is_gone_when_the_command_starts(
     os.close(theirs)
     try:
         shown = read_from(ours, lambda text: "you are next" in text)
-        client.locks.release(lease)
+        client.locks.release(key, lease)
         shown += read_from(ours, lambda text: "mine" in text)
         assert process.wait(WAIT_SECONDS) == 0
     finally:
@@ -172,7 +172,7 @@ def test_a_signal_gives_the_place_back(
     assert process.communicate() == ("", "")
     assert process.returncode == 128 + number
     assert client.locks.view(key).waiters == 0
-    client.locks.release(lease)
+    client.locks.release(key, lease)
     assert not client.locks.get(key).held
 
 
@@ -190,7 +190,7 @@ def test_acquire_waits_and_ctrl_c_ends_it_without_a_trace(
     out, err = leaving.communicate()
     assert (out, err.strip()) == ("", "")
     assert leaving.returncode == 130
-    client.locks.release(lease)
+    client.locks.release(key, lease)
     out, err = waiting.communicate()
     assert (waiting.returncode, err) == (0, "")
     assert '"fencing_token"' in out

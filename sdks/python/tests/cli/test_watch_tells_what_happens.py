@@ -57,9 +57,9 @@ def test_each_event_is_a_line_at_once(start: Start, key: str, ada: Client) -> No
     waiting = threading.Thread(target=ada.locks.acquire, args=(key,), kwargs={"ttl": 60, "wait": 600})
     waiting.start()
     assert shown(watching).split()[1:] == ["waiting", key, "host/4121", "-"]
-    ada.locks.renew(lease)
+    ada.locks.renew(key, lease)
     assert shown(watching).split()[1] == "renewed"
-    ada.locks.release(lease)
+    ada.locks.release(key, lease)
     waiting.join()
     assert shown(watching).split()[1] == "released"
     assert shown(watching).split()[5] == "waited"
@@ -109,7 +109,7 @@ def test_it_goes_on_when_the_connection_breaks_and_misses_nothing(
         assert shown(watching).split()[1] == "acquired"
         wire.cut()
         assert "cut off, connecting again: " in said(watching)
-        ada.locks.release(lease)
+        ada.locks.release(key, lease)
         wire.mend()
         assert said(watching) == "volcano-locks: connected again\n"
         assert shown(watching).split()[1] == "released"

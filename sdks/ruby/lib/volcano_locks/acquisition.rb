@@ -23,6 +23,7 @@ module VolcanoLocks
       @request_id = request_id
       @pid = Process.pid
       @uncertain = false
+      @timed_out = false
       @granted_after = clock.now
     end
 
@@ -40,7 +41,11 @@ module VolcanoLocks
 
     # Release what may have been acquired without the caller knowing of it (SDK-2). `error` is what the caller will be
     # told; a failure is attached to it. Does nothing where nothing can be held. Not for a lease that the caller has.
-    def give_up(error)
+    #
+    # `recoverable`: the caller has the token, so after a failure that is worth another try it asks again (SDK-18).
+    def give_up(error, recoverable: false)
+      return if recoverable && (@timed_out || Flows.worth_another_try?(error))
+
       release(error) if to_give_back? && Process.pid == @pid
     ensure
       taken
@@ -73,9 +78,10 @@ module VolcanoLocks
         @flows.in_time(lease_from(answer, deadline), @request_id)
       end
     rescue TransportError => e
-      # What was granted by now would be over by now: another try has nothing to find (case 14).
-      raise unless @uncertain && @clock.now >= deadline
+      # A lease that this request was granted has ended by now: another try would not find it (case 14).
+      raise if e.is_a?(LateAnswerError) || !@uncertain || @clock.now < deadline
 
+      @timed_out = true
       raise LateAnswerError.new(e.message, request_id: @request_id), cause: nil
     end
 

@@ -44,19 +44,22 @@ module VolcanoLocks
       raise ArgumentError, "#{name} must be #{limit}, got #{seconds}"
     end
 
-    # @return [String] `value` in lower case if it is a UUID; the error does not show it (SDK-8)
+    # @return [String] `value`, spelled as given, if it is a UUID; the error does not show it (SDK-8)
     def checked_uuid(name, value)
       raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)
-      return value.downcase.freeze if value.valid_encoding? && UUID.match?(value)
+      return value.dup.freeze if value.valid_encoding? && UUID.match?(value)
 
       raise ArgumentError, "#{name} must be a UUID like 8-4-4-4-12 hex digits, got #{value.length} other characters"
     end
 
-    # @return [Lease] `lease` if it is one
-    def checked_lease(lease)
-      raise TypeError, "lease must be a #{Lease}, got #{lease.class}" unless lease.is_a?(Lease)
+    # @return [Lease] `lease` if it is a lease of the lock `key`; `call` is how the verb is called (SDK-17)
+    def checked_lease(key, lease, call)
+      raise TypeError, "key must be a String, got #{key.class}: call #{call}" unless key.is_a?(String)
+      raise TypeError, "lease must be a #{Lease}, got #{lease.class}: call #{call}" unless lease.is_a?(Lease)
+      return lease if checked_key(key) == lease.key
 
-      lease
+      raise ArgumentError, "lease must be one of the lock #{key.inspect}, got a lease of #{lease.key.inspect}: " \
+                           "call #{call} with the key and the lease of the same lock"
     end
 
     # @return [String] the caller's request id, or a fresh one

@@ -72,19 +72,21 @@ module VolcanoLocks
     # With `wait`, it stands in the lock's line for so long, over lost connections and restarts of the server, with one
     # token (SDK-11).
     #
-    # Interrupted (`Timeout.timeout`, `Thread#raise`), or failed in a way that leaves the outcome unknown, it sends a
-    # release, which gives back the place too, before it raises. Between its return and your assignment an interrupt can
-    # still lose the lease; `with_lock` has no such gap.
+    # With your own `token` and no `wait`, a time-out, a transport failure or a 503 leaves the lock as it is: call again
+    # with the same `token` and `request_id` to recover the lease (SDK-18). After any other failure that leaves the
+    # outcome unknown, and after an interrupt (`Timeout.timeout`, `Thread#raise`), the client sends a release before it
+    # raises. Between its return and your assignment an interrupt can still lose the lease; `with_lock` has no such gap.
     #
     # @param key [String]
     # @param ttl [Integer] 5 to 7,776,000
     # @param wait [Numeric, nil] how many seconds to wait for the lock; `Float::INFINITY` for ever
     # @param token [String, nil] an owner token of your own, a UUID, to recover an uncertain acquire
-    # @param request_id [String, nil] a UUID
+    # @param request_id [String, nil] a request id of your own, a UUID
     # @return [Lease]
     # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
     def acquire(key, ttl:, wait: nil, token: nil, request_id: nil)
       acquisition = @flows.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
+      recoverable = !token.nil? && !acquisition.is_a?(Wait)
       error = nil
       begin
         lease = acquisition.run
@@ -95,7 +97,7 @@ module VolcanoLocks
         error = e
         raise
       ensure
-        Thread.handle_interrupt(NEVER) { acquisition.give_up(error) } unless got
+        Thread.handle_interrupt(NEVER) { acquisition.give_up(error, recoverable: recoverable) } unless got
       end
     end
 
@@ -105,17 +107,19 @@ module VolcanoLocks
     # timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
     # the deadline you go by.
     #
+    # @param key [String] the lock, which must be the lease's
     # @return [Lease] a new object; the old one still releases
     # @raise [LockOwnershipLostError] when it is not the caller's any more
-    def renew(lease, ttl: nil, request_id: nil)
-      @flows.renew(lease, ttl, request_id)
+    def renew(key, lease, ttl: nil, request_id: nil)
+      @flows.renew(Arguments.checked_lease(key, lease, "renew(key, lease, ttl: 60)"), ttl, request_id)
     end
 
     # Free the lock.
     #
-    # @raise [LockOwnershipLostError] if somebody else holds it by now
-    def release(lease, request_id: nil)
-      @flows.release(lease, request_id)
+    # @param key [String] the lock, which must be the lease's
+    # @raise [LockOwnershipLostError] if another owner holds it by now
+    def release(key, lease, request_id: nil)
+      @flows.release(Arguments.checked_lease(key, lease, "release(key, lease)"), request_id)
     end
 
     # @return [LockState] whether the lock is held, until when, and its fencing token
@@ -137,14 +141,16 @@ module VolcanoLocks
     # @param wait [Numeric, nil] how many seconds to wait for the lock, as for `acquire`
     # @param hold_at_least [Numeric, nil] seconds from the entering: a block that is left sooner does not release, but
     #   leaves the lock to expire then (SDK-12)
+    # @param token [String, nil] an owner token of your own, a UUID
+    # @param request_id [String, nil] a request id of your own for the acquire, a UUID
     # @yieldparam guard [LockGuard]
     # @return [Object] what the block returns
     # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
     # @raise [LockOwnershipLostError] when the block succeeded but its ownership was lost
-    def with_lock(key, ttl:, wait: nil, hold_at_least: nil, token: nil, &body)
+    def with_lock(key, ttl:, wait: nil, hold_at_least: nil, token: nil, request_id: nil, &body)
       raise ArgumentError, "with_lock needs a block" unless body
 
-      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token)
+      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
       in_block(new_block(acquisition, checked_hold(hold_at_least)), &body)
     end
 

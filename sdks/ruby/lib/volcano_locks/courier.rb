@@ -156,7 +156,7 @@ module VolcanoLocks
 
     def hidden(text, request)
       [@config.service_key, request.token].compact.reduce(text.b) do |shown, secret|
-        shown.gsub(secret.b, HIDDEN)
+        shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN)
       end.force_encoding(Encoding::UTF_8).scrub("?")
     end
   end

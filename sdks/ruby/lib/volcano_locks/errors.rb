@@ -3,9 +3,9 @@
 # What can go wrong, as classes a caller can rescue (SDK-9).
 #
 # Every error carries `status` (HTTP, nil when there was no answer), `code` (the server's machine code),
-# `retry_after` (seconds, nil when not told) and `request_id`. No message, attribute or `inspect` of these holds an
-# owner token or a service key (SDK-8). Mistakes in arguments are `TypeError` and `ArgumentError`, raised before
-# anything is sent.
+# `retry_after` (an Integer of seconds, nil if the response has none) and `request_id`. No message, attribute or
+# `inspect` of these holds an owner token or a service key (SDK-8). Mistakes in arguments are
+# `TypeError` and `ArgumentError`, raised before anything is sent.
 module VolcanoLocks
   # The code of a conflict with another holder.
   LOCK_HELD = "lock_held"
@@ -29,7 +29,7 @@ module VolcanoLocks
   class AuthenticationError < VolcanoError; end
 
   # 403: this credential may not do this.
-  class PermissionDeniedError < VolcanoError; end
+  class PermissionDeniedError < AuthenticationError; end
 
   # 400 or 413: the server refused the request's form.
   class ValidationError < VolcanoError; end

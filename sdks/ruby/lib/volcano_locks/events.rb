@@ -6,7 +6,7 @@ module VolcanoLocks
   Event = Struct.new(:kind, :data, :id) do
     # @return [Hash] its data; empty where that is no object
     def body
-      body = JSON.parse(data)
+      body = JSON.parse(data, freeze: true)
       body.is_a?(Hash) ? body : {}
     rescue JSON::ParserError
       {}

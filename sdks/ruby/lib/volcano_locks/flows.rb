@@ -38,8 +38,7 @@ module VolcanoLocks
 
     # @return [Lease] the same lease with a new expiry; it keeps its fencing token and its owner token
     def renew(lease, ttl, request_id)
-      Arguments.checked_lease(lease)
-      ttl_seconds = ttl.nil? ? lease.ttl_seconds : Arguments.checked_ttl(ttl)
+      ttl_seconds = Arguments.checked_ttl(ttl.nil? ? lease.ttl_seconds : ttl)
       id = Arguments.request_id_or_new(request_id)
       # A renewal is worth waiting for until the lease's deadline; past it only the server can tell.
       alive = lease.deadline && lease.deadline > @clock.now
@@ -69,7 +68,6 @@ module VolcanoLocks
     # If an earlier attempt may have been served, "not yours" is what its success looks like after somebody else took
     # the lock: the token holds nothing any more, which is all that was asked (case 19).
     def release(lease, request_id, until_: Float::INFINITY)
-      Arguments.checked_lease(lease)
       id = Arguments.request_id_or_new(request_id)
       uncertain = false
       retried(until_) do
@@ -170,7 +168,7 @@ module VolcanoLocks
     def self.pause_after(error)
       return 0.0 unless error.is_a?(UnavailableError)
 
-      [error.retry_after || RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX].min
+      [error.retry_after || RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX].min.to_f
     end
 
     private

@@ -6,7 +6,7 @@ require "monitor"
 #
 # `lost?` is not a flag somebody sets in time: it compares the clock with the local deadline whenever it is asked, so it
 # is right even if the renewals are starved, stuck or dead (SDK-4). It turns true once and stays so: a renewal confirmed
-# after somebody could have seen the loss is not believed.
+# after a caller could have seen the loss is not believed. It takes no lock, so a trap handler may ask too (case 55).
 #
 # Once its block is being left a guard counts as lost too, so that a thread that outlives the block stops (SDK-5). The
 # block's own outcome knows only a loss while it was held.
@@ -30,6 +30,7 @@ module VolcanoLocks
       @heartbeat = Heartbeat.new(ttl_seconds: lease.ttl_seconds, acquired_at: acquired_at,
                                  deadline: lease.deadline, timeout_seconds: timeout_seconds, jitter: jitter)
       @loss = nil
+      @expired = false
       @left = false
       @last_failure = nil
       @over = Signal.new
@@ -40,13 +41,18 @@ module VolcanoLocks
       Process.pid != @pid
     end
 
+    # @return [Boolean] whether the lease must not be relied on now. Takes no lock.
+    def lost?
+      @left || !@loss.nil? || forked? || expired?
+    end
+
     # @return [LockOwnershipLostError, nil] the one loss of this hold, found by looking at the clock if need be. After
     #   `leave` it stays as it was.
     def loss
       return loss_of("it belongs to the process that acquired it, not to its fork", nil) if forked?
 
       @monitor.synchronize do
-        lose_locally if @clock.now >= deadline
+        lose_locally if expired?
         @loss
       end
     end
@@ -119,11 +125,17 @@ module VolcanoLocks
     # Until the loss, the leaving or the time is up; whether it is held no more.
     def wait_lost(seconds)
       until_ = seconds.nil? ? Float::INFINITY : @clock.now + seconds
-      @clock.wait([until_, deadline].min, @over) until held_no_more || @clock.now >= until_
-      !held_no_more.nil?
+      @clock.wait([until_, deadline].min, @over) until lost? || @clock.now >= until_
+      lost?
     end
 
     private
+
+    # Once seen it stays so: without a lock a renewal could move the deadline just after the comparison. The clock is
+    # read first, so that a renewal confirmed in between counts.
+    def expired?
+      @expired ||= @clock.now >= deadline
+    end
 
     def lose_locally
       lose(loss_of("not renewed within its #{@lease.ttl_seconds} seconds", @last_failure)) unless @loss || @left
@@ -162,9 +174,9 @@ module VolcanoLocks
     end
 
     # @return [Boolean] whether the lease must not be relied on any more, judged now: it was lost, or its block was
-    #   left. Never turns false again.
+    #   left. Never turns false again. This, `lease`, `key` and `fencing_token` also work in a trap handler.
     def lost?
-      !@hold.held_no_more.nil?
+      @hold.lost?
     end
 
     # Sleep until the loss, or the end of the block, or `timeout` seconds.

@@ -3,10 +3,13 @@
 module VolcanoLocks
   # One holding of a lock, immutable. Its owner token is a secret and is kept out of `inspect`.
   class Lease
+    include Value
     include Discreet
 
+    SHOWN = %i[key ttl_seconds expires_at fencing_token].freeze
+    FIXED = %i[key token deadline].freeze
     RECORD_FIELDS = %w[key token ttl_seconds expires_at fencing_token].freeze
-    private_constant :RECORD_FIELDS
+    private_constant :FIXED, :RECORD_FIELDS
 
     # @return [String] the lock's key
     attr_reader :key
@@ -69,26 +72,35 @@ module VolcanoLocks
     end
     private_class_method :checked_fencing_token
 
-    # Two leases are equal when they say the same; the deadline is this process's own and does not count.
-    def ==(other)
-      other.is_a?(Lease) && other.to_record == to_record
-    end
-    alias eql? ==
+    # A copy of the same acquisition: it keeps the key, the owner token and the deadline.
+    #
+    # @return [Lease]
+    # @raise [ArgumentError] if one of those three is to change, or if there is no such field
+    def with(**changes)
+      fixed = changes.keys & FIXED
+      return super(token: token, deadline: deadline, **changes) if fixed.empty?
 
-    # @return [Integer]
-    def hash
-      to_record.hash
+      raise ArgumentError, "#{fixed.join(', ')} of a lease cannot be changed, since acquire and renew set it: change " \
+                           "#{(SHOWN - FIXED).join(', ')} or acquire another lease"
     end
 
-    # @return [String]
-    def inspect
-      "#<#{self.class} key=#{key.inspect} ttl_seconds=#{ttl_seconds} " \
-        "expires_at=#{Messages.date_text(expires_at)} fencing_token=#{fencing_token}>"
+    protected
+
+    # The token is compared without regard to case. The deadline is on this process's own clock and does not count.
+    def identity
+      [*super, token.downcase]
     end
   end
 
   # What a read says. Not held means that an acquire would succeed now; the rest is then nil.
   class LockState
+    include Value
+
+    SHOWN = %i[held expires_at fencing_token].freeze
+
+    # @return [Boolean] whether an acquire would be refused
+    attr_reader :held
+    alias held? held
     # @return [Time, nil] when the lease ends
     attr_reader :expires_at
     # @return [Integer, nil] its fencing token
@@ -99,23 +111,6 @@ module VolcanoLocks
       @expires_at = expires_at
       @fencing_token = fencing_token
       freeze
-    end
-
-    # @return [Boolean] whether an acquire would be refused
-    def held?
-      @held
-    end
-
-    # Equal when they say the same.
-    def ==(other)
-      other.is_a?(LockState) && other.held? == held? && other.expires_at == expires_at &&
-        other.fencing_token == fencing_token
-    end
-    alias eql? ==
-
-    # @return [Integer]
-    def hash
-      [held?, expires_at, fencing_token].hash
     end
   end
 end

@@ -52,7 +52,7 @@ module VolcanoLocks
   # no lease. Dates may end in `Z` or an offset and have 0 to 9 digits of fraction; a fencing token above 2^53 - 1 is
   # refused, since another language would round it and lose its order (SDK-7).
   module Messages
-    RETRY_AFTER_SECONDS_MAX = 3600.0
+    RETRY_AFTER_SECONDS_MAX = 3600
     DATE = /\A(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):?(\d\d))\z/
     private_constant :DATE
 
@@ -165,7 +165,7 @@ module VolcanoLocks
 
     def parsed(text)
       text = text.dup.force_encoding(Encoding::UTF_8)
-      text.valid_encoding? ? JSON.parse(text) : :broken
+      text.valid_encoding? ? JSON.parse(text, freeze: true) : :broken
     rescue JSON::ParserError
       :broken
     end
@@ -174,7 +174,7 @@ module VolcanoLocks
     def retry_after(text)
       return nil unless text && /\A[0-9]+\z/.match?(text)
 
-      [text[0, 9].to_f, RETRY_AFTER_SECONDS_MAX].min
+      [text[0, 9].to_i, RETRY_AFTER_SECONDS_MAX].min
     end
 
     def shown(text)

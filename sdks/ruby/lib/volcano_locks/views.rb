@@ -4,12 +4,44 @@ require "uri"
 
 module VolcanoLocks
   # One lock as whoever looks sees it (SDK-15). No owner token is among it.
-  LockView = Struct.new(:key, :held, :holder, :acquired_at, :renewed_at, :expires_at, :ttl_seconds, :fencing_token,
-                        :waiters, keyword_init: true) do
-    # @return [Boolean] false means that an acquire would succeed now; all that belongs to a lease is nil then, but for
-    #   `fencing_token`, which is the last one, if known
-    def held?
-      held
+  class LockView
+    include Value
+
+    SHOWN = %i[key held holder acquired_at renewed_at expires_at ttl_seconds fencing_token waiters].freeze
+
+    # @return [String] the lock's key
+    attr_reader :key
+    # @return [Boolean] false means that an acquire would succeed now; the fields of the lease are then nil, except
+    #   `fencing_token`
+    attr_reader :held
+    alias held? held
+    # @return [String, nil] the label of its holder
+    attr_reader :holder
+    # @return [Time, nil] when the lease was acquired
+    attr_reader :acquired_at
+    # @return [Time, nil] when the lease was last renewed
+    attr_reader :renewed_at
+    # @return [Time, nil] when the lease ends
+    attr_reader :expires_at
+    # @return [Integer, nil] the TTL that was last asked for
+    attr_reader :ttl_seconds
+    # @return [Integer, nil] the latest fencing token, if known
+    attr_reader :fencing_token
+    # @return [Integer] how many acquires wait for the lock
+    attr_reader :waiters
+
+    def initialize(key:, held:, holder: nil, acquired_at: nil, renewed_at: nil, expires_at: nil, ttl_seconds: nil,
+                   fencing_token: nil, waiters: 0)
+      @key = key
+      @held = held
+      @holder = holder
+      @acquired_at = acquired_at
+      @renewed_at = renewed_at
+      @expires_at = expires_at
+      @ttl_seconds = ttl_seconds
+      @fencing_token = fencing_token
+      @waiters = waiters
+      freeze
     end
   end
 
@@ -82,7 +114,7 @@ module VolcanoLocks
       LockView.new(**ROW.to_h do |name, read|
         value = row.fetch(name.to_s)
         [name, value.nil? && !NEVER_EMPTY.include?(name) ? nil : read.call(value)]
-      end).freeze
+      end)
     rescue KeyError, TypeError, ArgumentError
       raise Messages.malformed(answer, "what it says of a lock is not whole", request_id), cause: nil
     end

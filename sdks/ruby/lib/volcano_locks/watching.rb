@@ -11,6 +11,13 @@
 module VolcanoLocks
   # Who holds a lock. Two are equal if both are free, or both held with the same fencing token.
   class Leadership
+    include Value
+
+    SHOWN = %i[held holder fencing_token since].freeze
+
+    # @return [Boolean] whether the lock is held
+    attr_reader :held
+    alias held? held
     # @return [String, nil] the label of who holds it
     attr_reader :holder
     # @return [Integer, nil] of the lease; nil while the lock is free
@@ -26,20 +33,11 @@ module VolcanoLocks
       freeze
     end
 
-    # @return [Boolean]
-    def held?
-      @held
-    end
+    protected
 
-    # Whether it is the same leadership.
-    def ==(other)
-      other.is_a?(Leadership) && other.held? == held? && other.fencing_token == fencing_token
-    end
-    alias eql? ==
-
-    # @return [Integer]
-    def hash
-      [held?, fencing_token].hash
+    # What tells two leaderships apart (SDK-14).
+    def identity
+      [held, fencing_token]
     end
   end
 

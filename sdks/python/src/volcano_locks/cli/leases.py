@@ -95,7 +95,7 @@ def acquire(
                 json_line(record_of(lease))
             except BaseException:  # nobody has its owner token
                 with suppress(VolcanoError):
-                    client.locks.release(lease)
+                    client.locks.release(key, lease)
                 raise
             return
         with LeaseFile(lease_file, key) as room:
@@ -104,10 +104,10 @@ def acquire(
             try:
                 room.keep(lease)
             except exits.Stop as stop:
-                client.locks.release(lease)
+                client.locks.release(key, lease)
                 raise exits.Stop(f"{stop.message}\n{key} was released again", stop.exit_code) from None
             except OSError as error:
-                client.locks.release(lease)
+                client.locks.release(key, lease)
                 reason = f"cannot write {lease_file}: {error.strerror}; the lock was released"
                 raise exits.Stop(reason, exits.INPUT_OUTPUT) from None
         _print(lease, as_json)
@@ -144,11 +144,11 @@ def renew(
     with explained(connection), connection.client() as client:
         lease = _lease(key, lease_file, ttl)
         if lease_file is None:
-            _print(client.locks.renew(lease, ttl=ttl), as_json)
+            _print(client.locks.renew(lease.key, lease, ttl=ttl), as_json)
         elif lease_file == STDIN:
-            json_line(record_of(client.locks.renew(lease, ttl=ttl)))
+            json_line(record_of(client.locks.renew(lease.key, lease, ttl=ttl)))
         else:
-            renewed = client.locks.renew(lease, ttl=ttl)
+            renewed = client.locks.renew(lease.key, lease, ttl=ttl)
             _keep_renewed(renewed, lease_file)
             _print(renewed, as_json)
 
@@ -169,7 +169,8 @@ def release(*, key: str | None, lease_file: Path | None, connection: Connection)
       VOLCANO_LOCK_TOKEN=… volcano-locks release deploy
     """
     with explained(connection), connection.client() as client:
-        client.locks.release(_lease(key, lease_file, None))
+        lease = _lease(key, lease_file, None)
+        client.locks.release(lease.key, lease)
     if lease_file is not None and lease_file != STDIN:
         lease_file.unlink(missing_ok=True)
 

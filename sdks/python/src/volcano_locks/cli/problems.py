@@ -33,7 +33,6 @@ _EXIT_CODES = (
     (errors.LockHeldError, exits.NOT_ACQUIRED),
     (errors.LockOwnershipLostError, exits.OWNERSHIP_LOST),
     (errors.AuthenticationError, exits.CREDENTIALS),
-    (errors.PermissionDeniedError, exits.CREDENTIALS),
     (errors.ValidationError, exits.USAGE),
     (errors.NotFoundError, exits.USAGE),
     (errors.ConflictError, exits.USAGE),
@@ -43,16 +42,16 @@ _EXIT_CODES = (
 def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
     sentence = str(error)
     match error:
-        case errors.AuthenticationError():
-            sentence = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
         case errors.PermissionDeniedError() if error.code == "admin_token_required":
             sentence = f"{error}; the admin token belongs in {ADMIN_TOKEN_VARIABLE}"
         case errors.PermissionDeniedError():
             sentence = f"{connection.secret_origin} may not do this: {error}"
+        case errors.AuthenticationError():
+            sentence = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
         case errors.TransportError():
             sentence = no_answer(error, connection.api_url)
         case errors.RateLimitedError() if error.retry_after:
-            sentence = f"{error}; try again in {error.retry_after:.0f} s, or ask less often"
+            sentence = f"{error}; try again in {error.retry_after} s, or ask less often"
         case errors.NotFoundError() if error.code is None:
             sentence = (
                 f"{connection.api_url} knows no such address: {error}\n"

@@ -187,7 +187,7 @@ def _run_holding(child: Child, program: str, client: "Client", wish: Wish, progr
     except BaseException:
         if guard is not None and wish.hold_at_least:  # nothing was run, so there is nothing to keep others from
             with suppress(VolcanoError):
-                client.locks.release(guard.lease)
+                client.locks.release(wish.key, guard.lease)
         raise
     if guard.release_error is not None:
         undone = "held on to for longer" if wish.hold_at_least else "released"

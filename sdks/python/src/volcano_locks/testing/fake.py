@@ -211,7 +211,7 @@ def _json(request: httpx2.Request) -> dict[str, Any]:
 
 def _asked(request: httpx2.Request) -> Asked:
     token, holder = request.headers.get("X-Volcano-Lock-Token", ""), request.headers.get("X-Volcano-Lock-Holder")
-    return Asked(token, _json(request).get("ttl_seconds", 0), holder)
+    return Asked(token.lower(), _json(request).get("ttl_seconds", 0), holder)
 
 
 def _refused(status: int, code: str) -> httpx2.Response:

@@ -54,7 +54,8 @@ module VolcanoLocks
       def call(request)
         key, ending, parameters = parts_of(request)
         body = request.body ? JSON.parse(request.body) : {}
-        asked = FakeLock::Asked.new(request.token, body["ttl_seconds"], request.headers["X-Volcano-Lock-Holder"])
+        holder = request.headers["X-Volcano-Lock-Holder"]
+        asked = FakeLock::Asked.new(request.token&.downcase, body["ttl_seconds"], holder)
         return acquire(key, asked, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
         return guarded { page(parameters) } if [request.verb, key] == ["GET", nil]
 

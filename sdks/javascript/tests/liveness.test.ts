@@ -1,0 +1,173 @@
+/**
+ * SDK-19: a program lives until its pending block, campaign, watch or wait ends, and no longer. Real programs, which use
+ * the built package over a real server; `npm test` builds it first.
+ */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { fileURLToPath } from "node:url";
+import { afterAll, beforeAll, describe, expect, it } from "vitest";
+import { Client } from "../src/index.ts";
+import { type RealServer, START_MS_MAX, startedServer } from "./real_server.ts";
+import { granted, there } from "./stage.ts";
+
+const ROOT = fileURLToPath(new URL("..", import.meta.url));
+/** A timer that is left behind would keep the program for as long as a clock's nap, again and again. */
+const EXIT_MS_MAX = 1_000;
+
+/** A program under way, and the lines that it has printed. */
+class Program {
+  readonly #lines: string[] = [];
+  readonly #process: ChildProcess;
+  readonly #ended: Promise<number | null>;
+  #stderr = "";
+  #printedAt = 0;
+
+  constructor(path: string, env: NodeJS.ProcessEnv) {
+    this.#process = spawn(process.execPath, [path], { env, stdio: ["ignore", "pipe", "pipe"] });
+    this.#process.stderr?.on("data", (text) => {
+      this.#stderr += text;
+    });
+    this.#process.stdout?.on("data", (text) => {
+      this.#printedAt = performance.now();
+      this.#lines.push(...String(text).trim().split("\n"));
+    });
+    this.#ended = new Promise((resolve) => this.#process.once("close", resolve));
+  }
+
+  async printed(...lines: string[]): Promise<void> {
+    while (this.#lines.length < lines.length && this.#process.exitCode === null) {
+      await new Promise((resolve) => setTimeout(resolve, 10));
+    }
+    expect([this.#lines, this.#stderr]).toEqual([lines, ""]);
+  }
+
+  /** Its lines, once it has ended well, and soon after the last of them. */
+  async lines(): Promise<string[]> {
+    const exitCode = await this.#ended;
+    expect([exitCode, this.#stderr]).toEqual([0, ""]);
+    expect(performance.now() - this.#printedAt).toBeLessThan(EXIT_MS_MAX);
+    return this.#lines;
+  }
+
+  stop(): void {
+    this.#process.kill();
+  }
+}
+
+describe.concurrent("SDK-19: a program lives until what it waits for ends", () => {
+  const programs: Program[] = [];
+  let folder: string;
+  let server: RealServer;
+  let client: Client;
+
+  const run = (key: string, body: string): Program => {
+    const path = join(folder, `${key}.mjs`);
+    writeFileSync(path, `import { Client } from "volcano-locks";\nconst { locks } = new Client();\n${body}`);
+    const { apiUrl, serviceKey } = server.at;
+    const program = new Program(path, {
+      ...process.env,
+      VOLCANO_API_URL: apiUrl,
+      VOLCANO_SERVICE_KEY: serviceKey,
+    });
+    programs.push(program);
+    return program;
+  };
+
+  beforeAll(async () => {
+    folder = mkdtempSync(join(tmpdir(), "volcano-locks-"));
+    mkdirSync(join(folder, "node_modules"));
+    symlinkSync(ROOT, join(folder, "node_modules/volcano-locks"));
+    server = await startedServer();
+    client = new Client(server.at);
+  }, START_MS_MAX);
+
+  afterAll(async () => {
+    for (const program of programs) program.stop();
+    await server.stop();
+    rmSync(folder, { recursive: true });
+  }, START_MS_MAX);
+
+  it("case 45: a block whose callback only awaits the abort sees the loss (real_time)", async () => {
+    const program = run(
+      "block",
+      `const { error } = await locks.withLock("block", { ttl: 5 }, ({ signal }) => new Promise((resolve) => {
+        console.log("holding");
+        signal.addEventListener("abort", resolve);
+      }));
+      console.log(error.name);`,
+    );
+    await program.printed("holding");
+    await client.locks.forceRelease("block");
+    expect(await program.lines()).toEqual(["holding", "LockOwnershipLostError"]);
+  });
+
+  it("case 45: lead campaigns again after the loss (real_time)", async () => {
+    const program = run(
+      "lead",
+      `let terms = 0;
+      const { data } = await locks.lead("lead", { ttl: 5 }, ({ signal }) => new Promise((resolve) => {
+        console.log("leading");
+        terms += 1;
+        if (terms === 2) resolve("resigned");
+        signal.addEventListener("abort", resolve);
+      }));
+      console.log(data);`,
+    );
+    await program.printed("leading");
+    await client.locks.forceRelease("lead");
+    expect(await program.lines()).toEqual(["leading", "leading", "resigned"]);
+  });
+
+  it("a body that goes on after its loss is waited for, though nothing else keeps the process (real_time)", async () => {
+    const program = run(
+      "after",
+      `const { acquired, data, error } = await locks.withLock("after", { ttl: 5 }, async ({ signal }) => {
+        console.log("holding");
+        await new Promise((resolve) => signal.addEventListener("abort", resolve));
+        await new Promise((resolve) => setTimeout(resolve, 1_000).unref());
+        return "cleaned up";
+      });
+      console.log(acquired, data, error.name);`,
+    );
+    await program.printed("holding");
+    await client.locks.forceRelease("after");
+    expect(await program.lines()).toEqual(["holding", "true cleaned up LockOwnershipLostError"]);
+  });
+
+  it("a watch waits for the next change, and lets go when its loop is left (real_time)", async () => {
+    const program = run(
+      "watch",
+      `for await (const { held } of locks.watch("watch")) {
+        console.log(held);
+        if (held) break;
+      }`,
+    );
+    await program.printed("false");
+    const lease = granted(await client.locks.acquire("watch", { ttl: 30 }));
+    expect(await program.lines()).toEqual(["false", "true"]);
+    await client.locks.release("watch", lease);
+  });
+
+  it("a wait is granted, and the program ends with its block (real_time)", async () => {
+    const lease = granted(await client.locks.acquire("wait", { ttl: 30 }));
+    const program = run(
+      "wait",
+      `const { data } = await locks.withLock("wait", { ttl: 7_776_000, wait: Infinity }, () => "waited");
+      console.log(data);`,
+    );
+    while (there((await client.locks.view("wait")).view).waiters === 0) {
+      await new Promise((resolve) => setTimeout(resolve, 20));
+    }
+    await client.locks.release("wait", lease);
+    expect(await program.lines()).toEqual(["waited"]);
+    expect((await client.locks.get("wait")).state?.held).toBe(false);
+  });
+
+  it("a lease of acquire is not renewed, and keeps no process alive (SDK-6)", async () => {
+    const program = run("plain", `console.log((await locks.acquire("plain", { ttl: 7_776_000 })).acquired);`);
+    expect(await program.lines()).toEqual(["true"]);
+  });
+});
