@@ -114,7 +114,7 @@ def test_an_uncertain_acquire_with_the_callers_own_token_says_how_to_recover_it(
     with pytest.raises((TransportError, UnavailableError)) as failed:
         stage.play(acquiring(stage, token=TOKEN, request_id=RID), *answers)
     assert "DELETE" not in stage.verbs()
-    assert failed.value.__notes__[-1].endswith("acquire it again with the same token to find out")
+    assert failed.value.__notes__[-1].endswith("acquire it again with the same token and request_id")
     assert TOKEN not in "".join(failed.value.__notes__)
     assert stage.play(acquiring(stage, token=TOKEN, request_id=RID), GRANT).token == TOKEN
 

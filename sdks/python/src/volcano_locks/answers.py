@@ -23,6 +23,7 @@ _FIELD = re.compile(rb"([0-9A-Za-z_-]+):[\t ]*([\t -~]*?)[\t ]*\r\n")
 _LENGTH = re.compile(r"[0-9]{1,6}")
 _REQUEST_ID = "x-volcano-request-id"
 _BODILESS = frozenset({204, 304})
+_CUT_OFF = "the connection was closed before the response was complete"
 
 
 class BrokenAnswerError(Exception):
@@ -122,10 +123,15 @@ class _Unusual:
                     assert self._head is not None
                     return Received(self._head.status_code, _joined(self._head.headers), bytes(self._body))
                 elif not isinstance(event, h11.InformationalResponse):
-                    raise BrokenAnswerError("the connection ended before the answer")
+                    raise BrokenAnswerError(_CUT_OFF)
         except h11.RemoteProtocolError as error:
-            raise BrokenAnswerError(f"no HTTP: {error}") from error
+            raise BrokenAnswerError(why_unreadable(error, data)) from error
         return None
+
+
+def why_unreadable(error: Exception, data: bytes) -> str:
+    """The message for a response that h11 rejects; without `data`, the connection was closed."""
+    return f"the response is not HTTP: {error}" if data else _CUT_OFF
 
 
 def check_whose(headers: Mapping[str, str], asked: bytes) -> None:

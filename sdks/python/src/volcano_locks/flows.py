@@ -69,7 +69,7 @@ def acquire(
     except BaseException as error:
         if uncertain and recoverable and isinstance(error, VolcanoError) and _worth_another_try(error):
             error.add_note(
-                f"It is unknown whether {key!r} was acquired: acquire it again with the same token to find out"
+                f"It is unknown whether {key!r} was acquired: acquire it again with the same token and request_id"
             )
         elif uncertain:
             yield from give_up(key, token, error)

@@ -176,7 +176,7 @@ def checked_uuid(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a UUID as str, got {type(value).__name__}")
     if _UUID.fullmatch(value) is None:
-        raise ValueError(f"{name} must be a UUID like 8-4-4-4-12 hex digits, got {len(value)} other characters")
+        raise ValueError(f"{name} must be a UUID such as str(uuid.uuid4()) returns, got a str of length {len(value)}")
     return value
 
 

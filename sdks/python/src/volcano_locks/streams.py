@@ -10,7 +10,7 @@ from typing import Protocol, cast
 
 import h11
 
-from volcano_locks.answers import BrokenAnswerError, check_whose
+from volcano_locks.answers import BrokenAnswerError, check_whose, why_unreadable
 
 UNREAD_BYTES_MAX = 65_536
 
@@ -77,8 +77,11 @@ class Listener(asyncio.Protocol):
         try:
             while (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED, _CLOSED):
                 self._take(event)
-        except (h11.RemoteProtocolError, BrokenAnswerError) as error:
-            self._fail(f"no HTTP: {error}")
+        except BrokenAnswerError as error:
+            self._fail(str(error))
+            self.abort()
+        except h11.RemoteProtocolError as error:
+            self._fail(why_unreadable(error, data))
             self.abort()
         if len(self._unread) > UNREAD_BYTES_MAX and self._transport is not None:
             self._transport.pause_reading()
