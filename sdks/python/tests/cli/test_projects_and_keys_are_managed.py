@@ -89,6 +89,17 @@ def test_a_permission_of_another_service_is_kept(invoke: Invoke, server: Running
         assert not client.locks.get("k").held
 
 
+def test_a_spent_quota_names_the_time_and_the_command_that_raises_it(invoke: Invoke, project: str) -> None:
+    """CLI-4: the time to wait comes from the server and is printed once."""
+    secret = invoke("key", "create", project, "w1").stdout.strip()
+    assert invoke("project", "set", project, "--requests-per-minute", "1").exit_code == 0
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=secret).exit_code == 0
+    refused = invoke("get", "k", VOLCANO_SERVICE_KEY=secret)
+    assert refused.exit_code == 69
+    assert re.findall(r"try again in \d+ s", refused.stderr) == re.findall(r"try again.*", refused.stderr)
+    assert "`volcano-locks project set PROJECT --requests-per-minute NUMBER`" in refused.stderr
+
+
 def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:
     old = invoke("key", "create", project, "w1").stdout.strip()
     assert invoke("key", "rotate", project, "w1").exit_code == 64

@@ -214,4 +214,7 @@ def _heard(lookup: "asyncio.Task[Caller | None]") -> None:
 
 
 def _unknown() -> LockError:
-    return LockError("invalid_credentials", "this credential is unknown, revoked or expired")
+    return LockError(
+        "invalid_credentials",
+        "this credential is unknown, revoked or expired: check it, or ask an operator for a new one",
+    )

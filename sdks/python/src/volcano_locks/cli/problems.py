@@ -50,8 +50,11 @@ def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
             sentence = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
         case errors.TransportError():
             sentence = no_answer(error, connection.api_url)
-        case errors.RateLimitedError() if error.retry_after:
-            sentence = f"{error}; try again in {error.retry_after} s, or ask less often"
+        case errors.RateLimitedError() if error.code == "lock_rate_limited":
+            sentence = (
+                f"{error}\n"
+                "An operator raises the quota with `volcano-locks project set PROJECT --requests-per-minute NUMBER`."
+            )
         case errors.NotFoundError() if error.code is None:
             sentence = (
                 f"{connection.api_url} knows no such address: {error}\n"
