@@ -352,6 +352,7 @@ async def test_nothing_but_a_loss_cancels_the_body(
     async with async_client.locks.with_lock("k", ttl=30) as guard:
         net.script.append(DropBeforeSend())
         await clock.advance_async(15)
+        assert not net.script, "the renewal was sent, and failed"
         await async_client.close()
         await asyncio.sleep(0)
         assert not guard.lost
