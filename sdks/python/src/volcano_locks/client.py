@@ -116,7 +116,7 @@ class Locks:
         return self._run(self._flows.renew(key, lease, ttl, request_id))
 
     def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
-        """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if the lease is lost.
+        """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
         Raises `TypeError` if `lease` is not a `Lease`, and `ValueError` if it is one of another lock; nothing is sent
         then.
