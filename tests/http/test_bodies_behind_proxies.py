@@ -67,3 +67,12 @@ def test_a_body_beside_an_offer_is_no_request(running: RunningServer, proxy: str
     payroll = httpx.get(f"{running.url}/locks/payroll", headers=tenant).json()
     assert payroll["held"]
     assert payroll["fencing_token"] == held.json()["fencing_token"]
+
+
+@pytest.mark.parametrize("field", [b"Connection: close", b"Proxy-Connection: close", b"X: y"])
+def test_a_trailer_field_does_not_take_the_next_response(running: RunningServer, proxy: str, field: bytes) -> None:
+    """HTTP-26, case 57: HAProxy passes trailer fields on, and the shared connection serves the next tenant."""
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + field + b"\r\n\r\n"
+    assert answered(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + chunked).startswith(b"HTTP/1.1 200 ")
+    mine = httpx.get(f"http://{proxy}/locks/mine", headers={"Authorization": f"Bearer {running.service_key}"})
+    assert mine.status_code == 200

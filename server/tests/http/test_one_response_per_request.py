@@ -14,7 +14,7 @@ from uvicorn.server import ServerState
 
 from volcano_locks_server.http.connections import Connections
 from volcano_locks_server.http.listener import _config
-from volcano_locks_server.http.protocol import METHODS, BoundedHttpProtocol
+from volcano_locks_server.http.protocol import HEAD_BYTES_MAX, METHODS, BoundedHttpProtocol
 from volcano_locks_server.http.wire import Receive, Scope, Send
 
 BODY = b"DELETE /hidden HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
@@ -302,6 +302,55 @@ async def test_broken_chunks_are_refused(chunks: bytes, offer: bytes) -> None:
     await turn()
     (only,) = responses(connection.transport.written, b"POST")
     assert (only.status, connection.transport.closed) == (400, True)
+
+
+@pytest.mark.parametrize(
+    "trailer",
+    [
+        b"Connection: close\r\n",
+        b"X: y\r\nProxy-Connection: close\r\nX: y\r\n",
+        b"Connection: upgrade\r\nUpgrade: h2c\r\n",
+    ],
+    ids=["close", "proxy close", "upgrade"],
+)
+@pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
+async def test_a_trailer_field_does_not_end_the_connection(offer: bytes, trailer: bytes) -> None:
+    """HTTP-26, case 57: trailer fields are ignored, so the next request gets its response."""
+    head = b"POST /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n"
+    for cut, connection in enumerate(await cut_everywhere(head + b"2\r\nhi\r\n0\r\n" + trailer + b"\r\n" + NEXT)):
+        answered = [one.body for one in responses(connection.transport.written, b"POST")]
+        assert answered == [b"POST /first hi", b"GET /next "], cut
+        assert not connection.transport.closed
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [b"0\r\nX: ", b"0\r\nX", b"0\r\nX: y\r\n", b"0;", b"5;x="],
+    ids=["value", "name", "blanks", "size", "extension"],
+)
+@pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
+async def test_what_surrounds_chunks_is_as_long_as_a_head_at_most(offer: bytes, endless: bytes) -> None:
+    """HTTP-22: a trailer field or a chunk's extension that does not end is 431, and the connection ends."""
+    connection = Connection()
+    connection.feed(b"POST /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n" + endless)
+    for _ in range(2 + HEAD_BYTES_MAX // 1_000):
+        connection.feed(b"x" * 1_000)
+    await turn()
+    (only,) = responses(connection.transport.written, b"POST")
+    assert (only.status, connection.transport.closed) == (431, True)
+
+
+@pytest.mark.parametrize("piece", [1, 100, 5_000])
+async def test_a_head_may_come_in_pieces(piece: int) -> None:
+    """HTTP-22: what counts is the length of the head, however it is sent."""
+    connection = Connection()
+    sent = b"GET /first HTTP/1.1\r\n" + b"X: %b\r\n" % (b"y" * 300) * 98
+    sent += b"X: " + b"y" * (HEAD_BYTES_MAX - len(sent) - 7) + b"\r\n\r\n"
+    assert len(sent) == HEAD_BYTES_MAX
+    for start in range(0, len(sent), piece):
+        connection.feed(sent[start : start + piece])
+    await turn()
+    assert [one.status for one in responses(connection.transport.written, b"GET")] == [200]
 
 
 @pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])

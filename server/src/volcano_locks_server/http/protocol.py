@@ -1,6 +1,6 @@
 """HTTP/1.1 on one connection: uvicorn's protocol, with the limits it leaves to others (HTTP-21, HTTP-22).
 
-    head     at most HEADERS_MAX fields and HEAD_BYTES_MAX bytes, whole within HEAD_SECONDS_MAX
+    head     at most HEADERS_MAX fields and HEAD_BYTES_MAX bytes, trailer fields included, whole within HEAD_SECONDS_MAX
     body     whole within BODY_SECONDS_MAX; of one nobody reads, at most DISCARDED_BYTES_MAX pass by
     answer   taken by the client within WRITE_SECONDS_MAX
     between  KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that it is they who close it (case 32)
@@ -73,6 +73,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._all: Final = connections
         self._in_head = False
         self._head_bytes = 0
+        self._unparsed_bytes = 0  # of a field, a chunk's head or a blank that is not whole; at least so many
         self._head_fields = 0
         self._discarded_bytes = 0
         self._write_paused_at: float | None = None
@@ -81,6 +82,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._served: RequestResponseCycle | None = None
         self._kept: dict[bytes, bytes] = {}
         self._offer: _Head | None = None
+        self._set_leniencies()
 
     # --- the connection ---
 
@@ -95,17 +97,15 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._last_words is not None:
             self._discard(len(data))
             return
-        was_in_head = self._in_head
+        self._unparsed_bytes += len(data)
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError as error:
             why = error.__context__
             self._refuse(why if isinstance(why, LockError) else LockError("invalid_request", NOT_HTTP_MESSAGE))
             return
-        if was_in_head and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._refuse(_too_large())
+        if self._head_bytes + self._unparsed_bytes > HEAD_BYTES_MAX:
+            self._refuse(_too_large())
 
     def _parse(self, data: memoryview) -> None:
         """Feed the parser. Past an offer to upgrade, a new one reads on from the body that the head declares."""
@@ -115,17 +115,21 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             except httptools.HttpParserUpgrade as stopped:
                 data = data[stopped.args[0] :]
                 self.parser = httptools.HttpRequestParser(self)
-                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+                self._set_leniencies()
                 self.parser.feed_data(self._framing())
             else:
                 return
 
+    def _set_leniencies(self) -> None:
+        """Let `on_message_begin` decide whether a request is the last. The parser decides it anew at the end of each
+        body: a trailer field `Connection: close` makes it skip later requests without a response.
+        """
+        self.parser.set_dangerous_leniencies(lenient_keep_alive=True)
+
     def _framing(self) -> bytes:
-        """The head with the offer, reduced to what tells where its body ends and whether another request follows."""
+        """The head with the offer, reduced to what tells where its body ends."""
         assert self._offer is not None
         fields = [b"%b: %b\r\n" % field for field in self._offer.fields.items() if field[0] in _FRAMING]
-        if not self._offer.keep_alive:
-            fields.append(b"connection: close\r\n")
         return b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(fields)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -172,6 +176,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         if self._offer is not None:
             return
+        self._unparsed_bytes = 0
+        if self.cycle is not None and not self.cycle.keep_alive:
+            raise LockError("invalid_request", "nothing is read behind a request that ends its connection")
         self._in_head = True
         self._head_bytes = self._head_fields = self._discarded_bytes = 0
         self._kept = {}
@@ -187,6 +194,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head, or a trailer field, which counts too and is otherwise ignored."""
+        self._unparsed_bytes = 0
         self._head_bytes += len(name) + len(value)
         self._head_fields += 1
         if self._head_bytes > HEAD_BYTES_MAX or self._head_fields > HEADERS_MAX:
@@ -244,7 +253,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             if len(self.pipeline) >= PIPELINED_MAX:
                 self.flow.pause_reading()
 
+    def on_chunk_header(self) -> None:
+        self._unparsed_bytes = 0
+
     def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
         if self.cycle.response_complete:
             self._discard(len(body))
             return
@@ -253,6 +266,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         if self._offer is not None:
             return  # the parser that stopped at the offer ends the message before its body
+        self._head_bytes = self._unparsed_bytes = 0
         self.cycle.more_body = False
         super().on_message_complete()
 
