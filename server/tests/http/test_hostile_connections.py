@@ -312,6 +312,27 @@ async def test_a_refused_body_that_was_held_back_ends_the_connection(running: Ru
     assert b"\r\nconnection: close\r\n" in response
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"POST /locks/a/lease HTTP/1.1\r\nExpect: 100-continue\r\n",
+        b"POST /locks/a/lease HTTP/1.1\r\nConnection: close\r\n",
+        b"POST /locks/a/lease HTTP/1.0\r\n",
+    ],
+    ids=["held back", "close", "HTTP/1.0"],
+)
+async def test_a_refusal_reaches_a_client_that_sends_on(running: RunningServer, head: bytes) -> None:
+    """HTTP-21: the response to a long body ends the connection, and is not lost to the body that is under way."""
+    wire = await Wire.open(running)
+    wire.writer.write(head + b"Content-Length: 4000000\r\n\r\n")
+    await asyncio.sleep(0.05)
+    wire.writer.write(b"x" * 4_000_000)
+    await wire.writer.drain()
+    status, body = await wire.answer()
+    assert (status, json.loads(body)["code"]) == (413, "request_too_large")
+    assert await wire.closed()
+
+
 async def text(running: RunningServer, path: str) -> str:
     wire = await Wire.open(running)
     wire.writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -98,13 +98,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._discard(len(data))
             return
         self._unparsed_bytes += len(data)
+        counted = self._head_bytes
         try:
             self._parse(memoryview(data))
         except httptools.HttpParserError as error:
             why = error.__context__
             self._refuse(why if isinstance(why, LockError) else LockError("invalid_request", NOT_HTTP_MESSAGE))
             return
-        if self._head_bytes + self._unparsed_bytes > HEAD_BYTES_MAX:
+        if self._head_bytes > counted:  # a field ended
+            self._unparsed_bytes = 0
+        elif self._head_bytes + self._unparsed_bytes > HEAD_BYTES_MAX:
             self._refuse(_too_large())
 
     def _parse(self, data: memoryview) -> None:
@@ -195,10 +198,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head, or a trailer field, which counts too and is otherwise ignored."""
-        self._unparsed_bytes = 0
-        self._head_bytes += len(name) + len(value)
-        self._head_fields += 1
-        if self._head_bytes > HEAD_BYTES_MAX or self._head_fields > HEADERS_MAX:
+        self._head_bytes = size = self._head_bytes + len(name) + len(value)
+        self._head_fields = count = self._head_fields + 1
+        if size > HEAD_BYTES_MAX or count > HEADERS_MAX:
             raise _too_large()
         name = name.lower()
         if name in _KEPT:
@@ -276,7 +278,10 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             return
         self.waiting_since = self.loop.time()
         self.flow.resume_reading()
-        if self.pipeline:
+        if self._served is not None and not self._served.keep_alive:  # its body may still come: see `_say_last_words`
+            self._last_words = b""
+            self._say_last_words()
+        elif self.pipeline:
             self._serve(self.pipeline.pop()[0])
         elif self._last_words is not None:
             self._say_last_words()
@@ -358,7 +363,7 @@ class _Cycle(RequestResponseCycle):
                 self.transport.write(self._bytes(self._head, message.get("body", b"")))
             self.response_complete = True
             self.message_event.set()
-            if not self.keep_alive:
+            if not self.keep_alive and not self.more_body:
                 self.transport.close()
             self.on_response()
         else:
