@@ -17,6 +17,7 @@ const CLASSES: Readonly<Record<string, string>> = {
   405: "VolcanoError",
   409: "ConflictError",
   413: "ValidationError",
+  414: "VolcanoError",
   429: "RateLimitedError",
   431: "VolcanoError",
   500: "ServerError",
