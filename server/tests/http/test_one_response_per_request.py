@@ -280,6 +280,16 @@ async def test_framing_that_can_be_read_two_ways_is_refused(fields: bytes, offer
     assert connection.transport.closed
 
 
+@pytest.mark.parametrize("line", [b"GET /first HTTP/0.9", b"GET /first HTTP/2.0", b"GET /first"])
+async def test_other_versions_are_refused(line: bytes) -> None:
+    """HTTP-22: the parser accepts them, and their rules for bodies and connections are others."""
+    connection = Connection()
+    connection.feed(line + b"\r\nConnection: keep-alive\r\n\r\n" + NEXT)
+    await turn()
+    (only,) = responses(connection.transport.written, b"GET")
+    assert (only.status, connection.transport.closed) == (400, True)
+
+
 async def test_chunks_in_http_1_0_are_refused() -> None:
     """HTTP-26: what is older than chunks may take their bytes for the next request."""
     connection = Connection()

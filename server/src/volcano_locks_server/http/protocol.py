@@ -45,6 +45,7 @@ KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
 HTTP_1_1: Final = "1.1"
+VERSIONS: Final = ("1.0", HTTP_1_1)  # the parser reads HTTP/0.9 and HTTP/2.0 as if they were one of these
 METHODS: Final = "GET, POST, PATCH, DELETE"  # those that at least one address takes
 NOT_HTTP_MESSAGE: Final = "this is not HTTP/1.1 as this server reads it"
 LENGTH_DIGITS_MAX: Final = 20  # as many as the longest length that the parser can count to
@@ -218,6 +219,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             head = _Head(parser.get_method(), parser.get_http_version(), parser.should_keep_alive(), self._kept)
             self._kept = {}  # for what is not a header: trailers, and the framing that is parsed again
             self._in_head = False
+            if head.version not in VERSIONS:
+                raise LockError("invalid_request", NOT_HTTP_MESSAGE)
             if head.method == b"CONNECT":
                 raise MethodNotAllowedError(METHODS, "CONNECT is not served: this server is no proxy")
             _refuse_ambiguous_length(head.fields, head.version)
