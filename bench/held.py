@@ -99,10 +99,10 @@ def _files(folder: Path, held: int) -> tuple[Tenant, Path, Path]:
 
 async def _hold(database: Path, tenant: Tenant, held: int) -> None:
     """Write the leases by the service's own rule through its own store, many to a commit."""
-    from volcano_locks_server.clock import SystemClock
-    from volcano_locks_server.lease import Acquire, acquire
-    from volcano_locks_server.limits import LockKey
-    from volcano_locks_server.store import RecordKey, Records, Stepped
+    from volcano_locks_server.ports.clock import SystemClock
+    from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+    from volcano_locks_server.rules.lease import Acquire, acquire
+    from volcano_locks_server.rules.values import LockKey
     from volcano_locks_server.stores import open_store
 
     def step(records: Records, now_ms: int) -> Stepped:

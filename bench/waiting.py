@@ -101,7 +101,7 @@ def _idle(server: Ours, seconds: float) -> float:
 
 def _late_ms(server: Ours, tenant: Tenant, deaths: int) -> list[float]:
     """How long after the end of lease and grace each waiter had its grant, in order of size."""
-    from volcano_locks_server.lease import GRACE_MS
+    from volcano_locks_server.rules.lease import GRACE_MS
 
     late: list[float] = []
     with running_driver(_COMMAND, environment=_reach(server, tenant)) as process:

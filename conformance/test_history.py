@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.lease import Free, Held, LockRecord
-from volcano_locks_server.store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, Stepped
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, Stepped
+from volcano_locks_server.rules.lease import Free, Held, LockRecord
 
 from .faces.face import Answer
 from .faces.service import ServiceFace, place_of

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.store import LockPage, LockQuery, LockStore, RecordKey, Step
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Step
+from volcano_locks_server.rules.errors import StoreUnavailableError
 
 ENDLESS: Final = 1 << 30
 

@@ -12,14 +12,14 @@ from typing import Final
 
 import httpx2
 
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.http.access import Access
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.issue import issue_service_key
-from volcano_locks_server.main import Server
-from volcano_locks_server.service import LockService
-from volcano_locks_server.settings import Settings
-from volcano_locks_server.store import Registry
+from volcano_locks_server.http.auth import Access
+from volcano_locks_server.ports.registry import Registry
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.service_keys import issue_service_key
+from volcano_locks_server.runtime.settings import Settings
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.telemetry import Metrics, new_log
 from volcano_locks_server.testing import ManualClock

@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.lease import (
+from volcano_locks_server.ports.lock_store import LockQuery, LockStore, RecordKey
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.rules.lease import (
     Acquire,
     Command,
     ForceRelease,
@@ -20,10 +21,15 @@ from volcano_locks_server.lease import (
     State,
     blocks_others,
 )
-from volcano_locks_server.limits import LIST_LIMIT_DEFAULT, LockKey, OwnerToken, parse_ttl_seconds, parse_wait_ms
-from volcano_locks_server.quota import Admission
-from volcano_locks_server.service import Denied, LockService, Reply
-from volcano_locks_server.store import LockQuery, LockStore, RecordKey
+from volcano_locks_server.rules.quota import Admission
+from volcano_locks_server.rules.values import (
+    LIST_LIMIT_DEFAULT,
+    LockKey,
+    OwnerToken,
+    parse_ttl_seconds,
+    parse_wait_ms,
+)
+from volcano_locks_server.service.lock_service import Denied, LockService, Reply
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
 

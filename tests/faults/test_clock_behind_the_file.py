@@ -9,9 +9,9 @@ import httpx2
 import pytest
 
 from volcano_locks.cli.exits import UNAVAILABLE
-from volcano_locks_server.lease import Free
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.rules.lease import Free
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.testing import ManualClock
 

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from volcano_locks_server.http import protocol, wire
-from volcano_locks_server.http.access import CREDENTIAL_BYTES_MAX
+from volcano_locks_server.http import codec
+from volcano_locks_server.http.auth import CREDENTIAL_BYTES_MAX
+from volcano_locks_server.http.server import http1
 
 from .conftest import ServerProcess
 
@@ -31,7 +32,7 @@ def head(line: bytes, *fields: bytes) -> bytes:
 
 def many(field: bytes) -> list[bytes]:
     """As many fields as there may be, beside `Host`, and together as long as they may be."""
-    count = protocol.HEADERS_MAX - 1
+    count = http1.HEADERS_MAX - 1
     return [field + b"y" * (ROOM // count - len(field))] * count
 
 
@@ -47,12 +48,12 @@ USUAL = (
     b"X-Volcano-Request-Id: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
 )
 PLAIN = head(b"DELETE /locks/a/lease", *USUAL, UNKNOWN)  # what a client sends whose key was revoked
-PREFIX = wire.QUERY_BYTES_MAX - len(b"prefix=")
+PREFIX = codec.QUERY_BYTES_MAX - len(b"prefix=")
 HEADS = {
-    "many fields": head(LOCK, *[b"x: y"] * (protocol.HEADERS_MAX - 1)),
+    "many fields": head(LOCK, *[b"x: y"] * (http1.HEADERS_MAX - 1)),
     "many long fields": head(LOCK, *many(b"x-a: ")),
     "many long tokens": head(LOCK, *many(b"X-Volcano-Lock-Token: ")),
-    "many expectations": head(LOCK, *[b"Expect: 100-continue"] * (protocol.HEADERS_MAX - 1)),
+    "many expectations": head(LOCK, *[b"Expect: 100-continue"] * (http1.HEADERS_MAX - 1)),
     "a long field": head(LOCK, b"x: " + b"y" * ROOM),
     "a long name": head(LOCK, b"x" * ROOM + b": y"),
     "a long blank": head(LOCK, b"x:" + b" " * ROOM),
@@ -70,19 +71,19 @@ HEADS = {
     "two long ids": head(b"GET /projects/" + b"a" * (ROOM // 2) + b"/service-keys/" + b"b" * (ROOM // 2)),
     "the absolute form": head(b"GET http://x/locks/" + b"a" * ROOM),
     "a fragment": head(LOCK + b"#" + b"a" * ROOM),
-    "a query": head(LOCK + b"?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
-    "a query for events": head(b"GET /locks/events?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
+    "a query": head(LOCK + b"?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
+    "a query for events": head(b"GET /locks/events?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
     "an encoded query": head(b"GET /locks/events?prefix=" + b"%61" * (PREFIX // 3)),
-    "a query of the admin API": head(b"GET /projects?" + b"a&" * (wire.QUERY_BYTES_MAX // 2)),
+    "a query of the admin API": head(b"GET /projects?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
     "a long query": head(b"GET /locks/events?" + b"a&" * (ROOM // 2)),
     "a long encoded query": head(b"GET /locks?prefix=" + b"%61" * (ROOM // 3)),
     "a long query of the admin API": head(b"GET /projects?" + b"a=b&" * (ROOM // 4)),
     "a long query of an operation": head(b"GET /healthz?" + b"a=b&" * (ROOM // 4)),
-    "an offer to upgrade": head(LOCK, b"Connection: upgrade", b"Upgrade: h2c", *[b"x: y"] * (protocol.HEADERS_MAX - 3)),
-    "the admin API": head(b"GET /projects", *[b"x: y"] * (protocol.HEADERS_MAX - 1)),
+    "an offer to upgrade": head(LOCK, b"Connection: upgrade", b"Upgrade: h2c", *[b"x: y"] * (http1.HEADERS_MAX - 3)),
+    "the admin API": head(b"GET /projects", *[b"x: y"] * (http1.HEADERS_MAX - 1)),
     "a long field beside a key": head(LOCK, UNKNOWN, b"x: " + b"y" * (ROOM - len(UNKNOWN))),
-    "many fields beside a key": head(LOCK, UNKNOWN, *[b"x: y"] * (protocol.HEADERS_MAX - 2)),
-    "a query beside a key": head(b"GET /locks/events?" + b"a&" * (wire.QUERY_BYTES_MAX // 2), UNKNOWN),
+    "many fields beside a key": head(LOCK, UNKNOWN, *[b"x: y"] * (http1.HEADERS_MAX - 2)),
+    "a query beside a key": head(b"GET /locks/events?" + b"a&" * (codec.QUERY_BYTES_MAX // 2), UNKNOWN),
     "a long key beside a key": head(b"GET /locks/" + b"%61" * ((ROOM - len(UNKNOWN)) // 3), UNKNOWN),
 }
 
@@ -122,5 +123,5 @@ def measured() -> Iterator[Measured]:
 @pytest.mark.parametrize("sent", HEADS.values(), ids=HEADS)
 def test_no_head_costs_more_than_twice_the_plain_one(measured: Measured, sent: bytes) -> None:
     """HTTP-27, case 58."""
-    assert len(sent) <= protocol.HEAD_BYTES_MAX + 4 * protocol.HEADERS_MAX  # colons and line ends do not count
+    assert len(sent) <= http1.HEAD_BYTES_MAX + 4 * http1.HEADERS_MAX  # colons and line ends do not count
     assert measured.ratio(sent) <= RATIO_MAX

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from volcano_locks_server.main import DRAIN_SECONDS_MAX
+from volcano_locks_server.runtime.server import DRAIN_SECONDS_MAX
 
 from .conftest import ServerProcess
 from .crowd import Crowd

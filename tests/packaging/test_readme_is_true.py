@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.settings import SETTINGS, Settings
+from volcano_locks_server.runtime.settings import SETTINGS, Settings
 
 from .running_dev import running_dev
 

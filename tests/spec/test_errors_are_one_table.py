@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from volcano_locks.errors import error_for
-from volcano_locks_server.errors import CODES
 from volcano_locks_server.http.problems import STATUS_BY_CODE
+from volcano_locks_server.rules.errors import CODES
 
 Table = dict[str, dict[str, Any]]
 

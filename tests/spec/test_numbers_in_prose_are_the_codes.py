@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from volcano_locks.cli import exits
-from volcano_locks_server import givingback, lease, limits, lines, looking, main, settings, sharing
-from volcano_locks_server.http import access, listing, protocol, wire
-from volcano_locks_server.stores.listing import LOOKED_AT_MAX
-from volcano_locks_server.watching import hub
-from volcano_locks_server.watching.expiries import LEASES_MAX
-from volcano_locks_server.watching.watchers import QUEUE_MAX
+from volcano_locks_server.events import hub
+from volcano_locks_server.events.lease_expiry import LEASES_MAX
+from volcano_locks_server.events.subscriber import QUEUE_MAX
+from volcano_locks_server.http import auth, codec, lock_list_routes
+from volcano_locks_server.http.server import http1
+from volcano_locks_server.queue import fairness, recheck, undelivered, wait_queue
+from volcano_locks_server.rules import lease, values
+from volcano_locks_server.runtime import server, settings
+from volcano_locks_server.stores.lock_pages import LOOKED_AT_MAX
 
 DAY_MS = 24 * 3600 * 1_000
 NUMBERS = [
@@ -20,47 +23,47 @@ NUMBERS = [
     ("lease.md", "LEASE-6", lease.GRACE_MS // 1_000, "s"),
     ("lease.md", "LEASE-11", lease.RETIRED_MAX, "most recently retired tokens"),
     ("lease.md", "LEASE-13", lease.RETENTION_MS // 3_600_000, "hours"),
-    ("http.md", "HTTP-7", limits.KEY_LENGTH_MAX, "of `A-Z"),
-    ("http.md", "HTTP-10", limits.HOLDER_LENGTH_MAX, "visible"),
-    ("http.md", "HTTP-11", limits.TTL_SECONDS_MIN, "to"),
-    ("http.md", "HTTP-11", limits.TTL_SECONDS_MAX, ""),
-    ("http.md", "HTTP-21", wire.BODY_BYTES_MAX, "bytes"),
-    ("http.md", "HTTP-22", protocol.HEADERS_MAX, "header fields"),
-    ("http.md", "HTTP-22", protocol.HEAD_BYTES_MAX, "bytes"),
-    ("http.md", "HTTP-23", int(main.DRAIN_SECONDS_MAX), "seconds"),
-    ("http.md", "HTTP-24", int(protocol.HEAD_SECONDS_MAX), "seconds"),
-    ("http.md", "HTTP-24", int(protocol.BODY_SECONDS_MAX), "seconds"),
-    ("http.md", "HTTP-24", int(protocol.WRITE_SECONDS_MAX), ""),
-    ("http.md", "HTTP-25", protocol.KEEP_ALIVE_SECONDS, "seconds"),
-    ("http.md", "HTTP-27", wire.QUERY_BYTES_MAX, "bytes"),
-    ("http.md", "HTTP-27", wire.PARAMETERS_MAX, "parameters"),
-    ("http.md", "HTTP-27", access.CREDENTIAL_BYTES_MAX, "bytes"),
-    ("http.md", "QUOTA-1", limits.REQUESTS_PER_MINUTE_DEFAULT, "unless changed"),
-    ("http.md", "ADMIN-4", limits.NAME_LENGTH_MAX, "of `A-Z"),
-    ("http.md", "ADMIN-6", limits.PERMISSIONS_MAX, "strings"),
-    ("http.md", "ADMIN-6", limits.PERMISSION_LENGTH_MAX, "characters"),
-    ("http.md", "ADMIN-8", limits.KEEP_OLD_SECONDS_MAX, ""),
-    ("http.md", "ADMIN-9", access.CREDENTIAL_SECONDS_MAX, "seconds"),
-    ("http.md", "ADMIN-10", limits.PAGE_LIMIT_MAX, ""),
-    ("http.md", "ADMIN-10", limits.PAGE_LIMIT_DEFAULT, ""),
-    ("watching.md", "LIST-1", limits.LIST_LIMIT_MAX, "|"),
-    ("watching.md", "LIST-1", limits.LIST_LIMIT_DEFAULT, "|"),
+    ("http.md", "HTTP-7", values.KEY_LENGTH_MAX, "of `A-Z"),
+    ("http.md", "HTTP-10", values.HOLDER_LENGTH_MAX, "visible"),
+    ("http.md", "HTTP-11", values.TTL_SECONDS_MIN, "to"),
+    ("http.md", "HTTP-11", values.TTL_SECONDS_MAX, ""),
+    ("http.md", "HTTP-21", codec.BODY_BYTES_MAX, "bytes"),
+    ("http.md", "HTTP-22", http1.HEADERS_MAX, "header fields"),
+    ("http.md", "HTTP-22", http1.HEAD_BYTES_MAX, "bytes"),
+    ("http.md", "HTTP-23", int(server.DRAIN_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(http1.HEAD_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(http1.BODY_SECONDS_MAX), "seconds"),
+    ("http.md", "HTTP-24", int(http1.WRITE_SECONDS_MAX), ""),
+    ("http.md", "HTTP-25", http1.KEEP_ALIVE_SECONDS, "seconds"),
+    ("http.md", "HTTP-27", codec.QUERY_BYTES_MAX, "bytes"),
+    ("http.md", "HTTP-27", codec.PARAMETERS_MAX, "parameters"),
+    ("http.md", "HTTP-27", auth.CREDENTIAL_BYTES_MAX, "bytes"),
+    ("http.md", "QUOTA-1", values.REQUESTS_PER_MINUTE_DEFAULT, "unless changed"),
+    ("http.md", "ADMIN-4", values.NAME_LENGTH_MAX, "of `A-Z"),
+    ("http.md", "ADMIN-6", values.PERMISSIONS_MAX, "strings"),
+    ("http.md", "ADMIN-6", values.PERMISSION_LENGTH_MAX, "characters"),
+    ("http.md", "ADMIN-8", values.KEEP_OLD_SECONDS_MAX, ""),
+    ("http.md", "ADMIN-9", auth.CREDENTIAL_SECONDS_MAX, "seconds"),
+    ("http.md", "ADMIN-10", values.PAGE_LIMIT_MAX, ""),
+    ("http.md", "ADMIN-10", values.PAGE_LIMIT_DEFAULT, ""),
+    ("watching.md", "LIST-1", values.LIST_LIMIT_MAX, "|"),
+    ("watching.md", "LIST-1", values.LIST_LIMIT_DEFAULT, "|"),
     ("watching.md", "LIST-4", LOOKED_AT_MAX, "locks for one page"),
-    ("watching.md", "LIST-8", listing.LISTS_AT_ONCE, "pages and rows at once"),
-    ("watching.md", "LIST-8", listing.LISTS_WAITING_MAX, "requests wait"),
+    ("watching.md", "LIST-8", lock_list_routes.LISTS_AT_ONCE, "pages and rows at once"),
+    ("watching.md", "LIST-8", lock_list_routes.LISTS_WAITING_MAX, "requests wait"),
     ("watching.md", "EVENT-3", LEASES_MAX, "leases are watched"),
     ("watching.md", "EVENT-5", hub.RING_MAX, "events"),
     ("watching.md", "EVENT-5", hub.RESETS_APART_MS // 1_000, "seconds"),
     ("watching.md", "EVENT-7", hub.WATCHERS_MAX, "streams"),
     ("watching.md", "EVENT-7", QUEUE_MAX, "events wait"),
-    ("waiting.md", "WAIT-1", limits.WAIT_SECONDS_MAX, ", fractions"),
-    ("waiting.md", "WAIT-6", lines.PLACE_KEPT_SECONDS, "seconds"),
-    ("waiting.md", "WAIT-7", lines.WAITERS_PER_LOCK_MAX, "wait for one lock"),
-    ("waiting.md", "WAIT-7", lines.WAITERS_MAX, "wait on one node"),
-    ("waiting.md", "WAIT-9", givingback.RETRY_MS_MAX // 1_000, "second"),
-    ("waiting.md", "WAIT-10", looking.LOOK_SECONDS_MAX, "seconds"),
-    ("waiting.md", "WAIT-10", sharing.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
-    ("waiting.md", "WAIT-10", sharing.YIELD_MS, "milliseconds"),
+    ("waiting.md", "WAIT-1", values.WAIT_SECONDS_MAX, ", fractions"),
+    ("waiting.md", "WAIT-6", wait_queue.PLACE_KEPT_SECONDS, "seconds"),
+    ("waiting.md", "WAIT-7", wait_queue.WAITERS_PER_LOCK_MAX, "wait for one lock"),
+    ("waiting.md", "WAIT-7", wait_queue.WAITERS_MAX, "wait on one node"),
+    ("waiting.md", "WAIT-9", undelivered.RETRY_MS_MAX // 1_000, "second"),
+    ("waiting.md", "WAIT-10", recheck.LOOK_SECONDS_MAX, "seconds"),
+    ("waiting.md", "WAIT-10", fairness.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
+    ("waiting.md", "WAIT-10", fairness.YIELD_MS, "milliseconds"),
     ("cli.md", "CLI-4", exits.USAGE, "|"),
     ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
     ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),

@@ -13,10 +13,10 @@ import schemathesis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks_server import limits
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.http.listing import after_of
-from volcano_locks_server.stores.refusals import place_of
+from volcano_locks_server.http.lock_list_routes import after_of
+from volcano_locks_server.rules import values
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.stores.cursor import place_of
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 EVERY_OPERATION = {"405", "413", "431", "500", "503"}
@@ -53,39 +53,39 @@ def test_the_limits_are_the_servers(openapi: dict[str, Any], schemas: dict[str, 
     keep_old = schemas["Regeneration"]["properties"]["keep_old_seconds"]
     per_minute = schemas["RequestsPerMinute"]
     permissions = schemas["NewServiceKey"]["properties"]["permissions"]["items"]["$ref"]
-    assert schemas["TtlSeconds"]["minimum"] == limits.TTL_SECONDS_MIN
-    assert schemas["TtlSeconds"]["maximum"] == limits.TTL_SECONDS_MAX
-    assert (schemas["WaitSeconds"]["minimum"], schemas["WaitSeconds"]["maximum"]) == (0, limits.WAIT_SECONDS_MAX)
-    assert schemas["LockKey"]["maxLength"] == limits.KEY_LENGTH_MAX
-    assert schemas["Holder"]["maxLength"] == limits.HOLDER_LENGTH_MAX
-    assert schemas["Name"]["maxLength"] == limits.NAME_LENGTH_MAX
-    assert (per_minute["minimum"], per_minute["maximum"]) == (0, limits.REQUESTS_PER_MINUTE_MAX)
-    assert (keep_old["minimum"], keep_old["maximum"]) == (0, limits.KEEP_OLD_SECONDS_MAX)
+    assert schemas["TtlSeconds"]["minimum"] == values.TTL_SECONDS_MIN
+    assert schemas["TtlSeconds"]["maximum"] == values.TTL_SECONDS_MAX
+    assert (schemas["WaitSeconds"]["minimum"], schemas["WaitSeconds"]["maximum"]) == (0, values.WAIT_SECONDS_MAX)
+    assert schemas["LockKey"]["maxLength"] == values.KEY_LENGTH_MAX
+    assert schemas["Holder"]["maxLength"] == values.HOLDER_LENGTH_MAX
+    assert schemas["Name"]["maxLength"] == values.NAME_LENGTH_MAX
+    assert (per_minute["minimum"], per_minute["maximum"]) == (0, values.REQUESTS_PER_MINUTE_MAX)
+    assert (keep_old["minimum"], keep_old["maximum"]) == (0, values.KEEP_OLD_SECONDS_MAX)
     assert (page["minimum"], page["maximum"], page["default"]) == (
         1,
-        limits.PAGE_LIMIT_MAX,
-        limits.PAGE_LIMIT_DEFAULT,
+        values.PAGE_LIMIT_MAX,
+        values.PAGE_LIMIT_DEFAULT,
     )
     listed = openapi["components"]["parameters"]["ListLimit"]["schema"]
     assert (listed["minimum"], listed["maximum"], listed["default"]) == (
         1,
-        limits.LIST_LIMIT_MAX,
-        limits.LIST_LIMIT_DEFAULT,
+        values.LIST_LIMIT_MAX,
+        values.LIST_LIMIT_DEFAULT,
     )
-    assert schemas["KeyPrefix"]["maxLength"] == limits.KEY_LENGTH_MAX
+    assert schemas["KeyPrefix"]["maxLength"] == values.KEY_LENGTH_MAX
     permission = schemas[permissions.rpartition("/")[2]]
-    assert permission["maxLength"] == limits.PERMISSION_LENGTH_MAX
-    assert set(permission["examples"]) > limits.PERMISSIONS
-    assert schemas["NewServiceKey"]["properties"]["permissions"]["maxItems"] == limits.PERMISSIONS_MAX
+    assert permission["maxLength"] == values.PERMISSION_LENGTH_MAX
+    assert set(permission["examples"]) > values.PERMISSIONS
+    assert schemas["NewServiceKey"]["properties"]["permissions"]["maxItems"] == values.PERMISSIONS_MAX
 
 
 PARSERS: dict[str, Callable[[str], object]] = {
-    "LockKey": limits.LockKey.parse,
-    "Uuid": limits.parse_request_id,
-    "Holder": limits.parse_holder,
-    "Name": limits.parse_name,
-    "KeyPrefix": limits.parse_key_prefix,
-    "Permission": limits.parse_permission,
+    "LockKey": values.LockKey.parse,
+    "Uuid": values.parse_request_id,
+    "Holder": values.parse_holder,
+    "Name": values.parse_name,
+    "KeyPrefix": values.parse_key_prefix,
+    "Permission": values.parse_permission,
     "LockCursor": after_of,
     "ProjectCursor": partial(place_of, "projects"),
     "ServiceKeyCursor": partial(place_of, "service-keys"),
@@ -152,7 +152,7 @@ def test_any_ttl_is_judged_alike(schemas: dict[str, Any], value: object) -> None
     except jsonschema.ValidationError:
         described = False
     try:
-        limits.parse_ttl_seconds(value)
+        values.parse_ttl_seconds(value)
         accepted = True
     except LockError:
         accepted = False

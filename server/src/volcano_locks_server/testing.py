@@ -13,10 +13,10 @@ from typing import Final, TextIO
 
 import uvloop
 
-from .clock import Clock, Timer
-from .main import Server
-from .settings import Settings
-from .stores.packets import Outbox, unpacked
+from .ports.clock import Clock, Timer
+from .runtime.server import Server
+from .runtime.settings import Settings
+from .stores.signal_packets import Outbox, unpacked
 
 # 2026-07-20T14:00:00Z: a whole minute, so that a quota's window begins with the test.
 START_MS: Final = 1_784_556_000_000

@@ -63,7 +63,7 @@ def test_a_backup_of_many_parts_is_whole(
     command: Command, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KEEP-9: `examined` looks at every page; a part too few or out of place would be found."""
-    monkeypatch.setattr("volcano_locks_server.http.backups.PART_BYTES", 1_000)
+    monkeypatch.setattr("volcano_locks_server.http.backup_routes.PART_BYTES", 1_000)
     ended = command("backup", "--to", "one.backup", "--api-url", server.url)
     assert ended.exit_code == 0
     assert ended.stdout == "backed up 1 projects, 1 service keys, 0 locks to one.backup\n"

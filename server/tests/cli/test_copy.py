@@ -13,12 +13,13 @@ from tests.engines import etcd, postgres
 from volcano_locks import Client, LockHeldError
 from volcano_locks.cli.exits import Stop
 from volcano_locks_server.cli.copy import Tally, refuse_clock_ahead
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.http.access import secret_digest
-from volcano_locks_server.lease import Free, Held
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.snapshot import Entry, KeptLock
-from volcano_locks_server.store import Project, RecordKey, ServiceKey, Stepped
+from volcano_locks_server.http.auth import secret_digest
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports.lock_store import RecordKey, Stepped
+from volcano_locks_server.ports.registry import Project, ServiceKey
+from volcano_locks_server.ports.snapshot import Entry, KeptLock
+from volcano_locks_server.rules.lease import Free, Held
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.testing import running_server
 

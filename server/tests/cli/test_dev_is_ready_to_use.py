@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.settings import PORT_DEFAULT
+from volcano_locks_server.runtime.settings import PORT_DEFAULT
 
 from .conftest import PROGRAM, WAIT_SECONDS, Running, status_of
 

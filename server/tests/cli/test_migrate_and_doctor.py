@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from tests.engines import etcd, postgres
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.stores.findings import Finding, clock, latency, schema
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.stores.health_findings import Finding, clock, latency, schema
+from volcano_locks_server.stores.maintenance import examine
 from volcano_locks_server.stores.sqlite.connection import migrations
-from volcano_locks_server.stores.upkeep import examine
 from volcano_locks_server.testing import ManualClock, running_server
 
 from .conftest import PROGRAM, WAIT_SECONDS, Ended, Running

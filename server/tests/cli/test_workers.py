@@ -28,8 +28,8 @@ pytestmark = pytest.mark.real_time
 TOKEN = "admin-token-of-the-test"
 PROGRAM = f"""
 import sys
-from volcano_locks_server.settings import Settings
-from volcano_locks_server.workers import run_workers
+from volcano_locks_server.runtime.settings import Settings
+from volcano_locks_server.runtime.prefork import run_workers
 async def announce(server): print(server.url, flush=True)
 settings = Settings(store="memory://", port=0, admin_token="{TOKEN}")
 run_workers(settings, int(sys.argv[1]), announce)

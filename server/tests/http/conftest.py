@@ -9,9 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from volcano_locks_server.http.locks import LockRoutes
-from volcano_locks_server.main import Server
-from volcano_locks_server.settings import Settings
+from volcano_locks_server.http.lock_routes import LockRoutes
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.testing import ManualClock
 
 ADMIN_TOKEN = "an-admin-token-for-tests"

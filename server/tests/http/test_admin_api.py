@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.limits import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
+from volcano_locks_server.rules.values import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
 
 from .conftest import House, problem
 

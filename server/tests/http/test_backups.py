@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from volcano_locks_server.http import backups
+from volcano_locks_server.http import backup_routes
 from volcano_locks_server.testing import RunningServer, running_server_async
 
 
@@ -28,7 +28,7 @@ async def test_a_backup_comes_in_parts(
     admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """KEEP-9."""
-    monkeypatch.setattr(backups, "PART_BYTES", 5_000)
+    monkeypatch.setattr(backup_routes, "PART_BYTES", 5_000)
     made = await admin.post("/backups")
     assert made.status_code == 201
     told = made.json()
@@ -54,7 +54,7 @@ async def test_a_newer_backup_ends_the_one_before(admin: httpx2.AsyncClient) -> 
 
 async def test_what_nobody_fetches_goes_by_itself(admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """KEEP-9."""
-    monkeypatch.setattr(backups, "KEPT_SECONDS", 0.0)
+    monkeypatch.setattr(backup_routes, "KEPT_SECONDS", 0.0)
     made = (await admin.post("/backups")).json()
     for _ in range(3):
         await asyncio.sleep(0)

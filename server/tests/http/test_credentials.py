@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.errors import LockError, StoreUnavailableError
-from volcano_locks_server.http import access as access_module
-from volcano_locks_server.http.access import CREDENTIAL_SECONDS_MAX, Access
-from volcano_locks_server.store import Credential
+from volcano_locks_server.http import auth as access_module
+from volcano_locks_server.http.auth import CREDENTIAL_SECONDS_MAX, Access
+from volcano_locks_server.ports.registry import Credential
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 
 from .conftest import ADMIN_TOKEN, House, new_token, problem
 

@@ -9,8 +9,8 @@ from typing import ClassVar
 
 import pytest
 
-from volcano_locks_server.http import connections, protocol
-from volcano_locks_server.http.listener import Listener
+from volcano_locks_server.http.server import connection_limits, http1
+from volcano_locks_server.http.server.listener import Listener
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 HALF_BODY = (
@@ -84,14 +84,14 @@ async def test_ten_thousand_headers_are_refused(running: RunningServer) -> None:
     """HTTP-22: the count of header fields is bounded."""
     head = b"GET /healthz HTTP/1.1\r\n" + b"".join(b"x-%d: 1\r\n" % n for n in range(10_000)) + b"\r\n"
     assert await said(running, head) == (431, "headers_too_large", True)
-    few = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * (protocol.HEADERS_MAX + 1) + b"\r\n"
+    few = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * (http1.HEADERS_MAX + 1) + b"\r\n"
     assert await said(running, few) == (431, "headers_too_large", True)
     assert await still_serves(running)
 
 
 async def test_as_many_headers_as_are_allowed_are_served(running: RunningServer) -> None:
     """HTTP-22: the limit itself is within the limits."""
-    head = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * protocol.HEADERS_MAX + b"\r\n"
+    head = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * http1.HEADERS_MAX + b"\r\n"
     wire = await Wire.open(running)
     wire.writer.write(head)
     assert (await wire.answer())[0] == 200
@@ -189,7 +189,7 @@ async def test_a_body_beside_an_offer_is_read(running: RunningServer) -> None:
     head = b"POST /locks/a/lease HTTP/1.1\r\nAuthorization: Bearer %b\r\n" % running.service_key.encode()
     head += b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\nContent-Length: %d\r\n" % len(body)
     head += b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
-    head += b"x: 1\r\n" * (protocol.HEADERS_MAX - 6)
+    head += b"x: 1\r\n" * (http1.HEADERS_MAX - 6)
     wire = await Wire.open(running)
     wire.writer.write(head + b"\r\n" + body + SMALL_GET)
     status, lease = await wire.answer()
@@ -365,11 +365,11 @@ async def settled(running: RunningServer, count: int) -> None:
 @pytest.mark.parametrize(
     ("sent", "limit"),
     [
-        (b"", protocol.KEEP_ALIVE_SECONDS),
-        (b"GET /healthz HTT", protocol.HEAD_SECONDS_MAX),
-        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", protocol.HEAD_SECONDS_MAX),
-        (HALF_BODY, protocol.BODY_SECONDS_MAX),
-        (SMALL_GET, protocol.KEEP_ALIVE_SECONDS),
+        (b"", http1.KEEP_ALIVE_SECONDS),
+        (b"GET /healthz HTT", http1.HEAD_SECONDS_MAX),
+        (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: ", http1.HEAD_SECONDS_MAX),
+        (HALF_BODY, http1.BODY_SECONDS_MAX),
+        (SMALL_GET, http1.KEEP_ALIVE_SECONDS),
     ],
     ids=["nothing sent", "half an address", "half a head", "half a body", "served, then idle"],
 )
@@ -393,7 +393,7 @@ async def test_each_kind_of_silence_ends(running: RunningServer, sent: bytes, li
 
 def test_idle_connections_outlive_those_of_clients() -> None:
     """HTTP-25, case 32."""
-    assert protocol.KEEP_ALIVE_SECONDS >= 75
+    assert http1.KEEP_ALIVE_SECONDS >= 75
 
 
 async def test_those_that_wait_make_room_for_those_that_come(
@@ -431,12 +431,12 @@ async def test_a_connection_there_is_no_room_for_is_told_so(
 @pytest.mark.parametrize(
     ("files", "limit"),
     [
-        (1_000, 1_000 - connections.FILES_RESERVED),
-        (1_000_000, connections.CONNECTIONS_MAX),
-        (resource.RLIM_INFINITY, connections.CONNECTIONS_MAX),
+        (1_000, 1_000 - connection_limits.FILES_RESERVED),
+        (1_000_000, connection_limits.CONNECTIONS_MAX),
+        (resource.RLIM_INFINITY, connection_limits.CONNECTIONS_MAX),
     ],
 )
 def test_the_limit_leaves_files_for_the_store(monkeypatch: pytest.MonkeyPatch, files: int, limit: int) -> None:
     """HTTP-24: connections do not use up what the process may open."""
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (files, files))
-    assert connections._limit() == limit
+    assert connection_limits._limit() == limit

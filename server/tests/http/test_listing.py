@@ -8,15 +8,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from volcano_locks_server.errors import LockError, StoreUnavailableError
-from volcano_locks_server.http import listing as listing_module
-from volcano_locks_server.http.access import Access
-from volcano_locks_server.http.listing import LISTS_AT_ONCE, LISTS_WAITING_MAX, Listing
-from volcano_locks_server.http.locks import LockRoutes
-from volcano_locks_server.limits import LIST_LIMIT_MAX, LockKey
-from volcano_locks_server.service import LockService
-from volcano_locks_server.store import LockPage, LockQuery, RecordKey
-from volcano_locks_server.stores.listing import LOOKED_AT_MAX
+from volcano_locks_server.http import lock_list_routes as listing_module
+from volcano_locks_server.http.auth import Access
+from volcano_locks_server.http.lock_list_routes import LISTS_AT_ONCE, LISTS_WAITING_MAX, Listing
+from volcano_locks_server.http.lock_routes import LockRoutes
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, RecordKey
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
+from volcano_locks_server.rules.values import LIST_LIMIT_MAX, LockKey
+from volcano_locks_server.service.lock_service import LockService
+from volcano_locks_server.stores.lock_pages import LOOKED_AT_MAX
 
 from .conftest import ADMIN_TOKEN, House, OnlyLocks, new_token, problem
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.http.wire import BODY_BYTES_MAX
+from volcano_locks_server.http.codec import BODY_BYTES_MAX
 
 from .conftest import ADMIN_TOKEN, House, new_token, problem
 

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, cast
 import pytest
 from uvicorn.server import ServerState
 
-from volcano_locks_server.http.connections import Connections
-from volcano_locks_server.http.listener import _config
-from volcano_locks_server.http.protocol import HEAD_BYTES_MAX, METHODS, BoundedHttpProtocol
-from volcano_locks_server.http.wire import Receive, Scope, Send
+from volcano_locks_server.http.codec import Receive, Scope, Send
+from volcano_locks_server.http.server.connection_limits import Connections
+from volcano_locks_server.http.server.http1 import HEAD_BYTES_MAX, METHODS, BoundedHttpProtocol
+from volcano_locks_server.http.server.listener import _config
 
 BODY = b"DELETE /hidden HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
 FRAMINGS = {

@@ -12,13 +12,13 @@ import httpx2
 import pytest
 import yaml
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.http.access import Access
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.listing import Listing
-from volcano_locks_server.http.locks import LockRoutes
-from volcano_locks_server.service import LockService
-from volcano_locks_server.store import Step
+from volcano_locks_server.http.auth import Access
+from volcano_locks_server.http.lock_list_routes import Listing
+from volcano_locks_server.http.lock_routes import LockRoutes
+from volcano_locks_server.ports.lock_store import Step
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.telemetry import LineWriter
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from volcano_locks_server.http.access import CREDENTIAL_BYTES_MAX
-from volcano_locks_server.http.wire import PARAMETERS_MAX, QUERY_BYTES_MAX
+from volcano_locks_server.http.auth import CREDENTIAL_BYTES_MAX
+from volcano_locks_server.http.codec import PARAMETERS_MAX, QUERY_BYTES_MAX
 
 from .conftest import ADMIN_TOKEN, House, problem
 

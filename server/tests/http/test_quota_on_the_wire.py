@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator
 import httpx2
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.http.access import Access
 from volcano_locks_server.http.app import App
-from volcano_locks_server.service import LockService
+from volcano_locks_server.http.auth import Access
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.testing import MemoryQuotas
 
 from .conftest import House, new_token, problem

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.admin_token import admin_token, token_path
-from volcano_locks_server.settings import SETTINGS, Settings, SettingsError
+from volcano_locks_server.runtime.admin_token import admin_token, token_path
+from volcano_locks_server.runtime.settings import SETTINGS, Settings, SettingsError
 
 TOKEN = "0123456789abcdef-token"
 

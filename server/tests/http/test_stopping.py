@@ -14,12 +14,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from volcano_locks_server import main
-from volcano_locks_server.http import listener
-from volcano_locks_server.http.wire import BODY_BYTES_MAX
-from volcano_locks_server.main import ListenError, Server
-from volcano_locks_server.settings import Settings, SettingsError
-from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.http.codec import BODY_BYTES_MAX
+from volcano_locks_server.http.server import listener
+from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.runtime import server
+from volcano_locks_server.runtime.server import ListenError, Server
+from volcano_locks_server.runtime.settings import Settings, SettingsError
 from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server, running_server_async
@@ -53,7 +53,7 @@ async def gated(running: RunningServer, clock: ManualClock) -> GatedStore:
 @pytest.mark.real_time
 async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTTP-23: a stop is bounded."""
-    monkeypatch.setattr(main, "STORE_CLOSE_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(server, "STORE_CLOSE_SECONDS_MAX", 0.05)
     log = io.StringIO()
     async with running_server_async(log_stream=log, settings=Settings(store="memory://", port=0)) as running:
         store = running.server.store
@@ -254,9 +254,9 @@ async def test_what_is_old_is_forgotten_in_bites() -> None:
 
 PROGRAM = """
 import asyncio, sys
-from volcano_locks_server.main import Server
-from volcano_locks_server.process import run
-from volcano_locks_server.settings import Settings
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.process import run
+from volcano_locks_server.runtime.settings import Settings
 async def started(server): print(server.url, flush=True)
 run(Server(Settings(store=sys.argv[1], port=0)), started=started)
 print("ended", flush=True)

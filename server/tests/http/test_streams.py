@@ -11,13 +11,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.http import streams
-from volcano_locks_server.lease import GRACE_MS, Acquire
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import Credential
+from volcano_locks_server.events import hub, subscriber
+from volcano_locks_server.http import event_stream
+from volcano_locks_server.ports.registry import Credential
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import GRACE_MS, Acquire
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
-from volcano_locks_server.watching import hub, watchers
 
 from .conftest import House, new_token, problem
 
@@ -174,7 +174,7 @@ async def test_a_stream_begins_with_an_id_and_tells_the_quota_once(house: House)
         retry, id_, comment = first.split("\n")
         assert (retry, id_[:4], comment[0]) == ("retry: 1000", "id: ", ":")
         for _ in range(5):
-            await moved(house, streams.PING_MS)
+            await moved(house, event_stream.PING_MS)
         answer = await house.ask("GET", "/locks/a")
         assert answer.headers["x-ratelimit-remaining"] == "598"
 
@@ -263,11 +263,11 @@ async def test_a_stream_resumes_without_a_gap_or_says_so(house: House) -> None:
 
 async def test_a_comment_comes_at_least_every_15_seconds(house: House) -> None:
     """EVENT-7: also while events come."""
-    assert streams.PING_MS <= 15_000
+    assert event_stream.PING_MS <= 15_000
     async with listening(house, "/locks/a/events") as ear:
         for _ in range(3):
             before = ear.raw
-            house.clock.advance(streams.PING_MS)
+            house.clock.advance(event_stream.PING_MS)
             await house.acquire("a", new_token())
             await turns()
             assert ear.raw[len(before) :].startswith((b":\n\n", b"id"))
@@ -281,8 +281,8 @@ async def test_a_revoked_key_ends_its_stream_within_15_seconds(house: House) -> 
     async with listening(house, "/locks/a/events", authorization=key) as ear, listening(house, "/locks/a/events") as on:
         registry = house.server.store.registry
         await registry.delete_service_key(house.project_id, made["id"])  # as another node would
-        await moved(house, streams.PING_MS)
-        await moved(house, 15_000 - streams.PING_MS)
+        await moved(house, event_stream.PING_MS)
+        await moved(house, 15_000 - event_stream.PING_MS)
         await asyncio.wait_for(ear.listening, 30)
         assert (ear.whole, on.whole) == (True, False)
 
@@ -291,9 +291,9 @@ async def test_an_expired_key_ends_its_stream(house: House) -> None:
     """EVENT-7, ADMIN-7."""
     made = await house.new_key(expires_at="2026-07-20T14:00:10Z")
     async with listening(house, "/locks/a/events", authorization=f"Bearer {made['key_value']}") as ear:
-        await moved(house, streams.PING_MS)
+        await moved(house, event_stream.PING_MS)
         assert not ear.whole
-        await moved(house, streams.PING_MS)
+        await moved(house, event_stream.PING_MS)
         assert ear.whole
 
 
@@ -305,7 +305,7 @@ async def test_a_key_that_cannot_be_looked_up_ends_its_stream(house: House, monk
 
     async with listening(house, "/locks/a/events") as ear:
         monkeypatch.setattr(house.server.store.registry, "credential", credential)
-        await moved(house, streams.PING_MS)
+        await moved(house, event_stream.PING_MS)
         assert ear.whole
 
 
@@ -327,7 +327,7 @@ async def test_a_slow_reader_loses_its_stream_and_costs_the_others_nothing(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVENT-7."""
-    monkeypatch.setattr(watchers, "QUEUE_MAX", 3)
+    monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
     async with listening(house, "/locks/events", "prefix=") as slow, listening(house, "/locks/events", "prefix=") as on:
         gate = asyncio.Event()
         send = slow._send

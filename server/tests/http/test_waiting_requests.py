@@ -7,14 +7,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from volcano_locks_server import lines
-from volcano_locks_server.http import access, connections, protocol
-from volcano_locks_server.lease import Read, Release, Released, State
-from volcano_locks_server.limits import LockKey, OwnerToken
-from volcano_locks_server.main import Server
-from volcano_locks_server.service import LockService
-from volcano_locks_server.settings import Settings
-from volcano_locks_server.store import Credential
+from volcano_locks_server.http import auth
+from volcano_locks_server.http.server import connection_limits, http1
+from volcano_locks_server.ports.registry import Credential
+from volcano_locks_server.queue import wait_queue
+from volcano_locks_server.rules.lease import Read, Release, Released, State
+from volcano_locks_server.rules.values import LockKey, OwnerToken
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.settings import Settings
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 from .conftest import House, new_token, problem
@@ -97,7 +98,7 @@ async def test_a_renewal_does_not_wait(house: House) -> None:
 
 async def test_too_many_waiters_are_told_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-7."""
-    monkeypatch.setattr(lines, "WAITERS_PER_LOCK_MAX", 1)
+    monkeypatch.setattr(wait_queue, "WAITERS_PER_LOCK_MAX", 1)
     await house.acquire("a", new_token())
     waiting = begun(house, "a", new_token())
     await settled()
@@ -143,7 +144,7 @@ async def test_a_lease_that_ran_out_while_its_key_was_looked_up_is_not_told(
     await house.acquire("a", holder)
     waiting = begun(house, "a", new_token(), ttl=5, key=second["key_value"])
     await settled()
-    house.clock.advance(access.CREDENTIAL_SECONDS_MAX * 1_000)
+    house.clock.advance(auth.CREDENTIAL_SECONDS_MAX * 1_000)
     await house.release("a", new_token())  # whose key is known from now on again
     found = slow_lookups(house.server, monkeypatch)
     await house.release("a", holder)
@@ -277,7 +278,7 @@ async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
     gone.wait("a", new_token())
     await until_waiting(running, 1)
     slow_lookups(running.server, monkeypatch)
-    monkeypatch.setattr(access, "CREDENTIAL_SECONDS_MAX", 0)
+    monkeypatch.setattr(auth, "CREDENTIAL_SECONDS_MAX", 0)
     release = service_of(running).perform(running.project_id, 0, LockKey("a"), Release(OwnerToken.parse(holder).digest))
     assert isinstance((await release).outcome, Released)
     assert await held(running)
@@ -317,8 +318,8 @@ async def test_requests_behind_one_that_waits_are_answered_after_it(running: Run
 async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-1, HTTP-24, HTTP-25: no limit on what a client does not do ends it, nor does it make room for others."""
     for limit in ("HEAD_SECONDS_MAX", "BODY_SECONDS_MAX", "WRITE_SECONDS_MAX", "KEEP_ALIVE_SECONDS"):
-        monkeypatch.setattr(protocol, limit, 0.01)
-    monkeypatch.setattr(connections, "SWEEP_SECONDS", 0.01)
+        monkeypatch.setattr(http1, limit, 0.01)
+    monkeypatch.setattr(connection_limits, "SWEEP_SECONDS", 0.01)
     service = service_of(running)
     holder = await wire(running)
     token = new_token()

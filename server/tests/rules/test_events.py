@@ -2,7 +2,9 @@
 
 import pytest
 
-from volcano_locks_server.lease import (
+from volcano_locks_server.events import Happening, happened
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.lease import (
     GRACE_MS,
     MARGIN_MS,
     Acquire,
@@ -15,9 +17,7 @@ from volcano_locks_server.lease import (
     Renew,
     decide,
 )
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey
-from volcano_locks_server.watching import Happening, happened
+from volcano_locks_server.rules.values import LockKey
 
 LOCK = RecordKey("project", LockKey("nightly"))
 MINE, OTHER = b"m" * 32, b"o" * 32

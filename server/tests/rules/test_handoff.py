@@ -1,9 +1,9 @@
 """One batch may hold several acquires and releases of a lock: what it grants to this node's waiters is bounded."""
 
-from volcano_locks_server.handoff import Asked, Heads, Serving
-from volcano_locks_server.lease import HELD, Acquire, Granted, LockRecord, Release
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.queue.handoff import Asked, Heads, Serving
+from volcano_locks_server.rules.lease import HELD, Acquire, Granted, LockRecord, Release
+from volcano_locks_server.rules.values import LockKey
 
 LOCK = RecordKey("a-project", LockKey.parse("k"))
 NOW_MS = 1_784_556_000_000

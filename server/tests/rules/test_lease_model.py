@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from volcano_locks_server.lease import (
+from volcano_locks_server.rules.lease import (
     Acquire,
     ForceRelease,
     Free,

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from volcano_locks_server import lease
-from volcano_locks_server.lease import (
+from volcano_locks_server.rules import lease
+from volcano_locks_server.rules.lease import (
     Acquire,
     Command,
     ForceRelease,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.limits import (
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.rules.values import (
     PERMISSION_LENGTH_MAX,
     PERMISSIONS_MAX,
     LockKey,

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks_server.quota import Verdict, Window, admit, given_back
+from volcano_locks_server.rules.quota import Verdict, Window, admit, given_back
 
 MINUTE = 60_000
 NOW = 30_000_000 * MINUTE + 12_345

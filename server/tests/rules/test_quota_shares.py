@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volcano_locks_server.quota import (
+from volcano_locks_server.rules.quota import (
     SHARE_PARTS,
     Admission,
     Draw,

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volcano_locks_server import commit
-from volcano_locks_server.commit import GroupCommit
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free, LockRecord
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free, LockRecord
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service import group_commit
+from volcano_locks_server.service.group_commit import GroupCommit
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
@@ -118,7 +118,7 @@ async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight()
 
 
 async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "WORTH_A_BATCH", 2)
+    monkeypatch.setattr(group_commit, "WORTH_A_BATCH", 2)
     store = Store()
     group = group_on(store)
     answers = await submitted(group, (A, 1), (B, 1), (C, 1))
@@ -149,7 +149,7 @@ async def test_a_key_in_flight_waits_in_order_and_holds_up_no_other() -> None:
 
 
 async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "PENDING_MAX", 2)
+    monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
     store = Store()
     group = group_on(store)
     tasks = await submitted(group, (A, 1))

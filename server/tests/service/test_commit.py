@@ -5,12 +5,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from volcano_locks_server import commit
-from volcano_locks_server.commit import GroupCommit
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free, LockRecord
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free, LockRecord
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service import group_commit
+from volcano_locks_server.service.group_commit import GroupCommit
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
@@ -131,7 +131,7 @@ async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None
 
 
 async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit, "PENDING_MAX", 2)
+    monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
     store = GatedStore()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))

@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.lease import GRACE_MS, Acquire, ForceRelease, Release, Renew
+from volcano_locks_server.events import Happening, Watcher, hub, subscriber
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.rules.lease import GRACE_MS, Acquire, ForceRelease, Release, Renew
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
-from volcano_locks_server.watching import Happening, Watcher, hub, watchers
 
 from .watching import MINE, OTHER, PROJECT, Node, lock, moved, taken, timers, turns, words
 
@@ -176,7 +176,7 @@ async def test_an_id_that_cannot_be_resumed_from_is_answered_with_a_reset(
 
 async def test_who_missed_more_than_its_queue_holds_lists_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-5, EVENT-7: it would be ended at once, come back with the same id, and so on for ever."""
-    monkeypatch.setattr(watchers, "QUEUE_MAX", 3)
+    monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
     oldest = (await node.watch()).began_at
     await node.do_all([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
     assert words(await node.watch(prefix="a", after=oldest)) == ["acquired a1", "acquired a2", "acquired a3"]
@@ -201,7 +201,7 @@ async def test_a_reset_leaves_a_place_to_resume_from(node: Node, monkeypatch: py
 
 async def test_a_watcher_that_is_too_slow_is_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-7: its queue is bounded, and costs the others nothing."""
-    monkeypatch.setattr(watchers, "QUEUE_MAX", 3)
+    monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
     slow, quick = await node.watch(), await node.watch()
     seen = []
     for key in "abcd":
@@ -215,7 +215,7 @@ async def test_a_watcher_that_is_too_slow_is_ended(node: Node, monkeypatch: pyte
 
 async def test_a_watcher_takes_many_events_in_parts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-7: so a thousand slow readers do not make a thousand copies of what waits for them."""
-    monkeypatch.setattr(watchers, "TAKE_MAX", 2)
+    monkeypatch.setattr(subscriber, "TAKE_MAX", 2)
     watcher = await node.watch()
     await node.do_all([(key, TAKE) for key in "abcde"])
     async with asyncio.timeout(30):

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from volcano_locks_server.lease import GRACE_MS, Acquire, Release, Renew
+from volcano_locks_server.events import hub, peers
+from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Release, Renew
 from volcano_locks_server.testing import ManualClock, SignalBus
-from volcano_locks_server.watching import hub, neighbours
 
 from .watching import MINE, OTHER, lock, moved, nodes, taken, timers, turns, until, words
 
@@ -84,7 +84,7 @@ async def test_nodes_that_nobody_wants_to_hear_are_silent(clock: ManualClock) ->
         await a.do("x", Acquire(OTHER, 5))
         await turns()
         assert said == []
-        await moved(clock, neighbours.LINES_EVERY_MS)
+        await moved(clock, peers.LINES_EVERY_MS)
         assert timers(clock) == 0
 
 
@@ -98,9 +98,9 @@ async def test_a_silent_node_is_forgotten(clock: ManualClock) -> None:
         assert a.hub.live
         bus.loses = True
         for _ in range(5):
-            await moved(clock, neighbours.LINES_EVERY_MS)
+            await moved(clock, peers.LINES_EVERY_MS)
         assert (a.hub.others_wait(lock("x")), a.hub.live) == (False, True)
-        await moved(clock, neighbours.LINES_EVERY_MS)
+        await moved(clock, peers.LINES_EVERY_MS)
         assert not a.hub.live
 
 
@@ -112,7 +112,7 @@ async def test_interest_is_said_again_for_as_long_as_it_lasts(clock: ManualClock
         b.hub.line_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         for _ in range(30):
-            await moved(clock, neighbours.LINES_EVERY_MS)
+            await moved(clock, peers.LINES_EVERY_MS)
             await turns()
             assert (a.hub.live, a.hub.waiters(lock("x"))) == (True, 2)
         await a.do("x", TAKE)
@@ -159,12 +159,12 @@ async def test_who_comes_back_to_a_kept_place_is_known_of_again(clock: ManualClo
         b.hub.line_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         b.lines.waiting[lock("x")] = 0  # a pause between two waits, and the place is kept
-        await moved(clock, neighbours.LINES_EVERY_MS)
+        await moved(clock, peers.LINES_EVERY_MS)
         assert not a.hub.others_wait(lock("x"))
         b.lines.waiting[lock("x")] = 1
-        await moved(clock, neighbours.LINES_EVERY_MS)
+        await moved(clock, peers.LINES_EVERY_MS)
         assert a.hub.others_wait(lock("x"))
-        await moved(clock, neighbours.WAITS_KEPT_MS + neighbours.HEARD_FOR_MS)
+        await moved(clock, peers.WAITS_KEPT_MS + peers.HEARD_FOR_MS)
         await a.do("x", TAKE)
         del b.lines.looked[:]
         await a.do("x", Release(MINE))

@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from tests.engines import etcd, postgres
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.main import Server
-from volcano_locks_server.settings import Settings
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.testing import ManualClock
 
 LIMIT = 200

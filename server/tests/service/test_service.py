@@ -5,12 +5,12 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from volcano_locks_server import counting
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.service import Denied, LockService
-from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service import rate_limiter
+from volcano_locks_server.service.lock_service import Denied, LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
@@ -83,8 +83,8 @@ async def test_the_reserve_is_bounded_even_when_owners_ask_at_once(service: Lock
 
 
 def test_windows_of_past_minutes_are_forgotten(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(counting, "WINDOWS_MAX", 3)
-    one = counting.OwnCounting(clock, owner_reserve=True)
+    monkeypatch.setattr(rate_limiter, "WINDOWS_MAX", 3)
+    one = rate_limiter.OwnCounting(clock, owner_reserve=True)
     for project in "abc":
         one.admit(project, 1, may_draw_on_reserve=False)
     clock.advance(60_000)

@@ -6,14 +6,14 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from volcano_locks_server.lease import Acquire, Command, Granted, Release
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.looking import LOOK_SECONDS_MAX
-from volcano_locks_server.service import LockService, Reply
-from volcano_locks_server.sharing import HANDOFFS_IN_A_ROW_MAX, YIELD_MS
+from volcano_locks_server.events import Watcher
+from volcano_locks_server.queue.fairness import HANDOFFS_IN_A_ROW_MAX, YIELD_MS
+from volcano_locks_server.queue.recheck import LOOK_SECONDS_MAX
+from volcano_locks_server.rules.lease import Acquire, Command, Granted, Release
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service.lock_service import LockService, Reply
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
-from volcano_locks_server.watching import Watcher
 
 from .watching import PROJECT, lock, moved, turns, until, words
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from volcano_locks_server import counting
-from volcano_locks_server.counting import SharedCounting
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Granted, Read, Release, Renew, State
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.quota import Verdict
-from volcano_locks_server.service import Denied, LockService, Reply
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Granted, Read, Release, Renew, State
+from volcano_locks_server.rules.quota import Verdict
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service import rate_limiter
+from volcano_locks_server.service.lock_service import Denied, LockService, Reply
+from volcano_locks_server.service.rate_limiter import SharedCounting
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemoryQuotas
 
@@ -175,7 +175,7 @@ async def test_a_store_with_a_bug_answers_those_who_wait(clock: ManualClock) -> 
 async def test_shares_of_past_minutes_are_forgotten(
     clock: ManualClock, count: Count, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(counting, "WINDOWS_MAX", 3)
+    monkeypatch.setattr(rate_limiter, "WINDOWS_MAX", 3)
     one = SharedCounting(count, clock, owner_reserve=True)
     for project in "abc":
         await one.admit_drawing(project, 1, may_draw_on_reserve=False)

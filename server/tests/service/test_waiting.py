@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from volcano_locks_server import lines, looking, sharing
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import (
+from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.queue import fairness, recheck, wait_queue
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import (
     Acquire,
     ForceRelease,
     Free,
@@ -23,9 +24,8 @@ from volcano_locks_server.lease import (
     Renew,
     State,
 )
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.service import Denied, LockService, Reply
-from volcano_locks_server.store import RecordKey, Step
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service.lock_service import Denied, LockService, Reply
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
@@ -544,8 +544,8 @@ async def test_a_retired_token_at_the_head_holds_nobody_up(house: House) -> None
 
 async def test_there_are_bounds(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-7: kept places count, and one's own is no new one."""
-    monkeypatch.setattr(lines, "WAITERS_PER_LOCK_MAX", 2)
-    monkeypatch.setattr(lines, "WAITERS_MAX", 3)
+    monkeypatch.setattr(wait_queue, "WAITERS_PER_LOCK_MAX", 2)
+    monkeypatch.setattr(wait_queue, "WAITERS_MAX", 3)
     await house.acquire(1)
     waiting = [await house.wait(2, 1_000), await house.wait(3)]
     await house.advance(1_000)
@@ -748,12 +748,12 @@ async def test_nodes_look_again_without_a_word() -> None:
     await house.acquire(1)
     waiting = await house.wait(2)
     free_elsewhere(house)
-    await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
+    await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
     assert granted(waiting.result())
-    await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
+    await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
     before = house.store.updates
     for _ in range(5):
-        await house.advance(looking.LOOK_SECONDS_MAX * 1_000)
+        await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
     assert house.store.updates == before
     await house.service.close()
 
@@ -763,24 +763,24 @@ async def test_a_node_leaves_the_lock_to_others_who_wait(house: House) -> None:
     house.service.lines.sharing.others_wait = lambda _key: True
     await house.acquire(1)
     waiting = {owner: await house.wait(owner, 60_000) for owner in range(2, 14)}
-    for owner in range(1, 1 + sharing.HANDOFFS_IN_A_ROW_MAX):
+    for owner in range(1, 1 + fairness.HANDOFFS_IN_A_ROW_MAX):
         await house.release(owner)
         assert granted(await soon(waiting[owner + 1]))
-    await house.release(1 + sharing.HANDOFFS_IN_A_ROW_MAX)
+    await house.release(1 + fairness.HANDOFFS_IN_A_ROW_MAX)
     await settled()
     assert house.store.holder is None
     assert code(await house.acquire(99)) == "lock_held", "left to others is not free to passers-by"
-    await house.advance(sharing.YIELD_MS - 1)
+    await house.advance(fairness.YIELD_MS - 1)
     assert house.store.holder is None
     await house.advance(1)
-    assert granted(await soon(waiting[2 + sharing.HANDOFFS_IN_A_ROW_MAX]))
+    assert granted(await soon(waiting[2 + fairness.HANDOFFS_IN_A_ROW_MAX]))
     for task in waiting.values():
         task.cancel()
 
 
 async def test_of_many_locks_that_others_wait_for_little_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-10: names of locks that never come again do not fill the memory; the latest are known."""
-    monkeypatch.setattr(sharing, "LOCKS_MAX", 2)
+    monkeypatch.setattr(fairness, "LOCKS_MAX", 2)
     house = House(ManualClock())
     share = house.service.lines.sharing
     share.others_wait = lambda _key: True

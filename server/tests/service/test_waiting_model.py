@@ -11,7 +11,8 @@ from typing import Any, Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from volcano_locks_server.lease import (
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.lease import (
     GRACE_MS,
     Acquire,
     Command,
@@ -23,9 +24,8 @@ from volcano_locks_server.lease import (
     Renew,
     blocks_others,
 )
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.service import Denied, LockService, Reply
-from volcano_locks_server.store import RecordKey
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service.lock_service import Denied, LockService, Reply
 from volcano_locks_server.testing import ManualClock
 
 from .test_waiting import Store, settled

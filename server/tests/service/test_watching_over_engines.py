@@ -8,12 +8,12 @@ from contextlib import AsyncExitStack
 import pytest
 from tests.engines import etcd, postgres
 
-from volcano_locks_server.lease import Acquire, Granted, Release
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.main import Server
-from volcano_locks_server.service import LockService
-from volcano_locks_server.settings import Settings
-from volcano_locks_server.watching import Watcher
+from volcano_locks_server.events import Watcher
+from volcano_locks_server.rules.lease import Acquire, Granted, Release
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.runtime.server import Server
+from volcano_locks_server.runtime.settings import Settings
+from volcano_locks_server.service.lock_service import LockService
 
 PROJECT = "project"
 KEY = LockKey("nightly")

@@ -5,13 +5,14 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from volcano_locks_server.clock import Clock
-from volcano_locks_server.lease import Command, LockRecord, Outcome, decide
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import RecordKey, Records, Signals, Stepped
+from volcano_locks_server.events import Happening, Hub, Told, Watcher, happened
+from volcano_locks_server.ports.clock import Clock
+from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.signals import Signals
+from volcano_locks_server.rules.lease import Command, LockRecord, Outcome, decide
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
-from volcano_locks_server.watching import Happening, Hub, Told, Watcher, happened
 
 PROJECT = "project"
 MINE, OTHER = b"m" * 32, b"o" * 32

@@ -4,10 +4,10 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Command, Free, Held, LockRecord, Outcome, decide
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import LockStore, RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import LockStore, RecordKey, Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Command, Free, Held, LockRecord, Outcome, decide
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import OpenStore
 
 PROJECT = "6f1c2a34-0000-4000-8000-000000000001"

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from volcano_locks_server.store import Signals
+from volcano_locks_server.ports.signals import Signals
 
 HEARD_SECONDS = 30.0
 

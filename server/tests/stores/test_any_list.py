@@ -5,12 +5,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import GRACE_MS, Acquire, Free, Held, LockRecord, Renew
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.store import LockQuery, LockStore, RecordKey
+from volcano_locks_server.ports.lock_store import LockQuery, LockStore, RecordKey
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Free, Held, LockRecord, Renew
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import OpenStore
-from volcano_locks_server.stores.listing import LOOKED_AT_MAX
+from volcano_locks_server.stores.lock_pages import LOOKED_AT_MAX
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import PROJECT, act, held, key, put

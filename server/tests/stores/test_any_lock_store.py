@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import GRACE_MS, RETENTION_MS, Acquire, Free, Granted, Held, Refused
-from volcano_locks_server.store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import GRACE_MS, RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.testing import ManualClock
 

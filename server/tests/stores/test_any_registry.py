@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from volcano_locks_server.errors import LockError
-from volcano_locks_server.lease import Free
-from volcano_locks_server.limits import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
-from volcano_locks_server.store import Credential, Project, Registry, ServiceKey
+from volcano_locks_server.ports.registry import Credential, Project, Registry, ServiceKey
+from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.rules.lease import Free
+from volcano_locks_server.rules.values import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
 from volcano_locks_server.stores import OpenStore
 
 from .deeds import digest, found, key, put

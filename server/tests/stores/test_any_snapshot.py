@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from tests.engines import etcd, postgres
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Free, Granted, Held
-from volcano_locks_server.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, Snapshot
-from volcano_locks_server.store import Project, ServiceKey
+from volcano_locks_server.ports.registry import Project, ServiceKey
+from volcano_locks_server.ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, Snapshot
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Free, Granted, Held
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import START_MS, ManualClock
 

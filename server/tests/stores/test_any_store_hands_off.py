@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from volcano_locks_server import looking
-from volcano_locks_server.lease import Acquire, Granted, Release
-from volcano_locks_server.limits import LockKey
-from volcano_locks_server.service import LockService, Reply
-from volcano_locks_server.store import RecordKey
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.queue import recheck
+from volcano_locks_server.rules.lease import Acquire, Granted, Release
+from volcano_locks_server.rules.values import LockKey
+from volcano_locks_server.service.lock_service import LockService, Reply
 from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.testing import ManualClock
 
@@ -73,7 +73,7 @@ async def test_a_lock_that_another_node_freed_is_found_without_a_word(store: Ope
     await there.perform("p", 0, KEY, Acquire(digest(1), 30))
     task = await waiting(here, 2)
     await there.perform("p", 0, KEY, Release(digest(1)))
-    clock.advance(looking.LOOK_SECONDS_MAX * 1_000)
+    clock.advance(recheck.LOOK_SECONDS_MAX * 1_000)
     await granted(task)
     await here.close()
     await there.close()

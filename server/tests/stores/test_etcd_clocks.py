@@ -8,9 +8,9 @@ import pytest
 from tests.engines import etcd
 from tests.engines.programs import BUSY_SECONDS
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Free, Granted, Refused, Renew
-from volcano_locks_server.store import LockQuery
+from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Free, Granted, Refused, Renew
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import START_MS, ManualClock
 

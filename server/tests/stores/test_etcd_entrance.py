@@ -8,10 +8,10 @@ import pytest
 from tests.engines import etcd
 from tests.engines.programs import program
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.upkeep import examine
+from volcano_locks_server.stores.maintenance import examine
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import found, key, put, serves_soon

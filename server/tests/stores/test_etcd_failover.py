@@ -13,9 +13,9 @@ import pytest
 from tests.engines import etcd
 from tests.engines.programs import BUSY_SECONDS
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Granted, Held, Renew
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Granted, Held, Renew
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.stores.etcd.locks import UPDATE_SECONDS_MAX
 

@@ -9,9 +9,10 @@ from shutil import copytree, rmtree
 import pytest
 from tests.engines import etcd
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import (
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import (
     HELD,
     NOT_OWNER,
     Acquire,
@@ -23,10 +24,9 @@ from volcano_locks_server.lease import (
     Renew,
     State,
 )
-from volcano_locks_server.store import RecordKey, Records, Stepped
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.stores.etcd import records
-from volcano_locks_server.stores.etcd.recent import ABSENT, READ_FIRST_MAX, RECORDS_MAX, RecentRecords, Seen
+from volcano_locks_server.stores.etcd.record_cache import ABSENT, READ_FIRST_MAX, RECORDS_MAX, RecentRecords, Seen
 
 from .deeds import act, counted, digest, found, held, key, put
 

@@ -8,12 +8,12 @@ import pytest
 from tests.engines import etcd
 from tests.engines.programs import BUSY_SECONDS
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free
-from volcano_locks_server.store import Records, Stepped
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.etcd.members import CALL_SECONDS_MAX
+from volcano_locks_server.stores.etcd.endpoints import CALL_SECONDS_MAX
 
 from .deeds import counted, key, serves_soon
 

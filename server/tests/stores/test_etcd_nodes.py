@@ -10,13 +10,14 @@ import pytest
 from conformance.history import Event, check
 from tests.engines import etcd
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import LockError, StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Free, Granted, Release
-from volcano_locks_server.store import Project, Records, ServiceKey, Stepped
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.ports.registry import Project, ServiceKey
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Free, Granted, Release
 from volcano_locks_server.stores import OpenStore, open_store
-from volcano_locks_server.stores.etcd.cluster import EtcdCluster
-from volcano_locks_server.stores.etcd.messages import Delete, Found, Put, Read
+from volcano_locks_server.stores.etcd.store import EtcdCluster
+from volcano_locks_server.stores.etcd.transactions import Delete, Found, Put, Read
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import act, counted, digest, found, key, put

@@ -8,10 +8,10 @@ import pytest
 from tests.engines import etcd
 from tests.nodes.wire import Wire
 
-from volcano_locks_server.clock import SystemClock
+from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.stores.etcd import EtcdCluster
 from volcano_locks_server.stores.etcd.layout import end_of
-from volcano_locks_server.stores.etcd.messages import Put, Read
+from volcano_locks_server.stores.etcd.transactions import Put, Read
 
 from .ears import Ear
 
@@ -124,10 +124,10 @@ async def test_a_node_leaves_nothing_behind() -> None:
 
 
 async def test_what_a_dead_node_left_goes_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from volcano_locks_server.stores.etcd import clocks
+    from volcano_locks_server.stores.etcd import clock_skew
 
-    monkeypatch.setattr(clocks, "GONE_SECONDS", 0.0)
-    monkeypatch.setattr(clocks, "RETENTION_MS", 0)
+    monkeypatch.setattr(clock_skew, "GONE_SECONDS", 0.0)
+    monkeypatch.setattr(clock_skew, "RETENTION_MS", 0)
     url = etcd.shared().url()
     dead = await EtcdCluster.open(url, SystemClock())
     async with listening(url) as (one, node):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from tests.engines import etcd, postgres
 
-from volcano_locks_server.lease import (
+from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.rules.lease import (
     Acquire,
     Command,
     ForceRelease,
@@ -26,7 +27,6 @@ from volcano_locks_server.lease import (
     Renew,
     State,
 )
-from volcano_locks_server.store import LockQuery
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
 

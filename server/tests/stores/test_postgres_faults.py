@@ -15,12 +15,13 @@ from tests.engines.postgres import Postgres
 from tests.engines.programs import BUSY_SECONDS
 from tests.nodes.wire import Wire
 
-from volcano_locks_server.clock import SystemClock
-from volcano_locks_server.errors import LockError, StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Free, Granted
-from volcano_locks_server.store import LockPage, LockQuery, Project, Records, Stepped
+from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, Records, Stepped
+from volcano_locks_server.ports.registry import Project
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, Free, Granted
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
-from volcano_locks_server.stores.postgres.examination import examine
+from volcano_locks_server.stores.postgres.health import examine
 from volcano_locks_server.stores.postgres.hosts import HUNG_MAX
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import psycopg
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
-from volcano_locks_server.store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 from volcano_locks_server.testing import ManualClock

@@ -10,10 +10,10 @@ import psycopg
 import pytest
 from tests.engines import postgres
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import GRACE_MS, Free, LockRecord
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.postgres import PostgresDatabase, listing, locks, migrate, rows, schema
+from volcano_locks_server.stores.postgres import PostgresDatabase, lock_pages, locks, migrate, rows, schema
 from volcano_locks_server.stores.postgres.address import HOSTS_MAX, hosts_of
 from volcano_locks_server.stores.postgres.schema import Migration, migrations
 from volcano_locks_server.testing import ManualClock
@@ -130,16 +130,16 @@ async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(
         for sql, first, index in (
             (locks.COUNT_HELD, "0", "lock_by_free_from"),
             (locks.PURGE, "0", "lock_by_free_from"),
-            (listing.FEW_HELD, "0", "lock_by_free_from"),
-            (listing.HELD, f"'{PROJECT}'", "lock_by_free_from"),
-            (listing.BY_KEY, f"'{PROJECT}'", "Index Scan using lock_pkey"),
+            (lock_pages.FEW_HELD, "0", "lock_by_free_from"),
+            (lock_pages.HELD, f"'{PROJECT}'", "lock_by_free_from"),
+            (lock_pages.BY_KEY, f"'{PROJECT}'", "Index Scan using lock_pkey"),
         ):
             values = {"$1": first, "$2": "1" if first == "0" else "'a'", "$3": "'b'", "$4": "10", "$5": "0"}
             text = re.sub(r"\$\d", lambda place: values[place[0]], sql)  # noqa: B023 - called here and now
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text}"))
             assert index in plan
             assert "Seq Scan on lock" not in plan
-            assert sql != listing.BY_KEY or "Sort" not in plan
+            assert sql != lock_pages.BY_KEY or "Sort" not in plan
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from volcano_locks_server.store import SIGNAL_BYTES_MAX, Signals
+from volcano_locks_server.ports.signals import SIGNAL_BYTES_MAX, Signals
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.packets import SIGNALS_QUEUED_MAX
+from volcano_locks_server.stores.signal_packets import SIGNALS_QUEUED_MAX
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
 
 from .conftest import url_of

@@ -11,10 +11,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from volcano_locks_server.errors import LockError, StoreUnavailableError
-from volcano_locks_server.lease import Acquire, Command, ForceRelease, Free, Granted, Outcome, Refused, Release, Renew
-from volcano_locks_server.lease import Read as ReadState
-from volcano_locks_server.store import RecordKey
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
+from volcano_locks_server.rules.lease import (
+    Acquire,
+    Command,
+    ForceRelease,
+    Free,
+    Granted,
+    Outcome,
+    Refused,
+    Release,
+    Renew,
+)
+from volcano_locks_server.rules.lease import Read as ReadState
 from volcano_locks_server.stores.sqlite import SqliteFile
 from volcano_locks_server.stores.sqlite import backup as backup_module
 from volcano_locks_server.stores.sqlite.backup import examined

@@ -12,11 +12,11 @@ from pathlib import Path
 import apsw
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Acquire, ForceRelease, Free, Release
-from volcano_locks_server.limits import OwnerToken
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Acquire, ForceRelease, Free, Release
+from volcano_locks_server.rules.values import OwnerToken
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
-from volcano_locks_server.stores.sqlite.claim import Claim
+from volcano_locks_server.stores.sqlite.file_lock import Claim
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import act, found, key, put

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free, LockRecord
-from volcano_locks_server.store import RecordKey
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free, LockRecord
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
 from volcano_locks_server.testing import ManualClock
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import apsw
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import GRACE_MS, Free, Held, LockRecord
-from volcano_locks_server.stores.sqlite import SqliteFile, connection, listing, locks, rows
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import GRACE_MS, Free, Held, LockRecord
+from volcano_locks_server.stores.sqlite import SqliteFile, connection, lock_pages, locks, rows
 from volcano_locks_server.testing import ManualClock
 
 from .deeds import digest, found, held, key, put
@@ -108,9 +108,9 @@ async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(path: 
     for sql, index in (
         (locks.COUNT_HELD, "lock_by_free_from (<expr>>?)"),
         (locks.PURGE, "lock_by_free_from (<expr><?)"),
-        (listing.FEW_HELD, "lock_by_free_from (<expr>>?)"),
-        (listing.HELD, "lock_by_free_from (<expr>>?)"),
-        (listing.BY_KEY, "(project_id=? AND key>? AND key<?)"),
+        (lock_pages.FEW_HELD, "lock_by_free_from (<expr>>?)"),
+        (lock_pages.HELD, "lock_by_free_from (<expr>>?)"),
+        (lock_pages.BY_KEY, "(project_id=? AND key>? AND key<?)"),
     ):
         values = dict.fromkeys("12345", 1) if "?1" in sql else (1,) * sql.count("?")
         plan = await file._writer.run(
@@ -118,5 +118,5 @@ async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(path: 
         )
         assert any(index in row[3] for row in plan), plan
         assert not any(row[3].startswith("SCAN lock") for row in plan)
-        assert sql != listing.BY_KEY or not any("TEMP B-TREE" in row[3] for row in plan)
+        assert sql != lock_pages.BY_KEY or not any("TEMP B-TREE" in row[3] for row in plan)
     await file.close()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.errors import StoreUnavailableError
-from volcano_locks_server.lease import Free
-from volcano_locks_server.store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores.sqlite import SqliteFile, connection, writer
 from volcano_locks_server.testing import ManualClock
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.lease import Free
+from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores import open_store, shown_url, sqlite_path
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock

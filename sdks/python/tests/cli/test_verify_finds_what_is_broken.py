@@ -20,9 +20,10 @@ from volcano_locks.cli.verify.table import CHECKS
 from volcano_locks.cli.verify.wire import Wire
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.testing import ManualClock
-from volcano_locks_server import lease, main
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.wire import Message, Receive, Scope, Send
+from volcano_locks_server.http.codec import Message, Receive, Scope, Send
+from volcano_locks_server.rules import lease
+from volcano_locks_server.runtime import server
 from volcano_locks_server.testing import ManualClock as ServerClock
 from volcano_locks_server.testing import RunningServer, running_server
 
@@ -236,20 +237,20 @@ async def test_a_broken_answer_is_found_by_its_checks(
     change: Callable[[Went], Went], found_by: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """CLI-18."""
-    monkeypatch.setattr(main, "App", _app_with(change))
+    monkeypatch.setattr(server, "App", _app_with(change))
     assert await _found() == found_by
 
 
 async def test_a_failing_server_is_told_and_the_other_checks_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI-19."""
-    monkeypatch.setattr(main, "App", _app_with(_fails_for_escapes))
+    monkeypatch.setattr(server, "App", _app_with(_fails_for_escapes))
     failed = [result for result in await _all() if not result.holds]
     assert [result.saw for result in failed] == ["not judged: GET was answered 500"]
 
 
 async def test_a_spent_quota_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI-19: nothing is known then, and nothing is said to hold."""
-    monkeypatch.setattr(main, "App", _app_with(lambda went: went._replace(status=429)))
+    monkeypatch.setattr(server, "App", _app_with(lambda went: went._replace(status=429)))
     results = await _all()
     assert not any(result.holds for result in results)
     assert {result.saw for result in results if "quota" in result.saw}
@@ -263,7 +264,7 @@ async def test_answers_too_slow_to_tell_are_not_taken_for_a_kept_promise(monkeyp
         clocks.checks.jump(1.0)
         return went
 
-    monkeypatch.setattr(main, "App", _app_with(slow))
+    monkeypatch.setattr(server, "App", _app_with(slow))
     results = await _all(clocks, [check for check in CHECKS if check.name.startswith("no ") and check.waits])
     told = [result.saw.partition(" (")[0] for result in results]
     assert told == ["not judged: answers came too late to tell"] * 2

@@ -80,7 +80,7 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
 
 def what_it_holds(contents: "Contents") -> dict[str, object]:
     """A backup's contents in the words of `--json`."""
-    from ..stores.refusals import instant  # noqa: PLC0415
+    from ..stores.errors import instant  # noqa: PLC0415
 
     return {
         "projects": contents.projects,
@@ -153,7 +153,7 @@ def _fetch(connection: Connection, part: Path) -> None:
 
 def _copy(url: str, part: Path) -> None:
     """A file that no server has open, whatever log a crash left beside it."""
-    from ..errors import StoreUnavailableError  # noqa: PLC0415
+    from ..rules.errors import StoreUnavailableError  # noqa: PLC0415
     from ..stores.sqlite.backup import back_up_stopped  # noqa: PLC0415
 
     path = sqlite_store(url)
@@ -168,7 +168,7 @@ def _copy(url: str, part: Path) -> None:
 
 
 def _looked_through(part: Path, file: str) -> "Contents":
-    from ..errors import StoreUnavailableError  # noqa: PLC0415
+    from ..rules.errors import StoreUnavailableError  # noqa: PLC0415
     from ..stores.sqlite.backup import examined  # noqa: PLC0415
 
     try:

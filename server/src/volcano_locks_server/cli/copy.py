@@ -20,7 +20,7 @@ from volcano_locks.cli.output import json_line, line, message
 from .running import explained
 
 if TYPE_CHECKING:
-    from ..snapshot import Entry, Snapshot
+    from ..ports.snapshot import Entry, Snapshot
 
 TELL_EVERY_SECONDS: Final = 2.0
 
@@ -75,7 +75,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
 async def _copy(source_url: str, target_url: str) -> dict[str, int]:
     """How many of each were copied. Stop or StoreUnavailableError where nothing was."""
-    from ..clock import SystemClock  # noqa: PLC0415
+    from ..ports.clock import SystemClock  # noqa: PLC0415
 
     if source_url == target_url:
         raise Stop("--from and --to name the same store", USAGE)
@@ -98,7 +98,7 @@ async def _copy(source_url: str, target_url: str) -> dict[str, int]:
 
 def refuse_clock_ahead(target_ms: int, now_ms: int) -> None:
     """Stop where the leases, judged by the clock of the store to fill, would end more than their grace too early."""
-    from ..lease import GRACE_MS  # noqa: PLC0415
+    from ..rules.lease import GRACE_MS  # noqa: PLC0415
 
     if target_ms > now_ms + GRACE_MS:
         raise Stop(
@@ -110,7 +110,7 @@ def refuse_clock_ahead(target_ms: int, now_ms: int) -> None:
 
 async def _opened(url: str, flag: str, opened: AsyncExitStack) -> "Snapshot":
     """The store, closed with `opened`. Stop where it is none that can be copied."""
-    from ..clock import SystemClock  # noqa: PLC0415
+    from ..ports.clock import SystemClock  # noqa: PLC0415
     from ..stores import open_store, shown_url, sqlite_path  # noqa: PLC0415
 
     try:

@@ -16,7 +16,7 @@ from volcano_locks.cli.output import line, message
 from .running import explained, serve_until_asked_to_stop
 
 if TYPE_CHECKING:
-    from ..main import Server
+    from ..runtime.server import Server
 
 NAME: Final = "dev"
 PORTS_TRIED: Final = 10
@@ -40,8 +40,8 @@ def dev(port: str | None, store: str | None, log_level: str | None) -> None:
       volcano-locks dev
       volcano-locks dev --store sqlite:///locks.db --port 8000
     """
-    from ..main import ListenError  # noqa: PLC0415
-    from ..settings import PORT_DEFAULT, Settings  # noqa: PLC0415
+    from ..runtime.server import ListenError  # noqa: PLC0415
+    from ..runtime.settings import PORT_DEFAULT, Settings  # noqa: PLC0415
 
     flags = {
         "store": store or "memory://",

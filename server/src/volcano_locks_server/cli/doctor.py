@@ -31,7 +31,7 @@ def doctor(store: str | None, as_json: bool) -> None:
       64  the store's URL is wrong
     """
     from ..stores import shown_url  # noqa: PLC0415
-    from ..stores.upkeep import examine  # noqa: PLC0415
+    from ..stores.maintenance import examine  # noqa: PLC0415
 
     with explained():
         url = store_url(store)

@@ -30,7 +30,7 @@ def migrate(store: str | None, as_json: bool) -> None:
       69  the store cannot be used, or a newer release has written it
     """
     from ..stores import shown_url  # noqa: PLC0415
-    from ..stores.upkeep import migrate as migrate_store  # noqa: PLC0415
+    from ..stores.maintenance import migrate as migrate_store  # noqa: PLC0415
 
     with explained():
         url = store_url(store)

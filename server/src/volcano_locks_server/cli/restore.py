@@ -52,8 +52,8 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
       64  an option is wrong, or --hold-seconds has to be given
       69  the backup or the store cannot be used; everything is as it was
     """
-    from ..clock import SystemClock  # noqa: PLC0415
-    from ..stores.refusals import instant  # noqa: PLC0415
+    from ..ports.clock import SystemClock  # noqa: PLC0415
+    from ..stores.errors import instant  # noqa: PLC0415
     from ..stores.sqlite.restore import restore as put_in_place  # noqa: PLC0415
 
     path = sqlite_store(store)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from volcano_locks.cli.exits import UNAVAILABLE, USAGE, Stop
 
 if TYPE_CHECKING:
-    from ..main import Server
-    from ..settings import Settings
+    from ..runtime.server import Server
+    from ..runtime.settings import Settings
 
 
 def store_url(flag: str | None) -> str:
     """The store's URL from the flag, else the environment, else the default, as `serve` finds it."""
-    from ..settings import Settings  # noqa: PLC0415
+    from ..runtime.settings import Settings  # noqa: PLC0415
 
     variable = "VOLCANO_LOCKS_STORE"
     return Settings.load({"store": flag}, {variable: os.environ.get(variable, "")}).store
@@ -23,9 +23,9 @@ def store_url(flag: str | None) -> str:
 @contextmanager
 def explained() -> Iterator[None]:
     """Inside, what keeps a server from starting ends the command with a sentence and no trace."""
-    from ..errors import LockError  # noqa: PLC0415
-    from ..main import ListenError  # noqa: PLC0415
-    from ..settings import SettingsError  # noqa: PLC0415
+    from ..rules.errors import LockError  # noqa: PLC0415
+    from ..runtime.server import ListenError  # noqa: PLC0415
+    from ..runtime.settings import SettingsError  # noqa: PLC0415
 
     try:
         yield
@@ -39,9 +39,9 @@ def explained() -> Iterator[None]:
 
 def serve_until_asked_to_stop(settings: "Settings", announce: Callable[["Server"], Awaitable[None]]) -> None:
     """Serve with these settings until SIGTERM or SIGINT; `announce` is awaited once the server listens."""
-    from ..main import Server  # noqa: PLC0415
-    from ..process import run  # noqa: PLC0415
-    from ..workers import run_workers  # noqa: PLC0415
+    from ..runtime.prefork import run_workers  # noqa: PLC0415
+    from ..runtime.process import run  # noqa: PLC0415
+    from ..runtime.server import Server  # noqa: PLC0415
 
     if settings.workers > 1:
         run_workers(settings, settings.workers, announce)

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from ..admin_token import token_path
-from ..settings import SETTINGS, Setting, Settings
+from ..runtime.admin_token import token_path
+from ..runtime.settings import SETTINGS, Setting, Settings
 from ..stores import shown_url, sqlite_path
 from .running import explained, serve_until_asked_to_stop
 
 if TYPE_CHECKING:
-    from ..main import Server
+    from ..runtime.server import Server
 
 
 METAVARS: Final = {

@@ -12,30 +12,18 @@ from urllib.parse import quote
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..clock import Clock
-from ..errors import LockError, StoreUnavailableError
-from ..service import LockService
-from ..snapshot import Backups
-from ..store import LockStore, Registry
+from ..ports.clock import Clock
+from ..ports.lock_store import LockStore
+from ..ports.registry import Registry
+from ..ports.snapshot import Backups
+from ..rules.errors import LockError, StoreUnavailableError
+from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
-from .access import Access
-from .admin import Admin
-from .backups import BackupRoutes
-from .listing import Listing
-from .locks import ALL_LOCKS, PREFIX, LockRoutes, request_id_of
-from .logged import tell_failure
-from .ops import Operations
-from .problems import (
-    DRAINING_MESSAGE,
-    INTERNAL_MESSAGE,
-    JSON_TYPE,
-    STATUS_BY_CODE,
-    UNAVAILABLE_MESSAGE,
-    MethodNotAllowedError,
-    problem_body,
-    problem_headers,
-)
-from .wire import (
+from .admin_routes import Admin
+from .audit_log import tell_failure
+from .auth import Access
+from .backup_routes import BackupRoutes
+from .codec import (
     AUTHORIZATION,
     CONTENT_LENGTH,
     REQUEST_ID,
@@ -48,6 +36,19 @@ from .wire import (
     refuse_long_body,
     refuse_long_query,
     refuse_many_parameters,
+)
+from .health_routes import Operations
+from .lock_list_routes import Listing
+from .lock_routes import ALL_LOCKS, PREFIX, LockRoutes, request_id_of
+from .problems import (
+    DRAINING_MESSAGE,
+    INTERNAL_MESSAGE,
+    JSON_TYPE,
+    STATUS_BY_CODE,
+    UNAVAILABLE_MESSAGE,
+    MethodNotAllowedError,
+    problem_body,
+    problem_headers,
 )
 
 ADDRESS_BYTES_MAX: Final = 1_024  # longer than each address that is served, with ids that look like any

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from ..errors import LockError
+from ..rules.errors import LockError
 
 STATUS_BY_CODE: Final[dict[str, int]] = {
     "invalid_lock_key": 400,

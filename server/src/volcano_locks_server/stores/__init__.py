@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ..clock import Clock, SystemClock
-from ..commit import BATCH_MAX
-from ..limits import shown
-from ..snapshot import Backups, Snapshot
-from ..store import LockStore, QuotaStore, Registry, Signals, StoreCounts
+from ..ports.clock import Clock, SystemClock
+from ..ports.lock_store import BATCH_MAX, LockStore, StoreCounts
+from ..ports.quota_store import QuotaStore
+from ..ports.registry import Registry
+from ..ports.signals import Signals
+from ..ports.snapshot import Backups, Snapshot
+from ..rules.values import shown
 
 POSTGRES: Final = frozenset({"postgresql", "postgres"})
 ETCD: Final = "etcd"

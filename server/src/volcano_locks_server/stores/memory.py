@@ -11,21 +11,15 @@ from itertools import islice
 from operator import itemgetter
 from typing import Final, TypeVar
 
-from ..clock import Clock
-from ..errors import LockError
-from ..lease import LockRecord, blocks_others, purgeable
-from ..snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
-from ..store import Credential, LockPage, LockQuery, Page, Project, RecordKey, ServiceKey, Step
-from .listing import key_range, page_of
-from .refusals import (
-    clock_behind,
-    cursor_after,
-    place_of,
-    project_name_taken,
-    project_not_found,
-    service_key_name_taken,
-    service_key_not_found,
-)
+from ..ports.clock import Clock
+from ..ports.lock_store import LockPage, LockQuery, RecordKey, Step
+from ..ports.registry import Credential, Page, Project, ServiceKey
+from ..ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ..rules.errors import LockError
+from ..rules.lease import LockRecord, blocks_others, purgeable
+from .cursor import cursor_after, place_of
+from .errors import clock_behind, project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
+from .lock_pages import key_range, page_of
 
 T = TypeVar("T")
 

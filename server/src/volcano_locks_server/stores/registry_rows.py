@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..store import Project, ServiceKey
-from .refusals import cursor_after
+from ..ports.registry import Project, ServiceKey
+from .cursor import cursor_after
 
 
 def project_of(row: Sequence[Any]) -> Project:

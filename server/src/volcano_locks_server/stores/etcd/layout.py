@@ -20,8 +20,8 @@ cannot read moves to another path, so that old and new never read each other's v
 
 from typing import Final
 
-from ...limits import LockKey
-from ...store import RecordKey
+from ...ports.lock_store import RecordKey
+from ...rules.values import LockKey
 
 SCHEMA: Final = 1
 LOADING: Final = b"loading"  # stands in the schema's place while a load is under way

@@ -19,18 +19,18 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ...clock import Clock
-from ...errors import StoreUnavailableError
-from ...lease import LockRecord, blocks_others, purgeable
-from ...store import LockPage, LockQuery, RecordKey, Step
+from ...ports.clock import Clock
+from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
+from ...rules.errors import StoreUnavailableError
+from ...rules.lease import LockRecord, blocks_others, purgeable
 from . import records
-from .clocks import Clocks
+from .clock_skew import Clocks
+from .endpoints import BrokenWayError, Members
 from .layout import Layout, after, end_of
-from .listing import read_locks
-from .members import BrokenWayError, Members
-from .messages import Answer, Delete, Found, Guard, Put, Read
-from .recent import ABSENT, RecentRecords, Seen
+from .lock_pages import read_locks
+from .record_cache import ABSENT, RecentRecords, Seen
 from .registry import EtcdRegistry
+from .transactions import Answer, Delete, Found, Guard, Put, Read
 
 BATCH_MAX: Final = 128  # etcd's own limit of operations and of comparisons in a transaction, unless configured
 BATCHES_IN_FLIGHT: Final = 2  # while one is synced to the members' disks, the next one is read and judged

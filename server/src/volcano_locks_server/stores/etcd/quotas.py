@@ -10,10 +10,10 @@ from typing import Final
 
 import msgspec
 
-from ...errors import StoreUnavailableError
+from ...rules.errors import StoreUnavailableError
+from .endpoints import Members
 from .layout import Layout
-from .members import Members
-from .messages import Found, Guard, Put, Read
+from .transactions import Found, Guard, Put, Read
 
 WINDOWS_KEPT: Final = 2
 ATTEMPTS_MAX: Final = 20

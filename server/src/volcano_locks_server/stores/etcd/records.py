@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from ...lease import Free, Held, LockRecord
+from ...rules.lease import Free, Held, LockRecord
 
 
 class _Held(msgspec.Struct, tag_field="state", tag="held", omit_defaults=True):

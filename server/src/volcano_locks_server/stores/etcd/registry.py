@@ -15,19 +15,13 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ...errors import LockError, StoreUnavailableError
-from ...store import Credential, Page, Project, ServiceKey
-from ..refusals import (
-    cursor_after,
-    place_of,
-    project_name_taken,
-    project_not_found,
-    service_key_name_taken,
-    service_key_not_found,
-)
+from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...rules.errors import LockError, StoreUnavailableError
+from ..cursor import cursor_after, place_of
+from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
+from .endpoints import Members
 from .layout import Layout, after, end_of
-from .members import Members
-from .messages import Delete, Found, Guard, Op, Put, Read
+from .transactions import Delete, Found, Guard, Op, Put, Read
 
 ATTEMPTS_MAX: Final = 10
 BITE: Final = 30  # service keys of one transaction: four deletions each, and etcd allows 128

@@ -20,11 +20,11 @@ from typing import Final
 
 import grpc
 
-from ...errors import StoreUnavailableError
-from ..packets import Outbox, unpacked
+from ...rules.errors import StoreUnavailableError
+from ..signal_packets import Outbox, unpacked
+from .endpoints import Members
 from .layout import Layout, end_of
-from .members import Members
-from .messages import Delete, Put
+from .transactions import Delete, Put
 from .watch import WATCH, ask_for_life, watch, watch_answer
 
 PACKET_BYTES_MAX: Final = 32_768

@@ -1,4 +1,4 @@
-"""Everything under our prefix, read and written page by page (see `volcano_locks_server.snapshot`).
+"""Everything under our prefix, read and written page by page (see `volcano_locks_server.ports.snapshot`).
 
 etcd has no transaction as long as a load. So a load begins by writing LOADING where the layout's number is, and
 writes the number last. One that fails, or dies in between, leaves a prefix from which no node serves; another load
@@ -8,15 +8,15 @@ deletes what it finds there and begins anew.
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from ...errors import StoreUnavailableError
-from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
-from ...store import Project
-from .clocks import Clocks
+from ...ports.registry import Project
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...rules.errors import StoreUnavailableError
+from .clock_skew import Clocks
+from .endpoints import Members
 from .layout import LOADING, SCHEMA, Layout, after, end_of
 from .locks import EtcdStore
-from .members import Members
-from .messages import Delete, Put, Read
 from .registry import EtcdRegistry, Kept, Secret
+from .transactions import Delete, Put, Read
 
 BITE: Final = 1_000
 

@@ -2,7 +2,7 @@
 
 from typing import Final, NamedTuple
 
-from .messages import message_classes
+from .transactions import message_classes
 
 WATCH: Final = "/etcdserverpb.Watch/Watch"
 

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from ...errors import StoreUnavailableError
-from ...store import StoreCounts
+from ...ports.lock_store import StoreCounts
+from ...rules.errors import StoreUnavailableError
 from .faults import is_elsewhere, store_fault
 from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, Hosts, Link
 

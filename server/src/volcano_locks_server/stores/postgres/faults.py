@@ -8,7 +8,7 @@ from typing import Final
 
 import asyncpg
 
-from ...errors import StoreUnavailableError
+from ...rules.errors import StoreUnavailableError
 
 # The longest beginning of the SQLSTATE counts.
 _BY_STATE: Final = {

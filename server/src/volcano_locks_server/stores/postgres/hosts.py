@@ -13,8 +13,8 @@ from typing import Final
 
 import asyncpg
 
-from ...errors import StoreUnavailableError
-from ...store import StoreCounts
+from ...ports.lock_store import StoreCounts
+from ...rules.errors import StoreUnavailableError
 from .address import hosts_of
 from .faults import store_fault
 

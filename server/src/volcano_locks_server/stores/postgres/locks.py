@@ -19,15 +19,15 @@ from collections.abc import Sequence
 from types import MappingProxyType
 from typing import Final
 
-from ...clock import Clock
-from ...errors import StoreUnavailableError
-from ...lease import RETENTION_MS
-from ...store import LockPage, LockQuery, RecordKey, Records, Step, StoreCounts
-from ..refusals import clock_behind, instant
+from ...ports.clock import Clock
+from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records, Step, StoreCounts
+from ...rules.errors import StoreUnavailableError
+from ...rules.lease import RETENTION_MS
+from ..errors import clock_behind, instant
 from .connections import Connections, Transaction
 from .faults import is_conflict
-from .listing import read_locks
-from .reading import reading
+from .lock_pages import read_locks
+from .read_only import reading
 from .rows import FREE_FROM, NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5

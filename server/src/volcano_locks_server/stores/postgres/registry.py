@@ -10,18 +10,13 @@ from typing import Final
 
 import asyncpg
 
-from ...errors import LockError, StoreUnavailableError
-from ...store import Credential, Page, Project, ServiceKey
-from ..refusals import (
-    place_of,
-    project_name_taken,
-    project_not_found,
-    service_key_name_taken,
-    service_key_not_found,
-)
+from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...rules.errors import LockError, StoreUnavailableError
+from ..cursor import place_of
+from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
 from .connections import Connections, Transaction
-from .reading import reading
+from .read_only import reading
 
 DELETE_ROWS_MAX: Final = 250
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ...lease import Free, Held, LockRecord
-from ...limits import LockKey
-from ...store import RecordKey
+from ...ports.lock_store import RecordKey
+from ...rules.lease import Free, Held, LockRecord
+from ...rules.values import LockKey
 from .connections import Row, Transaction
 
 DIGEST_BYTES: Final = 32

@@ -10,8 +10,8 @@ import re
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from ...errors import StoreUnavailableError
-from ...store import StoreCounts
+from ...ports.lock_store import StoreCounts
+from ...rules.errors import StoreUnavailableError
 from .connections import Connections, Transaction
 
 MIGRATE_SECONDS_MAX: Final = 300.0

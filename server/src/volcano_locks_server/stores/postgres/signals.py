@@ -23,8 +23,8 @@ from typing import Final
 
 import asyncpg
 
-from ...errors import StoreUnavailableError
-from ..packets import Outbox, unpacked
+from ...rules.errors import StoreUnavailableError
+from ..signal_packets import Outbox, unpacked
 from .hosts import Hosts, Link
 
 CHANNEL: Final = "volcano_locks"

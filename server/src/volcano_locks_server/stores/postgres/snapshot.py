@@ -1,4 +1,4 @@
-"""The whole database, read and written page by page (see `volcano_locks_server.snapshot`).
+"""The whole database, read and written page by page (see `volcano_locks_server.ports.snapshot`).
 
 A load is one transaction under locks that keep every other writer out, so it is there as a whole or not at all, and
 nothing is added to it that came in between. Reading goes page by page in transactions of its own: nobody writes.
@@ -7,11 +7,12 @@ nothing is added to it that came in between. Reading goes page by page in transa
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from ...clock import Clock
-from ...lease import LockRecord
-from ...limits import LockKey
-from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
-from ...store import Project, RecordKey
+from ...ports.clock import Clock
+from ...ports.lock_store import RecordKey
+from ...ports.registry import Project
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...rules.lease import LockRecord
+from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
 from .connections import Connections, Row, Transaction
 from .registry import KEY_COLUMNS, PROJECT_COLUMNS

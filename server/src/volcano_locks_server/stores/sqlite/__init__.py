@@ -1,5 +1,5 @@
 """The default store: one SQLite file on a local disk, for one server. See ../DESIGN.md for why it is so."""
 
-from .file import CLOCK_WAIT_MAX_MS, SqliteFile
+from .store import CLOCK_WAIT_MAX_MS, SqliteFile
 
 __all__ = ["CLOCK_WAIT_MAX_MS", "SqliteFile"]

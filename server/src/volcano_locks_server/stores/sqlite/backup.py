@@ -20,10 +20,10 @@ from typing import Final, TypeVar
 
 import apsw
 
-from ...errors import LockError, StoreUnavailableError
-from .claim import Claim
+from ...rules.errors import LockError, StoreUnavailableError
 from .connection import schema_version
 from .faults import file_fault, store_fault
+from .file_lock import Claim
 from .writer import Writer
 
 PAGES_PER_STEP: Final = 128  # 512 KiB: a batch of locks waits for one step at most

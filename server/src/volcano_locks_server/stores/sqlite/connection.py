@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 
 import apsw
 
-from ...errors import StoreUnavailableError
+from ...rules.errors import StoreUnavailableError
 
 APPLICATION_ID: Final = 0x564C434B  # "VLCK": tells our files from other programs' SQLite databases
 BUSY_TIMEOUT_MS: Final = 2_000

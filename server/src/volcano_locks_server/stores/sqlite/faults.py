@@ -10,7 +10,7 @@ from typing import Final
 
 import apsw
 
-from ...errors import StoreUnavailableError
+from ...rules.errors import StoreUnavailableError
 
 _FAULTS: Final[tuple[tuple[type[apsw.Error], str, str], ...]] = (
     (apsw.FullError, "disk_full", "the disk of the store is full: make room; it serves again without a restart"),

@@ -15,13 +15,13 @@ from typing import Final, TypeVar
 
 import apsw
 
-from ...clock import Clock
-from ...lease import RETENTION_MS
-from ...store import LockPage, LockQuery, RecordKey, Step
-from ..refusals import clock_behind
-from .claim import Claim
+from ...ports.clock import Clock
+from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
+from ...rules.lease import RETENTION_MS
+from ..errors import clock_behind
 from .connection import transaction
-from .listing import read_locks
+from .file_lock import Claim
+from .lock_pages import read_locks
 from .rows import FREE_FROM, read_records, write_records
 from .writer import Writer
 

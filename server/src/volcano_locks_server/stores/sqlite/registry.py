@@ -10,18 +10,13 @@ from typing import Any, Final, TypeVar
 
 import apsw
 
-from ...errors import LockError
-from ...store import Credential, Page, Project, ServiceKey
-from ..refusals import (
-    place_of,
-    project_name_taken,
-    project_not_found,
-    service_key_name_taken,
-    service_key_not_found,
-)
+from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...rules.errors import LockError
+from ..cursor import place_of
+from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
-from .claim import Claim
 from .connection import transaction
+from .file_lock import Claim
 from .writer import Writer
 
 DELETE_ROWS_MAX: Final = 250

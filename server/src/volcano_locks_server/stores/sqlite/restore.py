@@ -27,14 +27,14 @@ from typing import Any, Final, NamedTuple
 
 import apsw
 
-from ...clock import Clock
-from ...errors import StoreUnavailableError
-from ..refusals import instant
+from ...ports.clock import Clock
+from ...rules.errors import StoreUnavailableError
+from ..errors import instant
 from .backup import Contents, examined, remove, sync
-from .claim import Claim
 from .connection import open_connection, transaction
 from .faults import file_fault, store_fault
-from .file import CLOCK_WAIT_MAX_MS
+from .file_lock import Claim
+from .store import CLOCK_WAIT_MAX_MS
 
 AHEAD_MS: Final = CLOCK_WAIT_MAX_MS  # no farther than a server waits for at its start
 

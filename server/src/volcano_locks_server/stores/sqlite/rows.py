@@ -13,9 +13,9 @@ from typing import Final
 import apsw
 import msgspec
 
-from ...lease import Free, Held, LockRecord
-from ...limits import LockKey
-from ...store import RecordKey
+from ...ports.lock_store import RecordKey
+from ...rules.lease import Free, Held, LockRecord
+from ...rules.values import LockKey
 
 ROWS_MAX: Final = 512  # of one statement: 512 x 12 values stay well below SQLite's 32,766
 DIGEST_BYTES: Final = 32

@@ -1,4 +1,4 @@
-"""The whole file, read and written page by page on the writer's thread (see `volcano_locks_server.snapshot`).
+"""The whole file, read and written page by page on the writer's thread (see `volcano_locks_server.ports.snapshot`).
 
 A load is one transaction, begun with the first page and committed after the last: a process that dies in between
 leaves an empty file. Nobody else writes meanwhile, for the file is claimed and its service stopped.
@@ -10,9 +10,10 @@ from typing import Final
 
 import apsw
 
-from ...limits import LockKey
-from ...snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
-from ...store import Project, RecordKey
+from ...ports.lock_store import RecordKey
+from ...ports.registry import Project
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
 from .connection import rolled_back
 from .locks import SqliteStore

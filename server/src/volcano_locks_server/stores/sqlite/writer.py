@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import apsw
 
-from ...errors import StoreUnavailableError
+from ...rules.errors import StoreUnavailableError
 from .faults import store_fault
 
 JOBS_MAX: Final = 1_000

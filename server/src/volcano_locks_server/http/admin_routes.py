@@ -1,0 +1,230 @@
+"""The admin API: projects and their service keys, behind the admin token (ADMIN rules in spec/http.md).
+
+A secret is made here, answered once, and kept only as its digest. A change of what a credential opens makes this
+node forget what it believed of them, so that it is felt at the next request.
+"""
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..ports.clock import Clock
+from ..ports.registry import Page, Project, Registry, ServiceKey
+from ..rules.errors import LockError
+from ..rules.values import (
+    KEEP_OLD_SECONDS_MAX,
+    PAGE_LIMIT_DEFAULT,
+    PAGE_LIMIT_MAX,
+    REQUESTS_PER_MINUTE_DEFAULT,
+    REQUESTS_PER_MINUTE_MAX,
+    parse_name,
+    parse_permissions,
+    parse_whole_number,
+    shown,
+)
+from ..telemetry import Log
+from .auth import PREFIX_LENGTH, Access, new_secret, secret_digest
+from .codec import instant, json_object, parse_instant_ms, read_body
+
+
+class Admin:
+    """The addresses under `/projects`. Each method answers one method of one address, or raises LockError."""
+
+    def __init__(self, registry: Registry, access: Access, clock: Clock, log: Log) -> None:
+        self._registry: Final = registry
+        self._access: Final = access
+        self._clock: Final = clock
+        self._log: Final = log
+
+    async def create_project(self, request: Request) -> Response:
+        fields = json_object(await _body(request), ("name",))
+        project = Project(
+            str(uuid.uuid4()), parse_name(fields.get("name")), REQUESTS_PER_MINUTE_DEFAULT, self._clock.now_ms()
+        )
+        await self._registry.add_project(project)
+        self._tell("project_created", request, project_id=project.id, name=project.name)
+        return _json(_project(project), 201)
+
+    async def projects(self, request: Request) -> Response:
+        limit, cursor = _page_asked(request)
+        return _json(_page(await self._registry.projects(limit=limit, cursor=cursor)))
+
+    async def project(self, request: Request) -> Response:
+        return _json(_project(await self._registry.project(_project_id(request))))
+
+    async def change_project(self, request: Request) -> Response:
+        project_id = _project_id(request)
+        fields = json_object(await _body(request), ("name", "requests_per_minute"))
+        if not fields:
+            raise LockError("invalid_request", "the body must hold name, requests_per_minute or both; got neither")
+        name = parse_name(fields["name"]) if "name" in fields else None
+        requests_per_minute = None
+        if "requests_per_minute" in fields:
+            asked = fields["requests_per_minute"]
+            requests_per_minute = parse_whole_number(asked, "requests_per_minute", 0, REQUESTS_PER_MINUTE_MAX)
+        with self._felt_at_once():
+            project = await self._registry.change_project(
+                project_id, name=name, requests_per_minute=requests_per_minute
+            )
+        now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
+        self._tell("project_changed", request, project_id=project.id, **now)
+        return _json(_project(project))
+
+    async def delete_project(self, request: Request) -> Response:
+        project_id = _project_id(request)
+        with self._felt_at_once():
+            await self._registry.delete_project(project_id)
+        self._tell("project_deleted", request, project_id=project_id)
+        return Response(status_code=204)
+
+    async def create_service_key(self, request: Request) -> Response:
+        project_id = _project_id(request)
+        fields = json_object(await _body(request), ("name", "permissions", "expires_at"))
+        now_ms = self._clock.now_ms()
+        secret = new_secret()
+        service_key = ServiceKey(
+            id=str(uuid.uuid4()),
+            project_id=project_id,
+            name=parse_name(fields.get("name")),
+            key_prefix=secret[:PREFIX_LENGTH],
+            permissions=parse_permissions(fields.get("permissions")),
+            created_at_ms=now_ms,
+            expires_at_ms=_expiry(fields.get("expires_at"), now_ms),
+        )
+        await self._registry.add_service_key(service_key, secret_digest(secret))
+        self._tell_of_key("service_key_created", request, service_key)
+        return _json(_service_key(service_key) | {"key_value": secret}, 201)
+
+    async def service_keys(self, request: Request) -> Response:
+        limit, cursor = _page_asked(request)
+        page = await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor)
+        return _json(_page(page))
+
+    async def service_key(self, request: Request) -> Response:
+        return _json(_service_key(await self._registry.service_key(_project_id(request), _key_id(request))))
+
+    async def delete_service_key(self, request: Request) -> Response:
+        project_id, key_id = _project_id(request), _key_id(request)
+        with self._felt_at_once():
+            await self._registry.delete_service_key(project_id, key_id)
+        self._tell("service_key_deleted", request, project_id=project_id, key_id=key_id)
+        return Response(status_code=204)
+
+    async def regenerate_service_key(self, request: Request) -> Response:
+        project_id, key_id = _project_id(request), _key_id(request)
+        fields = json_object(await _body(request), ("keep_old_seconds",), empty_is_object=True)
+        asked = fields.get("keep_old_seconds", 0)
+        keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
+        secret = new_secret()
+        with self._felt_at_once():
+            service_key = await self._registry.replace_secret(
+                project_id,
+                key_id,
+                secret_digest=secret_digest(secret),
+                key_prefix=secret[:PREFIX_LENGTH],
+                old_secret_good_until_ms=self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None,
+            )
+        self._tell_of_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
+        return _json(_service_key(service_key) | {"key_value": secret})
+
+    @contextmanager
+    def _felt_at_once(self) -> Iterator[None]:
+        """Also where the store fails: a change whose outcome is unknown may have happened, or happened in part."""
+        try:
+            yield
+        finally:
+            self._access.forget()
+
+    def _tell(self, event: str, request: Request, **about: object) -> None:
+        self._log.event(event, request_id=request.scope["volcano.request_id"], **about)
+
+    def _tell_of_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
+        about = {"project_id": service_key.project_id, "key_id": service_key.id, "name": service_key.name}
+        self._tell(event, request, **about, **more)
+
+
+# --- what comes in ----------------------------------------------------------------------------------------
+
+
+async def _body(request: Request) -> bytes:
+    return await read_body(request.receive)
+
+
+def _project_id(request: Request) -> str:
+    return _id(request.path_params["project_id"], "project")
+
+
+def _key_id(request: Request) -> str:
+    return _id(request.path_params["key_id"], "service key")
+
+
+def _id(text: str, what: str) -> str:
+    """An id as this server gives them, or LockError `not_found`: no other can belong to anything."""
+    try:
+        if str(uuid.UUID(text)) == text:
+            return text
+    except ValueError:
+        pass
+    raise LockError("not_found", f"there is no {what} with id {shown(text)}")
+
+
+def _page_asked(request: Request) -> tuple[int, str | None]:
+    asked = request.query_params.get("limit")
+    if asked is None:
+        limit = PAGE_LIMIT_DEFAULT
+    else:
+        digits = asked.isascii() and asked.isdigit() and len(asked) <= len(str(PAGE_LIMIT_MAX))
+        limit = parse_whole_number(int(asked) if digits else asked, "limit", 1, PAGE_LIMIT_MAX)
+    return limit, request.query_params.get("cursor")
+
+
+def _expiry(value: object, now_ms: int) -> int | None:
+    if value is None:
+        return None
+    expires_at_ms = parse_instant_ms(value, "expires_at")
+    if expires_at_ms <= now_ms:
+        raise LockError("invalid_request", f"expires_at must lie in the future; got {shown(value)}")
+    return expires_at_ms
+
+
+# --- what goes out ----------------------------------------------------------------------------------------
+
+
+def _json(value: dict[str, object], status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
+
+
+def _project(project: Project) -> dict[str, object]:
+    return {
+        "id": project.id,
+        "name": project.name,
+        "requests_per_minute": project.requests_per_minute,
+        "created_at": instant(project.created_at_ms),
+    }
+
+
+def _service_key(service_key: ServiceKey) -> dict[str, object]:
+    return {
+        "id": service_key.id,
+        "project_id": service_key.project_id,
+        "name": service_key.name,
+        "key_prefix": service_key.key_prefix,
+        "permissions": service_key.permissions,
+        "created_at": instant(service_key.created_at_ms),
+        "expires_at": _instant_or_none(service_key.expires_at_ms),
+        "last_used_at": _instant_or_none(service_key.last_used_at_ms),
+    }
+
+
+def _instant_or_none(ms: int | None) -> str | None:
+    return None if ms is None else instant(ms)
+
+
+def _page(page: Page) -> dict[str, object]:
+    items = [_project(item) if isinstance(item, Project) else _service_key(item) for item in page.items]
+    return {"items": items, "next_cursor": page.next_cursor}

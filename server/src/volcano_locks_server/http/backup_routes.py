@@ -1,0 +1,84 @@
+"""Back-ups over the wire, for `volcano-locks backup` (KEEP-9): make one, fetch it part by part, delete it.
+
+An answer of this server is always whole and small, therefore the parts. There is one backup at a time: a newer one
+takes the place of the one before, and what nobody fetches any more goes by itself, so that no room is lost to a
+caller that went away. Behind the admin token: a backup holds the digests of all secrets, though no secret.
+"""
+
+import asyncio
+import uuid
+from typing import Final
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from ..ports.snapshot import BackupFile, Backups
+from ..rules.errors import LockError
+from ..rules.values import shown
+from ..telemetry import Log
+from .codec import json_object, read_body
+
+PART_BYTES: Final = 1024 * 1024
+KEPT_SECONDS: Final = 600.0
+_OFFSET_DIGITS_MAX: Final = 15
+
+
+class BackupRoutes:
+    """The addresses under `/backups`. `backups` is None for a store that is backed up by other means."""
+
+    def __init__(self, backups: Backups | None, log: Log) -> None:
+        self._backups: Final = backups
+        self._log: Final = log
+        self._id = ""
+        self._file: BackupFile | None = None
+        self._expiry: asyncio.TimerHandle | None = None
+
+    async def create(self, request: Request) -> Response:
+        json_object(await read_body(request.receive), (), empty_is_object=True)
+        if self._backups is None:
+            raise LockError("not_found", "this server's store is not one file: back it up with its engine's own tools")
+        made = await self._backups.take()
+        self.forget()
+        self._id, self._file = str(uuid.uuid4()), made
+        self._keep()
+        self._log.event("backup_taken", request_id=request.scope["volcano.request_id"], size_bytes=made.size_bytes)
+        answer = {"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}
+        return Response(msgspec.json.encode(answer), 201, media_type="application/json")
+
+    async def part(self, request: Request) -> Response:
+        """The bytes from `offset` on, PART_BYTES of them or what is left."""
+        file = self._known(request)
+        asked = request.query_params.get("offset", "0")
+        if not (asked.isascii() and asked.isdigit() and len(asked) <= _OFFSET_DIGITS_MAX):
+            raise LockError("invalid_request", f"offset must be a whole number of bytes; got {shown(asked)}")
+        if int(asked) >= file.size_bytes:
+            raise LockError(
+                "invalid_request", f"offset must be below the backup's {file.size_bytes} bytes; got {asked}"
+            )
+        self._keep()
+        return Response(file.read(int(asked), PART_BYTES), media_type="application/octet-stream")
+
+    async def delete(self, request: Request) -> Response:
+        self._known(request)
+        self.forget()
+        return Response(status_code=204)
+
+    def forget(self) -> None:
+        """Let go of the backup that is kept, if any."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        if self._file is not None:
+            self._file.close()
+        self._id, self._file, self._expiry = "", None, None
+
+    def _known(self, request: Request) -> BackupFile:
+        if self._file is None or request.path_params["backup_id"] != self._id:
+            raise LockError("not_found", "there is no backup with this id any more: make a new one")
+        return self._file
+
+    def _keep(self) -> None:
+        """From now on for KEPT_SECONDS."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self._expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self.forget)

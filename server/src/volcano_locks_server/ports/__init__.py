@@ -1,0 +1,1 @@
+"""What the service needs from the world, as protocols: a clock, stores, messages between nodes."""

@@ -1,0 +1,1 @@
+"""Composition: settings, the server's parts and their lifetimes, processes."""

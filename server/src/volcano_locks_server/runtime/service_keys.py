@@ -1,0 +1,65 @@
+"""A ready-made service key for those who start a server and use it at once: `dev`, the tests, the demo."""
+
+import uuid
+from typing import NamedTuple
+
+from ..http.auth import PREFIX_LENGTH, new_secret, secret_digest
+from ..ports.registry import Project, Registry, ServiceKey
+from ..rules.values import PAGE_LIMIT_MAX, REQUESTS_PER_MINUTE_DEFAULT, parse_name
+
+
+class IssuedKey(NamedTuple):
+    """A service key and its secret, which is kept nowhere else."""
+
+    project_id: str
+    key_id: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"IssuedKey(project_id={self.project_id!r}, key_id={self.key_id!r}, secret=…)"
+
+
+async def issue_service_key(registry: Registry, now_ms: int, project_name: str, key_name: str) -> IssuedKey:
+    """A key of that name in a project of that name: made, or given a new secret. Raises LockError."""
+    secret = new_secret()
+    project = await _project(registry, now_ms, parse_name(project_name, "project name"))
+    known = await _service_key(registry, project.id, parse_name(key_name, "key name"))
+    if known is None:
+        made = ServiceKey(str(uuid.uuid4()), project.id, key_name, secret[:PREFIX_LENGTH], ("*",), now_ms)
+        await registry.add_service_key(made, secret_digest(secret))
+        return IssuedKey(project.id, made.id, secret)
+    await registry.replace_secret(
+        project.id,
+        known.id,
+        secret_digest=secret_digest(secret),
+        key_prefix=secret[:PREFIX_LENGTH],
+        old_secret_good_until_ms=None,
+    )
+    return IssuedKey(project.id, known.id, secret)
+
+
+async def _project(registry: Registry, now_ms: int, name: str) -> Project:
+    cursor: str | None = None
+    while True:
+        page = await registry.projects(limit=PAGE_LIMIT_MAX, cursor=cursor)
+        for found in page.items:
+            if isinstance(found, Project) and found.name == name:
+                return found
+        cursor = page.next_cursor
+        if cursor is None:
+            break
+    made = Project(str(uuid.uuid4()), name, REQUESTS_PER_MINUTE_DEFAULT, now_ms)
+    await registry.add_project(made)
+    return made
+
+
+async def _service_key(registry: Registry, project_id: str, name: str) -> ServiceKey | None:
+    cursor: str | None = None
+    while True:
+        page = await registry.service_keys(project_id, limit=PAGE_LIMIT_MAX, cursor=cursor)
+        for found in page.items:
+            if isinstance(found, ServiceKey) and found.name == name:
+                return found
+        cursor = page.next_cursor
+        if cursor is None:
+            return None

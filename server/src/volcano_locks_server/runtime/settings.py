@@ -1,0 +1,175 @@
+"""Everything that can be set, in one frozen value: a flag first, then the environment, then the default.
+
+Nothing else in the server reads the environment. `SETTINGS` is the table the command line and the documentation
+are made from. A value that cannot be right is refused with its name, its flag, its variable and what came.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, Self
+
+from ..rules.values import shown
+
+PORT_DEFAULT: Final = 7420
+ADMIN_TOKEN_LENGTH_MIN: Final = 16
+ADMIN_TOKEN_LENGTH_MAX: Final = 256
+WORKERS_MAX: Final = 64
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+
+_ONE_PROCESS: Final = frozenset({"sqlite", "memory"})
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+_ADMIN_TOKEN: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+", re.ASCII)
+
+
+class SettingsError(ValueError):
+    """A setting cannot be used; the message tells a person which one and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One row of the table: how a setting is called, and what it means. Secrets are never shown."""
+
+    name: str
+    what: str
+    secret: bool = False
+    switch: bool = False
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return "VOLCANO_LOCKS_" + self.name.upper()
+
+
+SETTINGS: Final = (
+    Setting(
+        "store",
+        "where leases are kept: sqlite:///relative.db, sqlite:////absolute.db, postgresql://…, etcd://… or memory://",
+    ),
+    Setting("host", "the address to listen on; one that is not loopback needs TLS or --behind-proxy"),
+    Setting("port", "the port to listen on; 0 takes a free one"),
+    Setting("admin_token", "opens projects and keys; without it one is made and kept beside the data", secret=True),
+    Setting("tls_certificate", "PEM file of the certificate chain; goes with --tls-key"),
+    Setting("tls_key", "PEM file of the certificate's private key"),
+    Setting("behind_proxy", "a proxy in front speaks TLS: plain HTTP may leave this machine", switch=True),
+    Setting("owner_reserve", "owners may renew and release after their project's quota is spent", switch=True),
+    Setting("workers", "how many processes serve the port, over a store that many can use"),
+    Setting("log_level", "how much is logged: debug, info, warning or error"),
+)
+_BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a server is to run. Raises SettingsError where the parts do not fit together."""
+
+    store: str = field(default="sqlite:///volcano-locks.db", repr=False)  # may hold a password: stores.shown_url
+    host: str = "127.0.0.1"
+    port: int = PORT_DEFAULT
+    admin_token: str | None = field(default=None, repr=False)
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    behind_proxy: bool = False
+    owner_reserve: bool = True
+    workers: int = 1
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise _refused("port", "must be a whole number from 0 to 65535", self.port)
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise _refused("workers", f"must be a whole number from 1 to {WORKERS_MAX}", self.workers)
+        if self.workers > 1 and (scheme := self.store.partition("://")[0]) in _ONE_PROCESS:
+            needs = f"must be 1: only one process can use a {scheme} store; postgresql:// and etcd:// serve many"
+            raise _refused("workers", needs, self.workers)
+        if self.log_level not in LOG_LEVELS:
+            raise _refused("log_level", f"must be one of {', '.join(LOG_LEVELS)}", self.log_level)
+        if self.admin_token is not None:
+            _check_admin_token(self.admin_token)
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_certificate"
+            raise _refused(missing, "must be given too: a certificate and its key go together", None)
+        if self.tls_certificate is None and not self.behind_proxy and not is_loopback(self.host):
+            needs = "is not loopback and TLS is off: give --tls-certificate and --tls-key, or --behind-proxy"
+            raise _refused("host", needs, self.host)
+
+    @classmethod
+    def load(cls, flags: Mapping[str, object], environ: Mapping[str, str]) -> Self:
+        """The settings from `flags` (by setting's name; None: not given), then `environ`, then the defaults.
+
+        Values may be text as typed, or of the setting's own type. Raises SettingsError.
+        """
+        values: dict[str, object] = {}
+        for setting in SETTINGS:
+            value = flags.get(setting.name)
+            if value is None:
+                value = environ.get(setting.variable) or None
+            if value is not None:
+                values[setting.name] = _parsed(setting, value)
+        return cls(**values)  # type: ignore[arg-type]  # each value went through its setting's parser
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _parsed(setting: Setting, value: object) -> object:
+    parse = _PARSERS.get(setting.name)
+    return parse(setting.name, value) if parse is not None else str(value)
+
+
+def _number(name: str, value: object) -> object:
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5:
+        return int(value)
+    if type(value) is int:
+        return value
+    low, high = _NUMBERS[name]
+    raise _refused(name, f"must be a whole number from {low} to {high}", value)
+
+
+def _switch(name: str, value: object) -> object:
+    text = str(value).lower()
+    if text in _TRUE | _FALSE:
+        return text in _TRUE
+    raise _refused(name, "must be true or false", value)
+
+
+def _path(_name: str, value: object) -> object:
+    return Path(str(value))
+
+
+_NUMBERS: Final = {"port": (0, 65_535), "workers": (1, WORKERS_MAX)}
+_PARSERS: Final[Mapping[str, Callable[[str, object], object]]] = {
+    "port": _number,
+    "workers": _number,
+    "tls_certificate": _path,
+    "tls_key": _path,
+    "behind_proxy": _switch,
+    "owner_reserve": _switch,
+}
+
+
+def _check_admin_token(token: str) -> None:
+    long_enough = ADMIN_TOKEN_LENGTH_MIN <= len(token) <= ADMIN_TOKEN_LENGTH_MAX
+    if not long_enough or _ADMIN_TOKEN.fullmatch(token) is None or token.startswith(("sk-", "ak-")):
+        limits = f"must be {ADMIN_TOKEN_LENGTH_MIN} to {ADMIN_TOKEN_LENGTH_MAX} visible ASCII characters without commas"
+        raise _refused("admin_token", f"{limits}, and not begin like a service key (sk-, ak-)", token)
+
+
+def _refused(name: str, why: str, came: object) -> SettingsError:
+    setting = _BY_NAME[name]
+    told = f"{len(str(came))} characters" if setting.secret else "nothing" if came is None else shown(came)
+    where = setting.variable if setting.secret else f"{setting.flag}, {setting.variable}"
+    return SettingsError(f"{name} ({where}) {why}; got {told}")

@@ -1,0 +1,1 @@
+"""The lock service: rate limit, command, group commit, outcome."""
