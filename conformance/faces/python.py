@@ -17,10 +17,10 @@ import httpx2
 
 from volcano_locks import Lease, LockState, VolcanoError
 from volcano_locks.errors import ServerError, TransportError
-from volcano_locks.guard import AsyncLockGuard, LockGuard
+from volcano_locks.features.watch import Leadership
+from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
+from volcano_locks.protocol.lock_view import LockView
 from volcano_locks.testing import FakeLocks
-from volcano_locks.views import LockView
-from volcano_locks.watching import Leadership
 
 from ..words import FOREVER
 from .clock import FaceClock

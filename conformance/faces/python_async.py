@@ -7,8 +7,8 @@ from math import inf
 from typing import Any, Final, TypeVar, cast
 
 from volcano_locks import AsyncClient, AsyncLockGuard, LockGuard, VolcanoError
-from volcano_locks.views import LockView, State
-from volcano_locks.watching import Leadership
+from volcano_locks.features.watch import Leadership
+from volcano_locks.protocol.lock_view import LockView, State
 
 from .face import Answer
 from .failures import failure, race_told

@@ -7,9 +7,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, cast
 
 from volcano_locks import AsyncLockGuard, Client, LockGuard, VolcanoError
-from volcano_locks.thread_block import LockBlock
-from volcano_locks.views import LockView, State
-from volcano_locks.watching import Leadership
+from volcano_locks.features.watch import Leadership
+from volcano_locks.protocol.lock_view import LockView, State
+from volcano_locks.sync.block import LockBlock
 
 from .face import Answer
 from .failures import failure, race_told

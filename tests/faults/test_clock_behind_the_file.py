@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from volcano_locks.cli.exits import UNAVAILABLE
+from volcano_locks.cli.exit_codes import UNAVAILABLE
 from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.rules.values import LockKey

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks.cli import exits
+from volcano_locks.cli import exit_codes
 from volcano_locks_server.events import hub
 from volcano_locks_server.events.lease_expiry import LEASES_MAX
 from volcano_locks_server.events.subscriber import QUEUE_MAX
@@ -64,13 +64,13 @@ NUMBERS = [
     ("waiting.md", "WAIT-10", recheck.LOOK_SECONDS_MAX, "seconds"),
     ("waiting.md", "WAIT-10", fairness.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
     ("waiting.md", "WAIT-10", fairness.YIELD_MS, "milliseconds"),
-    ("cli.md", "CLI-4", exits.USAGE, "|"),
-    ("cli.md", "CLI-4", exits.UNAVAILABLE, "|"),
-    ("cli.md", "CLI-4", exits.NOT_ACQUIRED, "|"),
-    ("cli.md", "CLI-4", exits.OWNERSHIP_LOST, "|"),
-    ("cli.md", "CLI-4", exits.CREDENTIALS, "|"),
-    ("cli.md", "CLI-4", exits.INTERNAL, "|"),
-    ("cli.md", "CLI-4", exits.INPUT_OUTPUT, "|"),
+    ("cli.md", "CLI-4", exit_codes.USAGE, "|"),
+    ("cli.md", "CLI-4", exit_codes.UNAVAILABLE, "|"),
+    ("cli.md", "CLI-4", exit_codes.NOT_ACQUIRED, "|"),
+    ("cli.md", "CLI-4", exit_codes.OWNERSHIP_LOST, "|"),
+    ("cli.md", "CLI-4", exit_codes.CREDENTIALS, "|"),
+    ("cli.md", "CLI-4", exit_codes.INTERNAL, "|"),
+    ("cli.md", "CLI-4", exit_codes.INPUT_OUTPUT, "|"),
 ]
 
 

@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from volcano_locks import AsyncClient, Client, Leadership, LockView
-from volcano_locks.guard import LockGuard
+from volcano_locks.holding.guard import LockGuard
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
 
 from .stage import Stage

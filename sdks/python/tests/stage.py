@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from volcano_locks import Lease, TransportError
-from volcano_locks.locks import LockFlows
-from volcano_locks.messages import Answer
-from volcano_locks.steps import Flow, Request, Sleep
+from volcano_locks.protocol.effects import Flow, Request, Sleep
+from volcano_locks.protocol.lock_operations import LockFlows
+from volcano_locks.protocol.messages import Answer
 
 TOKEN = "11111111-2222-4333-8444-555555555555"
 RID = "aaaaaaaa-2222-4333-8444-555555555555"

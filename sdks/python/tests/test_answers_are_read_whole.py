@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks.answers import ANSWER_BYTES_MAX, HEAD_BYTES_MAX, BrokenAnswerError, Reader, Received
+from volcano_locks.http.response_reader import ANSWER_BYTES_MAX, HEAD_BYTES_MAX, BrokenAnswerError, Reader, Received
 
 POST = b"POST /locks/k/lease HTTP/1.1\r\n\r\n"
 GRANT = b'{"expires_at": "2026-07-20T14:00:10.123Z", "fencing_token": 7}'

@@ -8,7 +8,7 @@ import gc
 import pytest
 
 from volcano_locks import AsyncClient, LockOwnershipLostError, VolcanoError
-from volcano_locks.guard import Hold
+from volcano_locks.holding.guard import Hold
 from volcano_locks.testing import Delay, DropBeforeSend, FakeLocks, FlakyTransport, Hang, ManualClock, Pass
 
 

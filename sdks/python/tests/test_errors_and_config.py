@@ -11,7 +11,7 @@ import pytest
 import volcano_locks
 from volcano_locks import AsyncClient, Client, Lease, errors
 from volcano_locks.config import Config, default_holder
-from volcano_locks.messages import Answer, refusal_from
+from volcano_locks.protocol.messages import Answer, refusal_from
 
 RID = "aaaaaaaa-2222-4333-8444-555555555555"
 
@@ -176,7 +176,7 @@ def test_the_holder_is_a_short_visible_label(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_importing_the_package_and_its_errors_does_not_load_the_http_stack() -> None:
     """A command line that only needs the errors starts fast."""
-    code = "import sys, volcano_locks.errors, volcano_locks.messages; print(*sys.modules)"
+    code = "import sys, volcano_locks.errors, volcano_locks.protocol.messages; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"httpx2", "httpcore2", "asyncio", "ssl"} & set(loaded)
 

@@ -16,8 +16,8 @@ from volcano_locks import (
     UnavailableError,
     VolcanoError,
 )
-from volcano_locks.messages import Answer
-from volcano_locks.steps import Flow, Request, Sleep
+from volcano_locks.protocol.effects import Flow, Request, Sleep
+from volcano_locks.protocol.messages import Answer
 
 from .stage import BUSY, DONE, GRANT, HELD, LEASE, LOST, RENEWED, RESET, RID, TOKEN, UNREACHABLE, Stage, refused
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks.heartbeat import (
+from volcano_locks.protocol.renewal_plan import (
     ACQUISITION_SECONDS_MAX,
     BACK_OFF_SECONDS_MIN,
     MARGIN_SECONDS,

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from volcano_locks import LockOwnershipLostError, TransportError
-from volcano_locks.guard import Hold, keep
-from volcano_locks.messages import Lease
+from volcano_locks.holding.guard import Hold, keep
+from volcano_locks.protocol.messages import Lease
 from volcano_locks.testing import FakeLocks, ManualClock
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from volcano_locks import Client
-from volcano_locks.thread_block import LockBlock
+from volcano_locks.sync.block import LockBlock
 
 from .test_over_sockets import GRANTED, Line, header, listening
 from .test_verbs_in_the_calling_thread import FREED

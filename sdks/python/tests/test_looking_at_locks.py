@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from volcano_locks import AsyncClient, LockView, ServerError
-from volcano_locks.messages import Answer
+from volcano_locks.protocol.messages import Answer
 from volcano_locks.testing import FakeLocks, FlakyTransport, ManualClock
 from volcano_locks.testing.clock import START
 

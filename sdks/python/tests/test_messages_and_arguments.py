@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from volcano_locks import Leadership, Lease, LockState, LockView, ServerError
-from volcano_locks.messages import (
+from volcano_locks.protocol.messages import (
     Answer,
     checked_key,
     checked_ttl,

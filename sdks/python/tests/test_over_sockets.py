@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from volcano_locks import AsyncClient, Client, ServerError, TransportError, connections, sockets
-from volcano_locks.connections import LOOK_AFTER_SECONDS
+from volcano_locks import AsyncClient, Client, ServerError, TransportError
+from volcano_locks.http import pool
+from volcano_locks.http.pool import LOOK_AFTER_SECONDS
+from volcano_locks.sync import socket_pool
 from volcano_locks.testing import ManualClock
 
 from .conftest import AsyncFace, Face, SyncFace, in_a_fork
@@ -307,8 +309,8 @@ def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
 @pytest.mark.parametrize("kind", ["asyncio", "threads"])
 async def test_a_crowd_that_has_gone_leaves_no_connections_behind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that goes on with one request at a time keeps one connection."""
-    monkeypatch.setattr(connections, "KEEP_ALIVE_SECONDS", 0.5)
-    monkeypatch.setattr(sockets, "KEEP_ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(pool, "KEEP_ALIVE_SECONDS", 0.5)
+    monkeypatch.setattr(socket_pool, "KEEP_ALIVE_SECONDS", 0.5)
     crowd = threading.Barrier(3)
     left = threading.Semaphore(0)
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership
-from volcano_locks.streams import UNREAD_BYTES_MAX
+from volcano_locks.http.stream_connection import UNREAD_BYTES_MAX
 
 from .test_over_sockets import Line, header, listening
 

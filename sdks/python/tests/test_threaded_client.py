@@ -15,8 +15,8 @@ import httpx2
 import pytest
 
 from volcano_locks import Client, LockOwnershipLostError, VolcanoError
-from volcano_locks.background import CLEAN_UP_SECONDS_MAX, Background
-from volcano_locks.guard import Hold, LockGuard
+from volcano_locks.holding.guard import Hold, LockGuard
+from volcano_locks.sync.background_loop import CLEAN_UP_SECONDS_MAX, Background
 from volcano_locks.testing import DropBeforeSend, FakeClient, FakeLocks, FlakyTransport, Hang, ManualClock
 
 from .conftest import in_a_fork
@@ -54,7 +54,7 @@ def test_one_thread_renews_every_lock_of_a_client(client: Client, clock: ManualC
 @pytest.mark.real_time
 def test_an_idle_client_ends_its_thread_and_starts_another(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK-6: nothing stays behind a client nobody uses; a held lock is use."""
-    monkeypatch.setattr("volcano_locks.background.IDLE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("volcano_locks.sync.background_loop.IDLE_SECONDS_MAX", 0.01)
     with server.client() as client:
         with client.locks.with_lock("k", ttl=30):
             eventually(lambda: len(threads()) == 1)
@@ -151,7 +151,7 @@ def test_closing_a_client_waits_for_no_release_that_never_ends(
     client: Client, net: FlakyTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDK-6: bounded; the block says that it could not release."""
-    monkeypatch.setattr("volcano_locks.background.LEAVING_SECONDS_MAX", 0.05)
+    monkeypatch.setattr("volcano_locks.sync.background_loop.LEAVING_SECONDS_MAX", 0.05)
     block = client.locks.with_lock("k", ttl=30)
     guard = block.__enter__()
     net.otherwise = Hang()
@@ -332,7 +332,7 @@ def test_ctrl_c_before_the_body_begins_releases_all_the_same(
         raise KeyboardInterrupt
 
     with Client(wire_url, "sk-x", clock=clock) as client:
-        monkeypatch.setattr("volcano_locks.thread_block.LockGuard", interrupted)
+        monkeypatch.setattr("volcano_locks.sync.block.LockGuard", interrupted)
         with pytest.raises(KeyboardInterrupt), client.locks.with_lock("k", ttl=30):
             pytest.fail("entered")
         assert not client.locks.get("k").held

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks import AsyncClient, Client, TransportError, VolcanoError, sockets
-from volcano_locks.connections import Address
+from volcano_locks import AsyncClient, Client, TransportError, VolcanoError
+from volcano_locks.http.pool import Address
+from volcano_locks.sync import socket_pool
 
 from .conftest import in_a_fork
 from .test_over_sockets import GRANTED, Line, header, listening
@@ -317,7 +318,7 @@ async def test_tls_is_spoken_with_who_is_trusted_and_nobody_else(
 def test_a_slow_tls_handshake_has_all_the_requests_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Looking at the clock now and then does not cut it short; the end of the request's time does."""
     certificate, context = speaks_tls(tmp_path)
-    monkeypatch.setattr(sockets, "NAP_SECONDS_MAX", 0.05)
+    monkeypatch.setattr(socket_pool, "NAP_SECONDS_MAX", 0.05)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     never = threading.Event()
 

@@ -17,10 +17,10 @@ from volcano_locks import (
     TransportError,
     UnavailableError,
 )
-from volcano_locks.flows import WAIT_SLICE_SECONDS
-from volcano_locks.messages import Answer
-from volcano_locks.rests import REST_SECONDS_MAX, REST_SECONDS_MIN
-from volcano_locks.steps import Flow, Request, Sleep
+from volcano_locks.protocol.backoff import REST_SECONDS_MAX, REST_SECONDS_MIN
+from volcano_locks.protocol.effects import Flow, Request, Sleep
+from volcano_locks.protocol.messages import Answer
+from volcano_locks.protocol.operations import WAIT_SLICE_SECONDS
 
 from .stage import BUSY, DONE, GRANT, HELD, LOST, RENEWED, RESET, UNREACHABLE, Stage, refused
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership, VolcanoError
-from volcano_locks.events import BLOCK_BYTES_MAX, Event, EventReader, TooLongError
-from volcano_locks.hearing import SILENCE_SECONDS_MAX
+from volcano_locks.features.watch import Leadings
+from volcano_locks.http.event_stream import SILENCE_SECONDS_MAX
+from volcano_locks.protocol.lock_view import LockView
+from volcano_locks.protocol.sse import BLOCK_BYTES_MAX, Event, EventReader, TooLongError
 from volcano_locks.testing import Answers, DropBeforeSend, FakeLocks, FlakyTransport, ManualClock, Pass
 from volcano_locks.testing.clock import START
-from volcano_locks.views import LockView
-from volcano_locks.watching import Leadings
 
 from .conftest import Face, in_a_fork, until
 
@@ -114,7 +114,7 @@ async def test_a_silent_stream_is_left(
     face: Face, rival: AsyncClient, server: FakeLocks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDK-14: a server that is gone without a word is noticed."""
-    monkeypatch.setattr("volcano_locks.testing.stories.COMMENT_SECONDS", inf)
+    monkeypatch.setattr("volcano_locks.testing.event_log.COMMENT_SECONDS", inf)
     async with watching(face) as changes:
         assert await anext(changes) == FREE
         change = asyncio.ensure_future(anext(changes))
@@ -180,7 +180,7 @@ async def test_a_key_that_is_none_is_refused_at_once(face: Face) -> None:
 @pytest.mark.real_time
 def test_a_watch_keeps_the_clients_thread(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever works on one change for long gets the next all the same."""
-    monkeypatch.setattr("volcano_locks.background.IDLE_SECONDS_MAX", 0.01)
+    monkeypatch.setattr("volcano_locks.sync.background_loop.IDLE_SECONDS_MAX", 0.01)
     with server.client() as client, server.client() as other:
         changes = client.locks.watch("k")
         assert next(changes) == FREE

@@ -11,7 +11,7 @@ import pytest
 from tests.engines import etcd, postgres
 
 from volcano_locks import Client, LockHeldError
-from volcano_locks.cli.exits import Stop
+from volcano_locks.cli.exit_codes import Stop
 from volcano_locks_server.cli.copy import Tally, refuse_clock_ahead
 from volcano_locks_server.http.auth import secret_digest
 from volcano_locks_server.ports.clock import SystemClock

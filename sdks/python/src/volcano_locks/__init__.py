@@ -12,8 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from volcano_locks.async_client import AsyncClient
-    from volcano_locks.client import Client
+    from volcano_locks.asyncio.client import AsyncClient
     from volcano_locks.errors import (
         AuthenticationError,
         ConflictError,
@@ -28,10 +27,11 @@ if TYPE_CHECKING:
         ValidationError,
         VolcanoError,
     )
-    from volcano_locks.guard import AsyncLockGuard, LockGuard
-    from volcano_locks.messages import Lease, LockState
-    from volcano_locks.views import LockView
-    from volcano_locks.watching import Leadership
+    from volcano_locks.features.watch import Leadership
+    from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
+    from volcano_locks.protocol.lock_view import LockView
+    from volcano_locks.protocol.messages import Lease, LockState
+    from volcano_locks.sync.client import Client
 
 __version__ = "0.1.0"
 
@@ -58,22 +58,22 @@ __all__ = [
     "VolcanoError",
 ]
 
-_ROOM_OF = {
-    "AsyncClient": "async_client",
-    "AsyncLockGuard": "guard",
-    "Client": "client",
-    "Leadership": "watching",
-    "Lease": "messages",
-    "LockGuard": "guard",
-    "LockState": "messages",
-    "LockView": "views",
+_MODULE_OF = {
+    "AsyncClient": "asyncio.client",
+    "AsyncLockGuard": "holding.guard",
+    "Client": "sync.client",
+    "Leadership": "features.watch",
+    "Lease": "protocol.messages",
+    "LockGuard": "holding.guard",
+    "LockState": "protocol.messages",
+    "LockView": "protocol.lock_view",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_ROOM_OF.get(name, 'errors')}"), name)
+    value = getattr(import_module(f"{__name__}.{_MODULE_OF.get(name, 'errors')}"), name)
     globals()[name] = value
     return value
 

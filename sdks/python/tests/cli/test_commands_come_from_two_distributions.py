@@ -84,6 +84,6 @@ def test_run_starts_without_what_only_others_need() -> None:
     """Neither the HTTP library nor the metadata of everything installed is read before it is needed."""
     code = (
         "import sys; import volcano_locks.cli.app, volcano_locks.cli.run;"
-        "print(*{'httpx2', 'asyncio', 'importlib.metadata', 'volcano_locks.cli.admin'} & set(sys.modules))"
+        "print(*{'httpx2', 'asyncio', 'importlib.metadata', 'volcano_locks.cli.admin_api'} & set(sys.modules))"
     )
     assert python(code).stdout.split() == []

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from volcano_locks.cli.app import app
-from volcano_locks.cli.fencing_names import MYSQL, POSTGRESQL, SQLITE, Naming
+from volcano_locks.cli.fencing.identifiers import MYSQL, POSTGRESQL, SQLITE, Naming
 
 DIALECTS = ("postgresql", "mysql", "sqlite")
 HOSTILE = ['a"; DROP TABLE x; --', "a`; DROP TABLE x; --", "a'b", "$fence$", "select", "Größe", "a b", "a\\"]

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from volcano_locks import Client, Lease
-from volcano_locks.cli.loop import run_to_end
+from volcano_locks.cli.event_loop import run_to_end
 
 INTERRUPTED_IMPORT = """
 import sys
@@ -44,7 +44,7 @@ def test_once_it_is_done_it_has_been_done(key: str, environment: dict[str, str],
     client.locks.release(key, Lease.from_record(json.loads(ended.stdout)))
 
 
-@pytest.mark.parametrize("module", ["volcano_locks.cli.app", "click", "volcano_locks.cli.run"])
+@pytest.mark.parametrize("module", ["volcano_locks.cli.app", "click", "volcano_locks.cli.run.command"])
 def test_while_it_is_still_being_loaded(module: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_IMPORT, module, "run", "k", "--", "true"], capture_output=True, check=False

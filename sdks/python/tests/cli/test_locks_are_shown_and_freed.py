@@ -9,7 +9,7 @@ from click.testing import Result
 
 from volcano_locks import Client
 from volcano_locks.cli.connection import Connection
-from volcano_locks.cli.problems import explain
+from volcano_locks.cli.error_messages import explain
 from volcano_locks.errors import error_for
 
 Invoke = Callable[..., Result]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks import Client
-from volcano_locks.cli.warden import KILL_AFTER_SECONDS
+from volcano_locks.cli.run.watchdog import KILL_AFTER_SECONDS
 from volcano_locks_server.testing import running_server
 
 from .conftest import Start

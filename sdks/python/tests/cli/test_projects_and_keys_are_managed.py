@@ -155,7 +155,7 @@ def test_table_fits_the_terminal_it_is_shown_on(environment: dict[str, str], inv
 
 def test_lists_longer_than_a_page_are_whole(invoke: Invoke, server: RunningServer, project: str) -> None:
     """More service keys than one answer holds."""
-    from volcano_locks.cli.admin import admin_of, keys_path
+    from volcano_locks.cli.admin_api import admin_of, keys_path
     from volcano_locks.cli.connection import Connection
 
     with admin_of(Connection(server.url, server.admin_token, "the test")) as admin:

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from volcano_locks.cli.verify.check import Check, Room
-from volcano_locks.cli.verify.running import KEY_PREFIX, Result, Site, new_run_name, run_all
-from volcano_locks.cli.verify.table import CHECKS
-from volcano_locks.cli.verify.wire import Wire
+from volcano_locks.cli.verify.checks import CHECKS
+from volcano_locks.cli.verify.http_client import Wire
+from volcano_locks.cli.verify.runner import KEY_PREFIX, Result, Site, new_run_name, run_all
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.testing import ManualClock
 from volcano_locks_server.http.app import App

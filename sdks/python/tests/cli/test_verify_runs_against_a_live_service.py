@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from click.testing import Result
 
-from volcano_locks.cli.verify.table import CHECKS
+from volcano_locks.cli.verify.checks import CHECKS
 from volcano_locks_server.testing import RunningServer, running_server
 
 from .conftest import Start
@@ -98,11 +98,11 @@ def test_what_cannot_be_asked_for_is_64(invoke: Invoke, arguments: tuple[str, ..
 
 def test_one_promise_that_does_not_hold_is_1(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI-17."""
-    from volcano_locks.cli.verify import table
+    from volcano_locks.cli.verify import checks
 
     released = [check for check in CHECKS if check.name == "a release frees the lock"]
     broken = [check._replace(run=_breaks, name="a promise that does not hold") for check in released]
-    monkeypatch.setattr(table, "CHECKS", (*released, *broken))
+    monkeypatch.setattr(checks, "CHECKS", (*released, *broken))
     result = invoke("verify")
     assert result.exit_code == 1
     verdicts = [line.split()[0] for line in result.stdout.splitlines()]
@@ -122,6 +122,6 @@ def test_every_check_says_whose_it_is_and_what_it_stands_for() -> None:
 
 
 async def _breaks(_room: object) -> str:
-    from volcano_locks.cli.verify.wire import Broken
+    from volcano_locks.cli.verify.http_client import Broken
 
     raise Broken("it was seen not to")

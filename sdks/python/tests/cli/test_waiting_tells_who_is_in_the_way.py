@@ -13,9 +13,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from volcano_locks import Client
-from volcano_locks.cli.progress import Place, Standing
+from volcano_locks.cli.wait_progress import Place, Standing
 from volcano_locks.errors import RateLimitedError, TransportError, UnavailableError
-from volcano_locks.views import LockView
+from volcano_locks.protocol.lock_view import LockView
 
 from .conftest import PROGRAM, WAIT_SECONDS, Start
 

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from volcano_locks import Client
-from volcano_locks.cli.told import Lines, Told, told_of
-from volcano_locks.events import Event
+from volcano_locks.cli.watch.event_lines import Lines, Told, told_of
+from volcano_locks.protocol.sse import Event
 from volcano_locks_server.testing import RunningServer
 
 from .conftest import Process, Start

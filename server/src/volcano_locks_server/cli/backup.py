@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from volcano_locks.cli.connection import API_URL_DEFAULT, API_URL_VARIABLE, Connection
-from volcano_locks.cli.exits import INPUT_OUTPUT, UNAVAILABLE, USAGE, Stop
+from volcano_locks.cli.exit_codes import INPUT_OUTPUT, UNAVAILABLE, USAGE, Stop
 from volcano_locks.cli.output import json_line, line, message
 
 from .running import explained
@@ -135,7 +135,7 @@ def _written(file: Path) -> Iterator[Path]:
 
 def _fetch(connection: Connection, part: Path) -> None:
     """The server's backup, part by part."""
-    from volcano_locks.cli.admin import admin_of  # noqa: PLC0415
+    from volcano_locks.cli.admin_api import admin_of  # noqa: PLC0415
 
     with admin_of(connection) as admin, part.open("wb") as target:
         made = admin.ask("POST", "/backups", timeout_seconds=TAKE_SECONDS_MAX)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.exits import INTERNAL, UNAVAILABLE, USAGE, Stop
-from volcano_locks.cli.loop import run_to_end
+from volcano_locks.cli.event_loop import run_to_end
+from volcano_locks.cli.exit_codes import INTERNAL, UNAVAILABLE, USAGE, Stop
 from volcano_locks.cli.output import json_line, line, message
 
 from .running import explained

@@ -2,8 +2,8 @@
 
 import click
 
-from volcano_locks.cli.exits import NOT_DONE, USAGE, Stop
-from volcano_locks.cli.loop import run_to_end
+from volcano_locks.cli.event_loop import run_to_end
+from volcano_locks.cli.exit_codes import NOT_DONE, USAGE, Stop
 from volcano_locks.cli.output import json_line, line
 
 from .running import explained, store_url

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from volcano_locks.cli.exits import USAGE, Stop
+from volcano_locks.cli.exit_codes import USAGE, Stop
 from volcano_locks.cli.output import json_line, line, message
 
 from .backup import counts_told, sqlite_store, what_it_holds

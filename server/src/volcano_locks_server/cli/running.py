@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from volcano_locks.cli.exits import UNAVAILABLE, USAGE, Stop
+from volcano_locks.cli.exit_codes import UNAVAILABLE, USAGE, Stop
 
 if TYPE_CHECKING:
     from ..runtime.server import Server

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
-from . import exits
+from . import exit_codes
 from .output import PROGRAM, message
 
 if TYPE_CHECKING:
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP: Final = "volcano_locks.commands"
 
 COMMANDS: Final = {
-    "run": "run:run",
-    "acquire": "leases:acquire",
-    "renew": "leases:renew",
-    "release": "leases:release",
-    "get": "locks:get",
-    "ls": "listing:ls",
-    "watch": "watch:watch",
-    "force-release": "locks:force_release",
-    "project": "projects:project",
-    "key": "keys:key",
-    "fencing": "fencing:fencing",
+    "run": "run.command:run",
+    "acquire": "commands.leases:acquire",
+    "renew": "commands.leases:renew",
+    "release": "commands.leases:release",
+    "get": "commands.locks:get",
+    "ls": "commands.ls:ls",
+    "watch": "watch.command:watch",
+    "force-release": "commands.locks:force_release",
+    "project": "commands.projects:project",
+    "key": "commands.keys:key",
+    "fencing": "fencing.command:fencing",
     "verify": "verify.command:verify",
 }
 SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "copy", "doctor"})
@@ -60,8 +60,9 @@ class App(click.Group):
         if entry_point is not None:
             return _load(entry_point)
         if cmd_name in SERVER_COMMANDS and not SERVER_COMMANDS & _entry_points().keys():
-            raise exits.Stop(
-                f"`{cmd_name}` comes with the server; install it with: pip install volcano-locks-server", exits.USAGE
+            raise exit_codes.Stop(
+                f"`{cmd_name}` comes with the server; install it with: pip install volcano-locks-server",
+                exit_codes.USAGE,
             )
         return None
 
@@ -80,29 +81,29 @@ class App(click.Group):
         try:
             result = super().main(args=args, prog_name=prog_name or PROGRAM, **extra)
             sys.stdout.flush()
-        except exits.Stop as stop:
+        except exit_codes.Stop as stop:
             if stop.message is not None:
                 message(stop.message, colour="red")
             sys.exit(stop.exit_code)
         except click.ClickException as error:
             error.show()
-            sys.exit(exits.USAGE)
+            sys.exit(exit_codes.USAGE)
         except (click.Abort, KeyboardInterrupt):
-            sys.exit(exits.SIGNAL_BASE + 2)
-        except exits.Interrupted as interrupted:
+            sys.exit(exit_codes.SIGNAL_BASE + 2)
+        except exit_codes.Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
         except BrokenPipeError:
             sys.exit(_deaf_reader().exit_code)
         except Exception:  # noqa: BLE001 (a bug: show it whole, under its own code)
             traceback.print_exc()
-            sys.exit(exits.INTERNAL)
+            sys.exit(exit_codes.INTERNAL)
         sys.exit(result if isinstance(result, int) else 0)
 
 
-def _deaf_reader() -> exits.Stop:
+def _deaf_reader() -> exit_codes.Stop:
     """The reader of our data has gone; the flush at exit must not complain of it again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exits.Stop(None, exits.INPUT_OUTPUT)
+    return exit_codes.Stop(None, exit_codes.INPUT_OUTPUT)
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
@@ -116,18 +117,18 @@ def _load(entry_point: "EntryPoint") -> click.Command:
     try:
         command = entry_point.load()
     except (ImportError, AttributeError) as error:
-        raise exits.Stop(
-            f"`{entry_point.name}` cannot be loaded: {error}; is its distribution whole?", exits.INTERNAL
+        raise exit_codes.Stop(
+            f"`{entry_point.name}` cannot be loaded: {error}; is its distribution whole?", exit_codes.INTERNAL
         ) from error
     if not isinstance(command, click.Command):
-        raise exits.Stop(f"`{entry_point.name}` ({entry_point.value}) is no click command", exits.INTERNAL)
+        raise exit_codes.Stop(f"`{entry_point.name}` ({entry_point.value}) is no click command", exit_codes.INTERNAL)
     return command
 
 
 def _loads(name: str) -> bool:
     try:
         _load(_entry_points()[name])
-    except exits.Stop:
+    except exit_codes.Stop:
         return False
     return True
 

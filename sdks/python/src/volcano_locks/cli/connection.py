@@ -18,7 +18,7 @@ from click.core import ParameterSource
 
 from volcano_locks.config import TIMEOUT_SECONDS, checked_service_key, checked_url
 
-from . import exits
+from . import exit_codes
 
 if TYPE_CHECKING:
     from volcano_locks import Client
@@ -106,7 +106,7 @@ def _secret(what: str, variable: str, option: str, file: Path | None, remedy: st
         text, origin = _read(file), str(file)
     text = text.strip()
     if not text:
-        raise exits.Stop(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exits.CREDENTIALS)
+        raise exit_codes.Stop(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exit_codes.CREDENTIALS)
     place = f"the {what} in {origin}"
     with _refused():
         checked_service_key(place, text)
@@ -119,7 +119,7 @@ def _refused() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise exits.Stop(str(error), exits.USAGE) from None
+        raise exit_codes.Stop(str(error), exit_codes.USAGE) from None
 
 
 def _read(file: Path) -> str:
@@ -127,6 +127,6 @@ def _read(file: Path) -> str:
         with file.open("rb") as source:
             return source.read(_SECRET_BYTES_MAX).decode("ascii")
     except OSError as error:
-        raise exits.Stop(f"cannot read {file}: {error.strerror}", exits.CREDENTIALS) from None
+        raise exit_codes.Stop(f"cannot read {file}: {error.strerror}", exit_codes.CREDENTIALS) from None
     except UnicodeDecodeError:
-        raise exits.Stop(f"{file} holds no key: it is not ASCII text", exits.CREDENTIALS) from None
+        raise exit_codes.Stop(f"{file} holds no key: it is not ASCII text", exit_codes.CREDENTIALS) from None

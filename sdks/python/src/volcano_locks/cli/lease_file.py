@@ -15,9 +15,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from volcano_locks.messages import Lease
+from volcano_locks.protocol.messages import Lease
 
-from . import exits
+from . import exit_codes
 from .output import instant_json, instant_text
 
 STDIN: Final = Path("-")
@@ -38,11 +38,11 @@ def read_lease(source: Path) -> Lease:
         record = json.loads(text)
         return Lease.from_record(record if isinstance(record, dict) else {})
     except OSError as error:
-        raise exits.Stop(f"cannot read the lease in {where}: {error.strerror}", exits.USAGE) from None
+        raise exit_codes.Stop(f"cannot read the lease in {where}: {error.strerror}", exit_codes.USAGE) from None
     except json.JSONDecodeError:
-        raise exits.Stop(f"no lease in {where}: it is not JSON", exits.USAGE) from None
+        raise exit_codes.Stop(f"no lease in {where}: it is not JSON", exit_codes.USAGE) from None
     except (TypeError, ValueError) as error:
-        raise exits.Stop(f"no lease in {where}: {error}", exits.USAGE) from None
+        raise exit_codes.Stop(f"no lease in {where}: {error}", exit_codes.USAGE) from None
 
 
 def has_lapsed(lease: Lease, now: datetime) -> bool:
@@ -68,7 +68,7 @@ class LeaseFile:
             descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", dir=self._path.parent)
         except OSError as error:
             reason = f"cannot write {self._path}: {error.strerror}; nothing was acquired"
-            raise exits.Stop(reason, exits.INPUT_OUTPUT) from None
+            raise exit_codes.Stop(reason, exit_codes.INPUT_OUTPUT) from None
         os.close(descriptor)
         self._draft = Path(name)
         return self
@@ -87,18 +87,20 @@ class LeaseFile:
         if not self._path.exists():
             return
         if not self._path.is_file():
-            raise exits.Stop(f"{self._path} is no ordinary file: name another file", exits.USAGE)
+            raise exit_codes.Stop(f"{self._path} is no ordinary file: name another file", exit_codes.USAGE)
         if self._path.stat().st_size == 0:
             return
         try:
             kept = read_lease(self._path)
-        except exits.Stop as stop:
-            raise exits.Stop(f"{stop.message}\nIt is not overwritten: name another file", exits.USAGE) from None
+        except exit_codes.Stop as stop:
+            raise exit_codes.Stop(
+                f"{stop.message}\nIt is not overwritten: name another file", exit_codes.USAGE
+            ) from None
         if kept.key != self._key and not has_lapsed(kept, datetime.now(UTC)):
-            raise exits.Stop(
+            raise exit_codes.Stop(
                 f"{self._path} keeps the lease of {kept.key} until {instant_text(kept.expires_at)}\n"
                 f"Release it (volcano-locks release --lease-file {self._path}) or name another file",
-                exits.USAGE,
+                exit_codes.USAGE,
             )
 
     def __exit__(

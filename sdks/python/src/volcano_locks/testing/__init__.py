@@ -15,8 +15,8 @@ Not promised: the fake has no quota and no credentials.
 """
 
 from volcano_locks.testing.clock import ManualClock
-from volcano_locks.testing.fake import FakeAsyncClient, FakeClient, FakeLocks
-from volcano_locks.testing.flaky import (
+from volcano_locks.testing.fake_server import FakeAsyncClient, FakeClient, FakeLocks
+from volcano_locks.testing.faulty_transport import (
     Answers,
     Delay,
     DropAfterSend,

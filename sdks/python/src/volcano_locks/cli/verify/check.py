@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple
 
 from volcano_locks import AsyncClient, Client
 from volcano_locks.clock import Clock
-from volcano_locks.messages import Lease, LockState
+from volcano_locks.protocol.messages import Lease, LockState
 
-from .wire import REQUEST_SECONDS_MAX, Answer, Broken, Wire, lease_of, state_of
+from .http_client import REQUEST_SECONDS_MAX, Answer, Broken, Wire, lease_of, state_of
 
 Whose = Literal["public", "ours"]
 """`public`: any service with the public API keeps it. `ours`: this project's addition, which others need not have."""

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from volcano_locks.cli import exits, output
+from volcano_locks.cli import exit_codes, output
 from volcano_locks.cli.connection import Connection, service_options
-from volcano_locks.cli.loop import run_to_end
+from volcano_locks.cli.error_messages import explained
+from volcano_locks.cli.event_loop import run_to_end
 from volcano_locks.cli.parameters import Duration
-from volcano_locks.cli.problems import explained
 
 if TYPE_CHECKING:
     from .check import Check
-    from .running import Result
+    from .runner import Result
 
 TTL_SECONDS_MIN: Final = 5
 TTL_SECONDS_MAX: Final = 20
@@ -48,7 +48,7 @@ def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection)
       volcano-locks verify --api-url https://locks.example.com
       volcano-locks verify --only public --json
     """
-    from .table import CHECKS  # noqa: PLC0415 - brings the HTTP library, which `--help` need not wait for
+    from .checks import CHECKS  # noqa: PLC0415 - brings the HTTP library, which `--help` need not wait for
 
     checks = [check for check in CHECKS if only in (None, check.whose)]
     # Whether anybody is there, and takes the key, is not one of the promises: it has exit codes of its own.
@@ -60,15 +60,17 @@ def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection)
     if as_json:
         output.json_line(_as_json(connection, results))
     if failed:
-        raise exits.Stop(f"{len(failed)} of {len(results)} promises do not hold or could not be judged", exits.NOT_DONE)
+        raise exit_codes.Stop(
+            f"{len(failed)} of {len(results)} promises do not hold or could not be judged", exit_codes.NOT_DONE
+        )
     output.message(f"all {len(results)} promises hold", colour="green")
 
 
 async def _results(connection: Connection, checks: "Sequence[Check]", ttl: int, telling: "_Telling") -> "list[Result]":
     from volcano_locks.clock import SystemClock  # noqa: PLC0415 - see verify
 
-    from .running import Site, new_run_name, run_all  # noqa: PLC0415 - see verify
-    from .wire import Wire  # noqa: PLC0415 - see verify
+    from .http_client import Wire  # noqa: PLC0415 - see verify
+    from .runner import Site, new_run_name, run_all  # noqa: PLC0415 - see verify
 
     options: dict[str, Any] = {"api_url": connection.api_url, "service_key": connection.secret}
     async with Wire(connection.api_url, connection.secret, SystemClock()) as wire:

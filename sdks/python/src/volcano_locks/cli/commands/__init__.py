@@ -1,0 +1,1 @@
+"""The commands that send one request, or a page of requests."""

@@ -1,0 +1,1 @@
+"""`volcano-locks fencing sql`: SQL with which a database refuses late writes."""

@@ -1,0 +1,151 @@
+"""The process that becomes the command, and the process group it leads.
+
+`Child.prepare` forks while this process still has one thread and no connections; the new process waits on a
+pipe until the lock is ours, then execs the command. So no code runs between a fork and an exec in a process
+with threads (the hazard of `preexec_fn`), and the fork costs nothing after the lock was granted. When we die
+or decide otherwise before that, the pipe closes and the process ends without having run anything.
+
+The child leads a process group of its own. What it starts stays in that group unless it leaves on purpose
+(`setsid`, `setpgid`, daemons): those are out of reach of everything here, and the fencing token is what
+protects the data from them.
+"""
+
+import contextlib
+import errno
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Self
+
+from .. import exit_codes
+from .linux import die_with_parent
+
+POLL_SECONDS: Final = 0.02
+_PIPE_BYTES: Final = 65_536
+
+
+class ProcessGroup:
+    """The processes that share the group id `group_id`."""
+
+    def __init__(self, group_id: int) -> None:
+        self.group_id: Final = group_id
+
+    def send(self, signal_number: int) -> None:
+        """Send to every member; nothing happens when there is none left, or none that we may signal."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.group_id, signal_number)
+
+    def terminate(self) -> None:
+        """SIGTERM, and SIGCONT so that stopped members get to see it."""
+        self.send(signal.SIGTERM)
+        self.send(signal.SIGCONT)
+
+    def alive(self) -> bool:
+        """Whether a member is left, dead but unreaped ones included."""
+        try:
+            os.killpg(self.group_id, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            return True
+        return True
+
+    def gone_within(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> bool:
+        """Wait until no member is left, calling `meanwhile` about every POLL_SECONDS; False when time ran out."""
+        end = time.monotonic() + seconds
+        while True:
+            meanwhile()
+            if not self.alive():
+                return True
+            if time.monotonic() >= end:
+                return False
+            time.sleep(POLL_SECONDS)
+
+
+class Child(ProcessGroup):
+    """The forked process, waiting to become the command."""
+
+    def __init__(self, process_id: int, go: int, failure: int) -> None:
+        super().__init__(process_id)
+        self._go = go
+        self._failure = failure
+        self._waiting = True
+
+    @classmethod
+    def prepare(cls, program: str, command: Sequence[str]) -> Self:
+        """Fork. `program` is the path to exec, `command` its argument vector."""
+        parent_id = os.getpid()
+        go_read, go_write = os.pipe()
+        failure_read, failure_write = os.pipe()
+        process_id = os.fork()
+        if process_id == 0:
+            os.close(go_write)
+            os.close(failure_read)
+            _become(program, command, parent_id, go_read, failure_write)
+        # Both sides do it: whoever comes first, the group exists when either goes on.
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(process_id, process_id)
+        os.close(go_read)
+        os.close(failure_write)
+        return cls(process_id, go_write, failure_read)
+
+    def start(self, environment: Mapping[str, str]) -> None:
+        """Let it become the command with `environment`; OSError when the exec failed (nothing has run then)."""
+        self._waiting = False
+        packed = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
+        with contextlib.suppress(BrokenPipeError):
+            _write_all(self._go, packed + b"\0")
+        os.close(self._go)
+        reason = os.read(self._failure, _PIPE_BYTES)
+        os.close(self._failure)
+        if reason:
+            self._reap()
+            number = int(reason)
+            raise OSError(number, os.strerror(number))
+
+    def dismiss(self) -> None:
+        """End it if it was never started."""
+        if self._waiting:
+            self._waiting = False
+            os.close(self._go)
+            os.close(self._failure)
+            self._reap()
+
+    def _reap(self) -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.group_id, 0)
+
+
+def _become(program: str, command: Sequence[str], parent_id: int, go: int, failure: int) -> None:
+    """Life of the forked process up to its exec. Never returns."""
+    try:
+        with contextlib.suppress(PermissionError):
+            os.setpgid(0, 0)
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and an ignored signal stays ignored over an exec
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+        environment = _read_environment(go)
+        if environment is None or not die_with_parent(parent_id, signal.SIGTERM):
+            os._exit(exit_codes.NOT_ACQUIRED)
+        os.execve(program, list(command), environment)  # noqa: S606 (running a command is what this is for)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            os.write(failure, b"%d" % (error.errno or errno.EIO))
+    finally:
+        os._exit(exit_codes.NOT_EXECUTABLE)
+
+
+def _read_environment(go: int) -> dict[bytes, bytes] | None:
+    """What `start` sent; None when the pipe closed before it was complete."""
+    received = b""
+    while chunk := os.read(go, _PIPE_BYTES):
+        received += chunk
+    if received != b"\0" and not received.endswith(b"\0\0"):
+        return None
+    pairs = (entry.partition(b"=") for entry in received[:-1].split(b"\0") if entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    while content:
+        content = content[os.write(descriptor, content) :]

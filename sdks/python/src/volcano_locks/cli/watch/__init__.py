@@ -1,0 +1,1 @@
+"""`volcano-locks watch`: lock events as they happen."""

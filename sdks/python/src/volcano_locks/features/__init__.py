@@ -1,0 +1,1 @@
+"""Features built from blocks and streams: leading, watching, exclusive functions."""

@@ -1,0 +1,1 @@
+"""HTTP/1.1 connections and what reads responses from them."""
