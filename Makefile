@@ -30,7 +30,7 @@ check: $(READY) $(JAVASCRIPT_READY) ## lint, format, types, import directions, p
 	@.ci/debian-packages "the checks need" $(RUBY_PACKAGES)
 	@.ci/quietly "sdks/javascript: checks" npm run check --prefix $(JAVASCRIPT)
 	@.ci/quietly "sdks/ruby: checks" rake -C sdks/ruby check
-	$(BIN)/python -m pytest tests/spec
+	$(BIN)/python -m pytest docs_consistency
 
 test: $(READY) $(JAVASCRIPT_READY) ## run every test of every language
 	@.ci/debian-packages "the tests need" openssl postgresql mariadb-server pgbouncer etcd-server libfaketime sqlite3 nginx haproxy $(RUBY_PACKAGES)

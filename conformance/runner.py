@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import Final
 from uuid import UUID
 
-from .faces.face import Answer, Face
-from .grammar import Scenario, Step
-from .words import RELATIONS
+from .scenario.parser import Scenario, Step
+from .scenario.vocabulary import RELATIONS
+from .targets.target import Answer, Face
 
 MISUSE: Final = ("given",)
 WAITING: Final = ("wait_seconds", "hold_at_least_seconds")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from .faces import ADAPTERS, ENTRANCES, Entrance
-from .grammar import Scenario, load
 from .runner import ScenarioFailed, run
+from .scenario.parser import Scenario, load
+from .targets import ADAPTERS, ENTRANCES, Entrance
 
 SCENARIOS = load()
 PAIRS = [(scenario, entrance) for scenario in SCENARIOS for entrance in ENTRANCES if entrance.plays(scenario)]

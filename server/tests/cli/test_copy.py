@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks import Client, LockHeldError
 from volcano_locks.cli.exit_codes import Stop

@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.stores.health_findings import Finding, clock, latency, schema

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import httpx2
 import pytest
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.runtime.server import Server

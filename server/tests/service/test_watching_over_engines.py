@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.events import Watcher
 from volcano_locks_server.rules.lease import Acquire, Granted, Release

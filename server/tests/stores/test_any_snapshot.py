@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.registry import Project, ServiceKey
 from volcano_locks_server.ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, Snapshot

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 
 import pytest
-from tests.engines import etcd
-from tests.engines.programs import BUSY_SECONDS
+from testsupport.engines import etcd
+from testsupport.engines.processes import BUSY_SECONDS
 
 from volcano_locks_server.ports.lock_store import LockQuery
 from volcano_locks_server.rules.errors import StoreUnavailableError

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.engines import etcd
-from tests.engines.programs import program
+from testsupport.engines import etcd
+from testsupport.engines.processes import program
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Free

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.engines import etcd
-from tests.engines.programs import BUSY_SECONDS
+from testsupport.engines import etcd
+from testsupport.engines.processes import BUSY_SECONDS
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.rules.errors import StoreUnavailableError

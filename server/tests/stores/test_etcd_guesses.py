@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from shutil import copytree, rmtree
 
 import pytest
-from tests.engines import etcd
+from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped

@@ -5,8 +5,8 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from tests.engines import etcd
-from tests.engines.programs import BUSY_SECONDS
+from testsupport.engines import etcd
+from testsupport.engines.processes import BUSY_SECONDS
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import Records, Stepped

@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 from uuid import uuid4
 
 import pytest
-from conformance.history import Event, check
-from tests.engines import etcd
+from conformance.history.checker import Event, check
+from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import Records, Stepped

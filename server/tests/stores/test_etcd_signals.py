@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.engines import etcd
-from tests.nodes.wire import Wire
+from testsupport.engines import etcd
+from testsupport.fault_proxy import Wire
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.stores.etcd import EtcdCluster

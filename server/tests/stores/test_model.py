@@ -11,7 +11,7 @@ from typing import TypeVar
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
-from tests.engines import etcd, postgres
+from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.lock_store import LockQuery
 from volcano_locks_server.rules.lease import (

@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 
 import psycopg
 import pytest
-from tests.engines import postgres
-from tests.engines.postgres import Postgres
-from tests.engines.programs import BUSY_SECONDS
-from tests.nodes.wire import Wire
+from testsupport.engines import postgres
+from testsupport.engines.postgres import Postgres
+from testsupport.engines.processes import BUSY_SECONDS
+from testsupport.fault_proxy import Wire
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import LockPage, LockQuery, Records, Stepped

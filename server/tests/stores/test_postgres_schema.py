@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
-from tests.engines import postgres
+from testsupport.engines import postgres
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord

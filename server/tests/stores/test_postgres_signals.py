@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
-from tests.engines import postgres
-from tests.nodes.wire import Wire
+from testsupport.engines import postgres
+from testsupport.fault_proxy import Wire
 
 from volcano_locks_server.stores.postgres import PostgresDatabase
 from volcano_locks_server.stores.postgres.signals import CHANNEL, PostgresSignals

@@ -10,7 +10,7 @@ upgrade and leaves the rest to another protocol. This server has no other, so it
 
 What is not HTTP, or too much of it, is answered with a problem and then closed, after the answers that are due
 before it. What takes too long is closed without a word. This file knows uvicorn from the inside, therefore its
-release is pinned and tests/http hold it to all of the above.
+release is pinned and server/tests/http hold it to all of the above.
 """
 
 import asyncio

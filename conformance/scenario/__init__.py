@@ -1,0 +1,1 @@
+"""Scenario files: their vocabulary and their parser."""

@@ -1,0 +1,78 @@
+"""What a client sends as a body stays a body, also behind a proxy that shares its connections between clients.
+
+nginx passes an offer to upgrade on beside a body; HAProxy takes the offer out, and its test keeps it that way.
+"""
+
+import socket
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+
+import httpx
+import pytest
+from testsupport.engines import proxies
+
+from volcano_locks_server.testing import RunningServer, running_server
+
+HIDDEN = b"DELETE /locks/payroll HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
+OFFERS = {
+    "websocket": b"Connection: Upgrade\r\nUpgrade: websocket\r\n",
+    "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
+}
+BODIES = {
+    "length": b"Content-Length: %d\r\n\r\n%b" % (len(HIDDEN), HIDDEN),
+    "chunked": b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n\r\n" % (len(HIDDEN), HIDDEN),
+}
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RunningServer]:
+    with running_server() as one:
+        yield one
+
+
+@pytest.fixture(scope="module", params=[proxies.nginx, proxies.haproxy], ids=["nginx", "haproxy"])
+def proxy(running: RunningServer, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a proxy in front of the server."""
+    start: Callable[[str], AbstractContextManager[str]] = request.param
+    with start(running.url.removeprefix("http://")) as address:
+        yield address
+
+
+def answered(address: str, sent: bytes) -> bytes:
+    """The first response on a connection of its own."""
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(sent)
+        with connection.makefile("rb") as stream:
+            head = b"".join(iter(stream.readline, b"\r\n"))
+            length = next(int(line[15:]) for line in head.lower().splitlines() if line.startswith(b"content-length:"))
+            return head + stream.read(length)
+
+
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
+@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
+def test_a_body_beside_an_offer_is_no_request(running: RunningServer, proxy: str, offer: bytes, body: bytes) -> None:
+    """HTTP-26, case 57: a client without a credential cannot make the next tenant's request free a lock."""
+    tenant = {"Authorization": f"Bearer {running.service_key}"}
+    httpx.delete(f"{running.url}/locks/payroll", headers=tenant)
+    lease = {**tenant, "X-Volcano-Lock-Token": str(uuid.uuid4())}
+    held = httpx.post(f"{running.url}/locks/payroll/lease", headers=lease, json={"ttl_seconds": 600})
+    assert held.status_code == 201
+    attack = answered(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + offer + body)
+    assert attack.startswith(b"HTTP/1.1 200 ")
+    for _ in range(3):
+        mine = httpx.get(f"http://{proxy}/locks/mine", headers=tenant)
+        assert (mine.status_code, mine.content) == (200, b'{"held":false}')
+    payroll = httpx.get(f"{running.url}/locks/payroll", headers=tenant).json()
+    assert payroll["held"]
+    assert payroll["fencing_token"] == held.json()["fencing_token"]
+
+
+@pytest.mark.parametrize("field", [b"Connection: close", b"Proxy-Connection: close", b"X: y"])
+def test_a_trailer_field_does_not_take_the_next_response(running: RunningServer, proxy: str, field: bytes) -> None:
+    """HTTP-26, case 57: HAProxy passes trailer fields on, and the shared connection serves the next tenant."""
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + field + b"\r\n\r\n"
+    assert answered(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + chunked).startswith(b"HTTP/1.1 200 ")
+    mine = httpx.get(f"http://{proxy}/locks/mine", headers={"Authorization": f"Bearer {running.service_key}"})
+    assert mine.status_code == 200
