@@ -23,8 +23,8 @@ module VolcanoLocks
 end
 
 require_relative "testing/clock"
-require_relative "testing/lock"
-require_relative "testing/stories"
-require_relative "testing/shown"
-require_relative "testing/fake"
-require_relative "testing/flaky"
+require_relative "testing/fake_lock"
+require_relative "testing/event_log"
+require_relative "testing/fake_lock_view"
+require_relative "testing/fake_server"
+require_relative "testing/faulty_transport"
