@@ -262,7 +262,7 @@ module Conformance
     def before(outage, request)
       case outage.kind
       when *ANSWERS.keys then scripted(outage)
-      when "answer_page" then VolcanoLocks::Answer.new(502, {}, "<html>Bad Gateway</html>")
+      when "answer_page" then VolcanoLocks::Response.new(502, {}, "<html>Bad Gateway</html>")
       when "drop_before"
         raise VolcanoLocks::TransportError.new("no connection", request_sent: false, request_id: request.request_id)
       when "reset" then raise Errno::ECONNRESET
@@ -294,15 +294,15 @@ module Conformance
     end
 
     def altered(answer, fields)
-      VolcanoLocks::Answer.new(answer.status, answer.headers, JSON.generate(JSON.parse(answer.body).merge(fields)))
+      VolcanoLocks::Response.new(answer.status, answer.headers, JSON.generate(JSON.parse(answer.body).merge(fields)))
     end
 
     def scripted(outage)
       status, code = ANSWERS.fetch(outage.kind)
-      return VolcanoLocks::Answer.new(status, {}, "") if code.nil?
+      return VolcanoLocks::Response.new(status, {}, "") if code.nil?
 
       headers = RETRY_AFTER_STATUSES.include?(status) ? { "retry-after" => outage.retry_after_seconds.to_s } : {}
-      VolcanoLocks::Answer.new(status, headers, JSON.generate({ error: "this answer was scripted", code: code }))
+      VolcanoLocks::Response.new(status, headers, JSON.generate({ error: "this answer was scripted", code: code }))
     end
 
     def wait(seconds)

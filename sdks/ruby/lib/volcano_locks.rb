@@ -1,17 +1,17 @@
 # frozen_string_literal: true
 
-# Client of the lock service: hold a lease, keep it renewed, be told when it is lost.
+# Client of the lock service: hold a lease, keep it renewed, and learn of its loss.
 #
 #     client = VolcanoLocks::Client.new
 #     client.locks.with_lock("daily-rollup", ttl: 30) do |guard|
 #       write(day, fencing_token: guard.fencing_token) unless guard.lost?
 #     end
 #
-# Not promised: a lease cannot stop a process that is paused. Send `fencing_token` along with every write and let the
-# place you write to refuse a lower one.
+# Not promised: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the target of the
+# write refuse a lower one.
 module VolcanoLocks
   class << self
-    # @return [#warn, nil] where a release that failed quietly is told; standard error when left alone, nil for nowhere
+    # @return [#warn, nil] receives a warning when a block's release fails; defaults to standard error, nil disables it
     attr_writer :logger
 
     # @return [#warn, nil]
@@ -27,27 +27,32 @@ end
 require_relative "volcano_locks/version"
 require_relative "volcano_locks/errors"
 require_relative "volcano_locks/clock"
-require_relative "volcano_locks/secret"
+require_relative "volcano_locks/redacted"
 require_relative "volcano_locks/config"
 require_relative "volcano_locks/protocol/arguments"
 require_relative "volcano_locks/value"
 require_relative "volcano_locks/protocol/lease"
 require_relative "volcano_locks/protocol/messages"
 require_relative "volcano_locks/protocol/renewal_plan"
+require_relative "volcano_locks/http/pending_request"
 require_relative "volcano_locks/http/request_threads"
 require_relative "volcano_locks/http/transport"
 require_relative "volcano_locks/http/event_stream"
-require_relative "volcano_locks/holding/operations_under_way"
+require_relative "volcano_locks/holding/pending_acquisitions"
 require_relative "volcano_locks/http/request_sender"
 require_relative "volcano_locks/protocol/operations"
+require_relative "volcano_locks/protocol/renewal_request"
 require_relative "volcano_locks/protocol/acquisition"
 require_relative "volcano_locks/protocol/backoff"
 require_relative "volcano_locks/protocol/acquire_wait"
 require_relative "volcano_locks/protocol/lock_view"
+require_relative "volcano_locks/protocol/lock_reader"
 require_relative "volcano_locks/protocol/sse"
+require_relative "volcano_locks/features/leadership"
 require_relative "volcano_locks/features/watch"
 require_relative "volcano_locks/features/leader"
 require_relative "volcano_locks/features/exclusive"
+require_relative "volcano_locks/holding/hold"
 require_relative "volcano_locks/holding/guard"
 require_relative "volcano_locks/holding/renewer"
 require_relative "volcano_locks/holding/block"

@@ -4,7 +4,7 @@ require_relative "test_helper"
 
 # SDK-6: what runs in the background crashes nothing and keeps nothing alive.
 class TestBackground < Minitest::Test
-  include Kit
+  include TestHelper
 
   LIBRARY = File.expand_path("../lib", __dir__)
 
@@ -47,7 +47,7 @@ class TestBackground < Minitest::Test
       kit = VolcanoLocks::Testing
       clock = kit::ManualClock.new
       server = kit::FakeLocks.new(clock)
-      network = kit::FlakyTransport.new(server, clock)
+      network = kit::FaultyTransport.new(server, clock)
       client = VolcanoLocks::Client.new(api_url: "http://x", service_key: "sk-x", clock: clock, transport: network)
       begin
         client.locks.with_lock("k", ttl: 30) do
@@ -62,53 +62,53 @@ class TestBackground < Minitest::Test
   end
 
   def test_the_threads_end_when_there_is_nothing_to_do
-    stage = Stage.new
+    fixture = Fixture.new
     before = Thread.list
-    stage.locks.with_lock("idle", ttl: 30) { nil }
-    keeper = (Thread.list - before).find { |thread| thread.name == "volcano-locks renewals" }
-    refute_nil keeper
-    stage.clock.advance(100)
-    assert keeper.join(PATIENCE_SECONDS)
-    stage.locks.with_lock("idle", ttl: 30) do |guard|
-      stage.clock.advance(100)
+    fixture.locks.with_lock("idle", ttl: 30) { nil }
+    renewer = (Thread.list - before).find { |thread| thread.name == "volcano-locks renewals" }
+    refute_nil renewer
+    fixture.clock.advance(100)
+    assert renewer.join(PATIENCE_SECONDS)
+    fixture.locks.with_lock("idle", ttl: 30) do |guard|
+      fixture.clock.advance(100)
       refute guard.lost?
     end
   end
 
   # A block in a fiber that nobody resumes is never left.
   def test_a_forgotten_block_is_not_renewed_for_ever
-    stage = Stage.new
-    forget_a_block(stage)
+    fixture = Fixture.new
+    forget_a_block(fixture)
     eventually do
       GC.start
-      stage.clock.advance(10)
-      !stage.held?
+      fixture.clock.advance(10)
+      !fixture.held?
     end
-    refute_includes stage.sent, DELETE
+    refute_includes fixture.sent, DELETE
   end
 
   # case 2: even a clock that fails
   def test_a_clock_that_fails_in_the_background_fails_nobody
-    stage = Stage.new
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
+    fixture = Fixture.new
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       fails = 2
-      stage.clock.define_singleton_method(:wait) do |*args|
+      fixture.clock.define_singleton_method(:wait) do |*args|
         raise "a bug" if Thread.current.name == "volcano-locks renewals" && (fails -= 1) >= 0
 
         super(*args)
       end
-      stage.clock.jump(10.9)
+      fixture.clock.jump(10.9)
       eventually { fails.negative? }
-      stage.clock.settle
-      stage.clock.advance(60)
+      fixture.clock.settle
+      fixture.clock.advance(60)
       refute guard.lost?
     end
   end
 
   private
 
-  def forget_a_block(stage)
-    Fiber.new { stage.locks.with_lock(KEY, ttl: 30) { Fiber.yield } }.resume
+  def forget_a_block(fixture)
+    Fiber.new { fixture.locks.with_lock(KEY, ttl: 30) { Fiber.yield } }.resume
   end
 
   def run_program(code)

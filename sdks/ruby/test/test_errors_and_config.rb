@@ -3,7 +3,7 @@
 require_relative "test_helper"
 
 class TestErrorsAndConfig < Minitest::Test
-  include Kit
+  include TestHelper
 
   # SDK-9: spec/errors.yaml is the table; each of its codes has its class.
   def test_every_code_is_raised_as_its_class
@@ -11,8 +11,8 @@ class TestErrorsAndConfig < Minitest::Test
     rows = table.scan(/^(\w+):\n  status: (\d+)/)
     refute_empty rows
     rows.each do |code, status|
-      stage = Stage.new(otherwise: answers(status.to_i, code))
-      error = assert_raises(VolcanoError) { stage.locks.renew(KEY, lease) }
+      fixture = Fixture.new(otherwise: respond(status.to_i, code))
+      error = assert_raises(VolcanoError) { fixture.locks.renew(KEY, lease) }
       assert_equal [status.to_i, code, "told so"], [error.status, error.code, error.message]
       assert_instance_of class_for(status.to_i, code), error, code
     end
@@ -31,8 +31,8 @@ class TestErrorsAndConfig < Minitest::Test
 
   # SDK-9
   def test_an_error_carries_what_to_act_on
-    stage = Stage.new(otherwise: answers(429, "lock_rate_limited", headers: { "retry-after" => "17" }))
-    error = assert_raises(RateLimitedError) { stage.locks.get(KEY, request_id: REQUEST_ID) }
+    fixture = Fixture.new(otherwise: respond(429, "lock_rate_limited", headers: { "retry-after" => "17" }))
+    error = assert_raises(RateLimitedError) { fixture.locks.get(KEY, request_id: REQUEST_ID) }
     assert_equal [429, "lock_rate_limited", 17, REQUEST_ID],
                  [error.status, error.code, error.retry_after, error.request_id]
     assert_instance_of Integer, error.retry_after
@@ -41,8 +41,9 @@ class TestErrorsAndConfig < Minitest::Test
   def test_other_statuses_fall_back_to_their_family
     { 418 => VolcanoError, 404 => NotFoundError, 413 => ValidationError, 502 => ServerError, 302 => ServerError,
       409 => ConflictError }.each do |status, kind|
-      stage = Stage.new(otherwise: Answers.new(status, "<html>", { "retry-after" => "Wed, 21 Oct 2026 07:28:00 GMT" }))
-      error = assert_raises(VolcanoError) { stage.locks.get(KEY) }
+      fixture = Fixture.new(otherwise: Respond.new(status, "<html>",
+                                                   { "retry-after" => "Wed, 21 Oct 2026 07:28:00 GMT" }))
+      error = assert_raises(VolcanoError) { fixture.locks.get(KEY) }
       assert_instance_of kind, error
       assert_equal [nil, nil], [error.code, error.retry_after]
     end
@@ -50,17 +51,17 @@ class TestErrorsAndConfig < Minitest::Test
 
   def test_what_a_proxy_says_is_shown_short_and_printable
     body = JSON.generate({ error: "a\u0000b#{'c' * 1000}", code: 5 })
-    error = assert_raises(ServerError) { Stage.new(otherwise: Answers.new(500, body)).locks.get(KEY) }
+    error = assert_raises(ServerError) { Fixture.new(otherwise: Respond.new(500, body)).locks.get(KEY) }
     assert_match(/\Aa\?bc{297}\z/, error.message)
   end
 
   # SDK-8
   def test_secrets_that_a_proxy_echoes_are_hidden
     echo = JSON.generate({ error: "bad: Bearer sk-secret, #{TOKEN.swapcase}", code: "invalid_request" })
-    stage = Stage.new([Answers.new(400, echo), Answers.new(400, echo)])
-    error = assert_raises(ValidationError) { stage.locks.acquire(KEY, ttl: 30, token: TOKEN) }
+    fixture = Fixture.new([Respond.new(400, echo), Respond.new(400, echo)])
+    error = assert_raises(ValidationError) { fixture.locks.acquire(KEY, ttl: 30, token: TOKEN) }
     assert_equal "bad: Bearer [hidden], [hidden]", error.message
-    error = assert_raises(ValidationError) { stage.locks.with_lock(KEY, ttl: 30, token: TOKEN) { flunk } }
+    error = assert_raises(ValidationError) { fixture.locks.with_lock(KEY, ttl: 30, token: TOKEN) { flunk } }
     [TOKEN, TOKEN.swapcase, "sk-secret"].each { |secret| refute_includes error.full_message, secret }
   end
 
@@ -87,7 +88,7 @@ class TestErrorsAndConfig < Minitest::Test
     seen = []
     transport = lambda do |request|
       seen << request
-      Answer.new(200, {}, '{"held":false}')
+      Response.new(200, {}, '{"held":false}')
     end
     with_environment("VOLCANO_API_URL" => "http://from.env", "VOLCANO_SERVICE_KEY" => "sk-env") do
       Client.new(transport: transport).locks.get(KEY)

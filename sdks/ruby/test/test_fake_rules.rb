@@ -4,7 +4,7 @@ require_relative "test_helper"
 
 # SDK-10: the fake keeps the LEASE rules under a clock that the test moves.
 class TestFakeRules < Minitest::Test
-  include Kit
+  include TestHelper
 
   def setup
     @client = Testing::FakeClient.new
@@ -19,7 +19,7 @@ class TestFakeRules < Minitest::Test
     request.define_singleton_method(:over?) { answered.set || true }
     request.define_singleton_method(:thread) { nil }
     answered.define_singleton_method(:sleep) { |_seconds| Thread.stop } # it has yet to notice
-    caller = quiet_thread { Attendance.during(@clock) { @clock.wait(10.0, answered) } }
+    caller = quiet_thread { CallerActivity.during(@clock) { @clock.wait(10.0, answered) } }
     eventually { @clock.next_due.finite? }
     @clock.watch(request)
     refute @clock.send(:settled?)

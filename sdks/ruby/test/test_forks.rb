@@ -1,14 +1,14 @@
 # frozen_string_literal: true
 
 require_relative "test_helper"
-require_relative "wire_server"
+require_relative "socket_server"
 
 # case 36, SDK-6: two processes must never both believe that they hold.
 class TestForks < Minitest::Test
-  include Kit
+  include TestHelper
 
   def setup
-    @server = WireServer.new(Testing::FakeLocks.new(Testing::ManualClock.new))
+    @server = SocketServer.new(Testing::FakeLocks.new(Testing::ManualClock.new))
     @client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 600)
   end
 

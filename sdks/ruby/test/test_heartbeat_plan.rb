@@ -2,22 +2,22 @@
 
 require_relative "test_helper"
 
-class TestHeartbeatPlan < Minitest::Test
-  include Kit
+class TestRenewalPlan < Minitest::Test
+  include TestHelper
 
-  Renew = Heartbeat::Renew
-  Wait = Heartbeat::Wait
+  Renew = RenewalPlan::Renew
+  WaitUntil = RenewalPlan::WaitUntil
 
   def plan(ttl: 30, at: 100.0, acquired_at: at, timeout: 10.0, jitter: 0.5)
-    Heartbeat.new(ttl_seconds: ttl, acquired_at: acquired_at, deadline: at + ttl, timeout_seconds: timeout,
-                  jitter: jitter)
+    RenewalPlan.new(ttl_seconds: ttl, acquired_at: acquired_at, deadline: at + ttl, timeout_seconds: timeout,
+                    jitter: jitter)
   end
 
   # SDK-3
   def test_the_first_try_comes_at_about_a_third
-    assert_equal Wait.new(110.0), plan.next_step(100.0)
-    assert_in_delta 109.0, plan(jitter: 0.0).next_step(100.0).until
-    assert_in_delta 111.0, plan(jitter: 1.0).next_step(100.0).until
+    assert_equal WaitUntil.new(110.0), plan.next_step(100.0)
+    assert_in_delta 109.0, plan(jitter: 0.0).next_step(100.0).instant
+    assert_in_delta 111.0, plan(jitter: 1.0).next_step(100.0).instant
     assert_instance_of Renew, plan.next_step(110.0)
   end
 
@@ -30,47 +30,47 @@ class TestHeartbeatPlan < Minitest::Test
 
   # cases 3, 5: only an answer moves the deadline
   def test_the_deadline_stays_where_the_last_answer_put_it
-    heartbeat = plan
-    20.times { |number| heartbeat.failed(110.0 + number) }
-    assert_equal 130.0, heartbeat.deadline
-    assert_instance_of Heartbeat::Lost, heartbeat.next_step(130.0)
-    refute heartbeat.renewed(160.0, 130.0), "an answer after the deadline changes nothing"
-    assert_equal 130.0, heartbeat.deadline
+    renewal_plan = plan
+    20.times { |number| renewal_plan.failed(110.0 + number) }
+    assert_equal 130.0, renewal_plan.deadline
+    assert_instance_of RenewalPlan::Lost, renewal_plan.next_step(130.0)
+    refute renewal_plan.renewed(160.0, 130.0), "an answer after the deadline changes nothing"
+    assert_equal 130.0, renewal_plan.deadline
   end
 
   # SDK-3, case 4
   def test_failures_back_off_but_always_leave_another_try
-    heartbeat = plan
-    heartbeat.failed(110.0)
-    assert_in_delta 110.2, heartbeat.next_step(110.0).until
-    heartbeat.failed(110.2)
-    assert_in_delta 110.6, heartbeat.next_step(110.2).until
-    heartbeat.failed(110.6, 3600)
-    assert_in_delta 110.6 + ((129.0 - 110.6) / 2), heartbeat.next_step(110.6).until, 0.001
-    40.times { heartbeat.failed(111.0) }
-    assert_operator heartbeat.next_step(111.0).until, :<=, 114.1
+    renewal_plan = plan
+    renewal_plan.failed(110.0)
+    assert_in_delta 110.2, renewal_plan.next_step(110.0).instant
+    renewal_plan.failed(110.2)
+    assert_in_delta 110.6, renewal_plan.next_step(110.2).instant
+    renewal_plan.failed(110.6, 3600)
+    assert_in_delta 110.6 + ((129.0 - 110.6) / 2), renewal_plan.next_step(110.6).instant, 0.001
+    40.times { renewal_plan.failed(111.0) }
+    assert_operator renewal_plan.next_step(111.0).instant, :<=, 114.1
   end
 
   def test_nothing_is_asked_in_the_last_second
-    assert_equal Wait.new(130.0), plan.next_step(129.0)
+    assert_equal WaitUntil.new(130.0), plan.next_step(129.0)
   end
 
   def test_a_renewal_starts_the_plan_anew
-    heartbeat = plan
-    5.times { heartbeat.failed(110.0) }
-    assert heartbeat.renewed(141.0, 111.5)
-    assert_equal [141.0, Wait.new(121.0)], [heartbeat.deadline, heartbeat.next_step(111.5)]
-    heartbeat.failed(121.0)
-    assert_in_delta 121.2, heartbeat.next_step(121.0).until
+    renewal_plan = plan
+    5.times { renewal_plan.failed(110.0) }
+    assert renewal_plan.renewed(141.0, 111.5)
+    assert_equal [141.0, WaitUntil.new(121.0)], [renewal_plan.deadline, renewal_plan.next_step(111.5)]
+    renewal_plan.failed(121.0)
+    assert_in_delta 121.2, renewal_plan.next_step(121.0).instant
   end
 
   # SDK-7
   def test_ninety_days_are_planned_to_their_end_and_no_further
-    heartbeat = plan(ttl: 7_776_000, at: 0.0)
-    assert_equal Wait.new(7_776_000.0), heartbeat.next_step(0.0), "it cannot get longer: nothing to ask"
-    heartbeat = plan(ttl: 4_000_000, at: 0.0)
-    assert heartbeat.renewed(7_900_000.0, 3_900_000.0)
-    assert_equal 7_776_000.0, heartbeat.deadline
+    renewal_plan = plan(ttl: 7_776_000, at: 0.0)
+    assert_equal WaitUntil.new(7_776_000.0), renewal_plan.next_step(0.0), "it cannot get longer: nothing to ask"
+    renewal_plan = plan(ttl: 4_000_000, at: 0.0)
+    assert renewal_plan.renewed(7_900_000.0, 3_900_000.0)
+    assert_equal 7_776_000.0, renewal_plan.deadline
   end
 
   # SDK-4: the request that told of the grant may have been sent after it

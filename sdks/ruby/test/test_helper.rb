@@ -21,7 +21,7 @@ require "volcano_locks/testing"
 Thread.report_on_exception = false
 
 # What the tests share.
-module Kit
+module TestHelper
   include VolcanoLocks
   include VolcanoLocks::Testing::Faults
 
@@ -34,7 +34,7 @@ module Kit
   class BodyError < StandardError; end
 
   # A fake server, and a client on the other side of a network that fails by script.
-  class Stage
+  class Fixture
     include VolcanoLocks
     include VolcanoLocks::Testing::Faults
 
@@ -43,7 +43,7 @@ module Kit
     def initialize(script = [], otherwise: Pass.new, **options)
       @clock = Testing::ManualClock.new
       @server = Testing::FakeLocks.new(@clock)
-      @network = Testing::FlakyTransport.new(@server, @clock, script: script, otherwise: otherwise)
+      @network = Testing::FaultyTransport.new(@server, @clock, script: script, otherwise: otherwise)
       @client = Client.new(api_url: "http://fake.invalid", service_key: "sk-secret", clock: @clock,
                            transport: @network, **options)
     end
@@ -70,15 +70,15 @@ module Kit
   PATCH = ["PATCH", true].freeze
   DELETE = ["DELETE", true].freeze
 
-  def answers(status, code = nil, headers: {})
-    Answers.new(status, JSON.generate({ error: "told so", code: code }), headers)
+  def respond(status, code = nil, headers: {})
+    Respond.new(status, JSON.generate({ error: "told so", code: code }), headers)
   end
 
   def unavailable(retry_after: "1")
-    answers(503, "lock_service_unavailable", headers: { "retry-after" => retry_after })
+    respond(503, "lock_service_unavailable", headers: { "retry-after" => retry_after })
   end
 
-  # Wait, in real time but no longer than need be, for what another thread is about to do.
+  # AcquireWait, in real time but no longer than need be, for what another thread is about to do.
   def eventually
     give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_SECONDS
     until (result = yield)

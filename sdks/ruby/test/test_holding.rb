@@ -4,90 +4,90 @@ require_relative "test_helper"
 
 # `with_lock` under a clock that the test moves.
 class TestHolding < Minitest::Test
-  include Kit
+  include TestHelper
 
   # SDK-3, SDK-5
   def test_a_block_is_renewed_and_released
-    stage = Stage.new
-    result = stage.locks.with_lock(KEY, ttl: 30) do |guard|
+    fixture = Fixture.new
+    result = fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       first = guard.lease
-      stage.clock.advance(300)
+      fixture.clock.advance(300)
       refute guard.lost?
       guard.raise_if_lost!
       assert_equal [first.fencing_token, KEY], [guard.fencing_token, guard.key]
       assert_operator guard.lease.expires_at, :>, first.expires_at
-      assert stage.held?
+      assert fixture.held?
       :result
     end
     assert_equal :result, result
-    refute stage.held?
-    renewals = stage.sent.count(PATCH)
+    refute fixture.held?
+    renewals = fixture.sent.count(PATCH)
     assert_includes 27..34, renewals
-    assert_equal [POST, DELETE], [stage.sent.first, stage.sent.last]
-    assert_equal stage.network.seen.length, stage.network.seen.map(&:request_id).uniq.length
-    assert_equal 1, stage.network.seen.map(&:token).uniq.length
+    assert_equal [POST, DELETE], [fixture.sent.first, fixture.sent.last]
+    assert_equal fixture.network.seen.length, fixture.network.seen.map(&:request_id).uniq.length
+    assert_equal 1, fixture.network.seen.map(&:token).uniq.length
   end
 
   # case 18
   def test_the_block_never_runs_without_the_lock
-    stage = Stage.new
-    stage.others.acquire(KEY, ttl: 30)
-    assert_raises(LockHeldError) { stage.locks.with_lock(KEY, ttl: 30) { flunk } }
-    stage = Stage.new(otherwise: Reset.new)
-    assert_raises(TransportError) { stage.locks.with_lock(KEY, ttl: 30) { flunk } }
-    stage = Stage.new([Takes.new(11), Takes.new(11)])
-    assert_raises(TransportError) { stage.locks.with_lock(KEY, ttl: 30) { flunk } }
-    assert_equal [POST, POST, DELETE], stage.sent
-    refute stage.held?
+    fixture = Fixture.new
+    fixture.others.acquire(KEY, ttl: 30)
+    assert_raises(LockHeldError) { fixture.locks.with_lock(KEY, ttl: 30) { flunk } }
+    fixture = Fixture.new(otherwise: Reset.new)
+    assert_raises(TransportError) { fixture.locks.with_lock(KEY, ttl: 30) { flunk } }
+    fixture = Fixture.new([Takes.new(11), Takes.new(11)])
+    assert_raises(TransportError) { fixture.locks.with_lock(KEY, ttl: 30) { flunk } }
+    assert_equal [POST, POST, DELETE], fixture.sent
+    refute fixture.held?
   end
 
   # cases 1, 4
   def test_failed_renewals_are_tried_again_while_the_lease_lives
-    [Reset.new, DropBeforeSend.new, unavailable, answers(500, "internal"),
-     answers(429, "lock_rate_limited", headers: { "retry-after" => "60" }), DropAfterSend.new, Hang.new,
-     Answers.new(502, "<html>"), Answers.new(200, "{}")].each do |fault|
-      stage = Stage.new
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.network.script = [fault, fault]
-        stage.clock.advance(60)
+    [Reset.new, DropBeforeSend.new, unavailable, respond(500, "internal"),
+     respond(429, "lock_rate_limited", headers: { "retry-after" => "60" }), DropAfterSend.new, Hang.new,
+     Respond.new(502, "<html>"), Respond.new(200, "{}")].each do |fault|
+      fixture = Fixture.new
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.network.script = [fault, fault]
+        fixture.clock.advance(60)
         refute guard.lost?, fault.inspect
       end
-      assert_operator stage.sent.count(PATCH), :>=, 5
+      assert_operator fixture.sent.count(PATCH), :>=, 5
     end
   end
 
   # cases 1, 12: what went wrong in one hold is nothing to the next
   def test_the_next_hold_of_the_key_starts_afresh
-    stage = Stage.new
+    fixture = Fixture.new
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.network.otherwise = Reset.new
-        stage.clock.advance(40)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.network.otherwise = Reset.new
+        fixture.clock.advance(40)
         assert guard.lost?
-        stage.network.otherwise = Pass.new
+        fixture.network.otherwise = Pass.new
       end
     end
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
-      stage.clock.advance(100)
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+      fixture.clock.advance(100)
       refute guard.lost?
     end
   end
 
   # case 2
   def test_an_exception_inside_the_renewals_is_a_failed_renewal
-    stage = Stage.new
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
+    fixture = Fixture.new
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       broken = 3
-      courier = stage.locks.instance_variable_get(:@courier)
-      courier.define_singleton_method(:send_off) do |*args, **options, &over|
+      sender = fixture.locks.instance_variable_get(:@sender)
+      sender.define_singleton_method(:start_request) do |*args, **options, &over|
         raise "a bug" if (broken -= 1) >= 0
 
         super(*args, **options, &over)
       end
-      stage.clock.advance(60)
+      fixture.clock.advance(60)
       refute guard.lost?
       broken = 1000
-      stage.clock.advance(31)
+      fixture.clock.advance(31)
       assert guard.lost?
       error = assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }
       assert_equal "a bug", error.cause.message
@@ -101,15 +101,15 @@ class TestHolding < Minitest::Test
   # cases 3, 5, 6, SDK-4
   def test_loss_is_told_at_the_deadline_whatever_the_renewals_do
     [Hang.new, Reset.new, unavailable].each do |fault|
-      stage = Stage.new
+      fixture = Fixture.new
       assert_raises(LockOwnershipLostError) do
-        stage.locks.with_lock(KEY, ttl: 5) do |guard|
-          stage.network.otherwise = fault
-          stage.clock.advance(4.999)
+        fixture.locks.with_lock(KEY, ttl: 5) do |guard|
+          fixture.network.otherwise = fault
+          fixture.clock.advance(4.999)
           refute guard.lost?
-          stage.clock.advance(0.001)
+          fixture.clock.advance(0.001)
           assert guard.lost?
-          stage.network.otherwise = Pass.new
+          fixture.network.otherwise = Pass.new
         end
       end
     end
@@ -117,16 +117,16 @@ class TestHolding < Minitest::Test
 
   # case 6: one lease's renewal that hangs delays no other's
   def test_a_hanging_renewal_delays_nobody_else
-    stage = Stage.new
-    client = stage.client
+    fixture = Fixture.new
+    client = fixture.client
     assert_raises(LockOwnershipLostError) do
       client.locks.with_lock("a", ttl: 30) do |first|
-        hang_renewals_of("a", stage)
+        hang_renewals_of("a", fixture)
         client.locks.with_lock("b", ttl: 5) do |second|
-          stage.clock.advance(29)
+          fixture.clock.advance(29)
           refute first.lost?
           refute second.lost?
-          stage.clock.advance(1)
+          fixture.clock.advance(1)
           assert first.lost?
           refute second.lost?
         end
@@ -136,66 +136,66 @@ class TestHolding < Minitest::Test
 
   # case 5: right even if nobody renews any more
   def test_the_guard_is_right_when_the_renewals_are_dead
-    stage = Stage.new
+    fixture = Fixture.new
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        keeper_thread.each { |thread| thread.kill.join }
-        stage.clock.jump(29.999)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        renewal_thread.each { |thread| thread.kill.join }
+        fixture.clock.jump(29.999)
         refute guard.lost?
-        stage.clock.jump(0.001)
+        fixture.clock.jump(0.001)
         assert guard.lost?
         assert guard.wait_lost
       end
     end
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
-      stage.clock.advance(100)
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+      fixture.clock.advance(100)
       refute guard.lost?, "the next block starts another thread"
     end
   end
 
   # case 11: after a suspend, or an outage, of the lease's length
   def test_lost_before_another_line_could_rely_on_it
-    stage = Stage.new
+    fixture = Fixture.new
     error = assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.clock.jump(30)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.clock.jump(30)
         assert guard.lost?
-        stage.clock.settle
+        fixture.clock.settle
         assert guard.lost?, "no answer brings it back"
       end
     end
     assert_nil error.status
     assert_equal "lock_ownership_lost", error.code
-    refute_includes stage.sent, PATCH
+    refute_includes fixture.sent, PATCH
   end
 
   # case 12, SDK-5
   def test_exactly_one_loss_per_hold
-    stage = Stage.new
+    fixture = Fixture.new
     losses = []
     error = assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.network.script = [Reset.new, answers(500, "internal"), unavailable, answers(409, "lock_ownership_lost"),
-                                answers(409, "lock_ownership_lost")]
-        stage.clock.advance(20)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.network.script = [Reset.new, respond(500, "internal"), unavailable, respond(409, "lock_ownership_lost"),
+                                  respond(409, "lock_ownership_lost")]
+        fixture.clock.advance(20)
         assert guard.lost?
-        stage.clock.advance(100)
+        fixture.clock.advance(100)
         2.times { losses << assert_raises(LockOwnershipLostError) { guard.raise_if_lost! } }
       end
     end
     assert_equal 1, [error, *losses].uniq(&:object_id).length
     assert_equal 409, error.status
-    assert_equal 4, stage.sent.count(PATCH), "nothing is asked after the loss"
-    refute_includes stage.sent, DELETE, "the server has said that there is nothing to release"
+    assert_equal 4, fixture.sent.count(PATCH), "nothing is asked after the loss"
+    refute_includes fixture.sent, DELETE, "the server has said that there is nothing to release"
   end
 
   # SDK-5: somebody forces it out
   def test_a_forced_release_reaches_the_block
-    stage = Stage.new
+    fixture = Fixture.new
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.others.force_release(KEY)
-        stage.clock.advance(12)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.others.force_release(KEY)
+        fixture.clock.advance(12)
         assert guard.lost?
       end
     end
@@ -203,26 +203,26 @@ class TestHolding < Minitest::Test
 
   # case 8
   def test_a_renewal_under_way_when_the_block_is_left_changes_nothing
-    stage = Stage.new
+    fixture = Fixture.new
     guard = nil
     newest = nil
     served = []
-    stage.server.define_singleton_method(:call) do |request|
+    fixture.server.define_singleton_method(:call) do |request|
       served << request.verb
       super(request)
     end
-    stage.locks.with_lock(KEY, ttl: 30) do |one|
+    fixture.locks.with_lock(KEY, ttl: 30) do |one|
       guard = one
       newest = one.lease
-      stage.network.script = [Delay.new(3)]
-      stage.clock.advance(12)
-      assert_equal [POST, PATCH], stage.sent
+      fixture.network.script = [Delay.new(3)]
+      fixture.clock.advance(12)
+      assert_equal [POST, PATCH], fixture.sent
     end
-    stage.clock.advance(100)
-    refute stage.held?
+    fixture.clock.advance(100)
+    refute fixture.held?
     assert_same newest, guard.lease
-    assert_match(/left/, assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }.message)
-    assert_equal [POST, PATCH, DELETE], stage.sent
+    assert_match(/ended/, assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }.message)
+    assert_equal [POST, PATCH, DELETE], fixture.sent
     assert_equal %w[POST DELETE], served - ["GET"], "the renewal was dropped on its way"
   end
 
@@ -250,27 +250,27 @@ class TestHolding < Minitest::Test
   # case 17
   def test_whatever_ends_the_body_the_lease_is_released
     [BodyError, Interrupt, SystemExit, NoMemoryError, SignalException.new("TERM"), NotImplementedError].each do |kind|
-      stage = Stage.new
+      fixture = Fixture.new
       assert_raises(*[kind].map { |one| one.is_a?(Class) ? one : one.class }) do
-        stage.locks.with_lock(KEY, ttl: 30) { raise kind }
+        fixture.locks.with_lock(KEY, ttl: 30) { raise kind }
       end
-      refute stage.held?, kind.to_s
+      refute fixture.held?, kind.to_s
     end
-    stage = Stage.new
-    assert_equal :broke, (stage.locks.with_lock(KEY, ttl: 30) { break :broke })
-    refute stage.held?
-    assert_equal :thrown, (catch(:out) { stage.locks.with_lock(KEY, ttl: 30) { throw :out, :thrown } })
-    refute stage.held?
+    fixture = Fixture.new
+    assert_equal :broke, (fixture.locks.with_lock(KEY, ttl: 30) { break :broke })
+    refute fixture.held?
+    assert_equal :thrown, (catch(:out) { fixture.locks.with_lock(KEY, ttl: 30) { throw :out, :thrown } })
+    refute fixture.held?
   end
 
   # case 21
   def test_the_bodys_error_wins_and_the_others_are_attached
-    stage = Stage.new
+    fixture = Fixture.new
     body_error = BodyError.new("mine")
     told = without_warnings do
       error = assert_raises(BodyError) do
-        stage.locks.with_lock(KEY, ttl: 30) do
-          stage.network.otherwise = Reset.new
+        fixture.locks.with_lock(KEY, ttl: 30) do
+          fixture.network.otherwise = Reset.new
           raise body_error
         end
       end
@@ -282,17 +282,17 @@ class TestHolding < Minitest::Test
 
   # case 21
   def test_a_loss_is_attached_to_the_bodys_error
-    stage = Stage.new
+    fixture = Fixture.new
     error = assert_raises(BodyError) do
-      stage.locks.with_lock(KEY, ttl: 30) do
-        stage.clock.jump(31)
+      fixture.locks.with_lock(KEY, ttl: 30) do
+        fixture.clock.jump(31)
         raise BodyError
       end
     end
     assert_equal [LockOwnershipLostError], VolcanoLocks.attached_errors(error).map(&:class)
     error = assert_raises(BodyError) do
-      stage.locks.with_lock(KEY, ttl: 30) do
-        stage.clock.jump(31)
+      fixture.locks.with_lock(KEY, ttl: 30) do
+        fixture.clock.jump(31)
         raise BodyError.new.freeze
       end
     end
@@ -300,10 +300,10 @@ class TestHolding < Minitest::Test
   end
 
   def test_a_loss_raised_by_the_body_itself_is_attached_to_nothing
-    stage = Stage.new
+    fixture = Fixture.new
     error = assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
-        stage.clock.jump(31)
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+        fixture.clock.jump(31)
         guard.raise_if_lost!
       end
     end
@@ -312,55 +312,55 @@ class TestHolding < Minitest::Test
 
   # SDK-5: work that was protected throughout is not reported as failed
   def test_a_release_that_is_not_confirmed_is_told_quietly
-    stage = Stage.new
+    fixture = Fixture.new
     guard = nil
     told = without_warnings do
-      result = stage.locks.with_lock(KEY, ttl: 30) do |one|
+      result = fixture.locks.with_lock(KEY, ttl: 30) do |one|
         guard = one
-        stage.network.otherwise = Reset.new
+        fixture.network.otherwise = Reset.new
         5
       end
       assert_equal 5, result
     end
     assert_instance_of TransportError, guard.release_error
-    assert_match(/#{KEY} was not released/, told.fetch(0))
-    assert_equal [POST, DELETE, DELETE], stage.sent
+    assert_match(/release of lock #{KEY}/, told.fetch(0))
+    assert_equal [POST, DELETE, DELETE], fixture.sent
   end
 
   # SDK-5: the release of a lost lease is bounded and quiet
   def test_a_lost_lease_is_released_quickly_and_quietly
-    stage = Stage.new
+    fixture = Fixture.new
     told = without_warnings do
       assert_raises(LockOwnershipLostError) do
-        stage.locks.with_lock(KEY, ttl: 30) do
-          stage.clock.jump(30)
-          stage.network.script = [Takes.new(1)]
+        fixture.locks.with_lock(KEY, ttl: 30) do
+          fixture.clock.jump(30)
+          fixture.network.script = [Takes.new(1)]
         end
       end
     end
     assert_empty told
-    assert_equal 1, stage.sent.count(DELETE)
+    assert_equal 1, fixture.sent.count(DELETE)
   end
 
   def test_a_release_is_bounded
-    stage = Stage.new
+    fixture = Fixture.new
     without_warnings do
-      stage.locks.with_lock(KEY, ttl: 30) { stage.network.otherwise = Takes.new(5) }
+      fixture.locks.with_lock(KEY, ttl: 30) { fixture.network.otherwise = Takes.new(5) }
     end
-    assert_operator stage.clock.now, :<=, 10.0
+    assert_operator fixture.clock.now, :<=, 10.0
   end
 
   # case 22
   def test_the_guard_shows_the_newest_lease_and_the_old_one_still_releases
-    stage = Stage.new
+    fixture = Fixture.new
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
         old = guard.lease
-        stage.clock.advance(15)
+        fixture.clock.advance(15)
         refute_equal old.expires_at, guard.lease.expires_at
-        stage.locks.release(KEY, old)
-        refute stage.held?
-        stage.clock.advance(15)
+        fixture.locks.release(KEY, old)
+        refute fixture.held?
+        fixture.clock.advance(15)
         assert guard.lost?
       end
     end
@@ -368,19 +368,19 @@ class TestHolding < Minitest::Test
 
   # SDK-19
   def test_somebody_may_wait_for_the_loss
-    stage = Stage.new
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
+    fixture = Fixture.new
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       waiting = quiet_thread { guard.wait_lost(timeout: 12) }
       eventually { waiting.stop? }
-      stage.clock.advance(12)
+      fixture.clock.advance(12)
       refute waiting.value
       waiting = quiet_thread { guard.wait_lost }
       eventually { waiting.stop? }
-      stage.network.otherwise = Hang.new
-      stage.clock.advance(30)
+      fixture.network.otherwise = Hang.new
+      fixture.clock.advance(30)
       assert waiting.value
       assert guard.wait_lost(timeout: 0)
-      stage.network.otherwise = Pass.new
+      fixture.network.otherwise = Pass.new
     end
     flunk
   rescue LockOwnershipLostError
@@ -388,9 +388,9 @@ class TestHolding < Minitest::Test
   end
 
   def test_waiting_for_a_loss_ends_with_the_block
-    stage = Stage.new
+    fixture = Fixture.new
     waiting = nil
-    stage.locks.with_lock(KEY, ttl: 30) do |guard|
+    fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       waiting = quiet_thread { guard.wait_lost }
       eventually { waiting.stop? }
     end
@@ -399,55 +399,55 @@ class TestHolding < Minitest::Test
 
   # SDK-5, SDK-20: a thread that outlives its block must find out that it may not write any more
   def test_a_guard_that_outlives_its_block_counts_as_lost
-    stage = Stage.new
-    guard = stage.locks.with_lock(KEY, ttl: 30) { |one| one.tap { refute one.lost? } }
+    fixture = Fixture.new
+    guard = fixture.locks.with_lock(KEY, ttl: 30) { |one| one.tap { refute one.lost? } }
     assert guard.lost?
     assert guard.wait_lost
     error = assert_raises(LockOwnershipLostError) { guard.raise_if_lost! }
-    assert_match(/its block was left/, error.message)
+    assert_match(/its block has ended/, error.message)
     assert_nil error.status
-    stage.locks.with_lock(KEY, ttl: 30) { assert guard.lost?, "the same key held anew is another hold" }
+    fixture.locks.with_lock(KEY, ttl: 30) { assert guard.lost?, "the same key held anew is another hold" }
   end
 
   # SDK-5
   def test_real_time_closing_waits_for_a_release_under_way
-    stage = Stage.new
+    fixture = Fixture.new
     leaving = Queue.new
     go_on = Queue.new
-    stage.server.define_singleton_method(:call) do |request|
+    fixture.server.define_singleton_method(:call) do |request|
       if request.verb == "DELETE"
         leaving << true
         go_on.pop
       end
       super(request)
     end
-    block = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { :done } }
+    block = quiet_thread { fixture.locks.with_lock(KEY, ttl: 30) { :done } }
     leaving.pop
-    closing = quiet_thread { stage.client.close }
+    closing = quiet_thread { fixture.client.close }
     assert_nil closing.join(0.05)
     go_on << true
     assert closing.join(PATIENCE_SECONDS)
     assert_equal :done, block.value
-    refute stage.held?
+    refute fixture.held?
   end
 
   # SDK-1
   def test_a_block_may_have_the_callers_ids
-    stage = Stage.new
-    stage.locks.with_lock(KEY, ttl: 30, token: TOKEN, request_id: REQUEST_ID) do |guard|
-      assert_equal [TOKEN, REQUEST_ID], [guard.lease.token, stage.network.seen.last.request_id]
+    fixture = Fixture.new
+    fixture.locks.with_lock(KEY, ttl: 30, token: TOKEN, request_id: REQUEST_ID) do |guard|
+      assert_equal [TOKEN, REQUEST_ID], [guard.lease.token, fixture.network.seen.last.request_id]
     end
   end
 
   # SDK-22, case 55
   def test_a_trap_handler_may_ask_the_guard
-    stage = Stage.new
+    fixture = Fixture.new
     told = []
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 30) do |guard|
+      fixture.locks.with_lock(KEY, ttl: 30) do |guard|
         before = trap("USR1") { told << [guard.lost?, guard.key, guard.fencing_token, guard.lease] }
         [0, 30].each do |seconds|
-          stage.clock.jump(seconds)
+          fixture.clock.jump(seconds)
           Process.kill("USR1", Process.pid)
           eventually { told.last&.first == seconds.positive? }
         end
@@ -460,12 +460,12 @@ class TestHolding < Minitest::Test
 
   # SDK-4: a renewal whose thread read the clock just before a caller saw the loss
   def test_a_loss_that_was_seen_stays_whatever_is_confirmed_then
-    stage = Stage.new
-    lease = stage.locks.acquire(KEY, ttl: 30)
-    hold = Hold.new(lease, stage.clock, 10.0, 0.5, acquired_at: 0.0)
-    stage.clock.jump(30)
+    fixture = Fixture.new
+    lease = fixture.locks.acquire(KEY, ttl: 30)
+    hold = Hold.new(lease, fixture.clock, 10.0, 0.5, acquired_at: 0.0)
+    fixture.clock.jump(30)
     assert hold.lost?
-    stage.clock.define_singleton_method(:now) { 29.9 }
+    fixture.clock.define_singleton_method(:now) { 29.9 }
     hold.renewed(lease)
     assert hold.lost?
     assert_instance_of LockOwnershipLostError, hold.loss
@@ -473,58 +473,58 @@ class TestHolding < Minitest::Test
 
   # SDK-7: no timer overflows, and nothing is asked in vain
   def test_ninety_days
-    stage = Stage.new
+    fixture = Fixture.new
     assert_raises(LockOwnershipLostError) do
-      stage.locks.with_lock(KEY, ttl: 7_776_000) do |guard|
-        stage.clock.advance(7_775_999)
+      fixture.locks.with_lock(KEY, ttl: 7_776_000) do |guard|
+        fixture.clock.advance(7_775_999)
         refute guard.lost?
-        stage.clock.advance(1)
+        fixture.clock.advance(1)
         assert guard.lost?
       end
     end
-    refute_includes stage.sent, PATCH
+    refute_includes fixture.sent, PATCH
   end
 
   def test_many_locks_of_one_client_share_one_thread
-    stage = Stage.new
-    before = keeper_thread
+    fixture = Fixture.new
+    before = renewal_thread
     holding = Array.new(20) do |number|
-      quiet_thread { stage.locks.with_lock("k#{number}", ttl: 30) { |guard| guard.wait_lost(timeout: 100) } }
+      quiet_thread { fixture.locks.with_lock("k#{number}", ttl: 30) { |guard| guard.wait_lost(timeout: 100) } }
     end
-    eventually { holding.all?(&:stop?) && stage.sent.length == 20 }
-    assert_equal 1, (keeper_thread - before).length
-    stage.clock.advance(99)
+    eventually { holding.all?(&:stop?) && fixture.sent.length == 20 }
+    assert_equal 1, (renewal_thread - before).length
+    fixture.clock.advance(99)
     assert holding.all?(&:alive?)
-    stage.clock.advance(1)
+    fixture.clock.advance(1)
     assert_equal [false] * 20, holding.map(&:value)
   end
 
   def test_a_closed_client_renews_no_more_and_the_guard_stays_right
-    stage = Stage.new
+    fixture = Fixture.new
     told = without_warnings do
       assert_raises(LockOwnershipLostError) do
-        stage.locks.with_lock(KEY, ttl: 30) do |guard|
-          stage.client.close
-          stage.clock.advance(29)
+        fixture.locks.with_lock(KEY, ttl: 30) do |guard|
+          fixture.client.close
+          fixture.clock.advance(29)
           refute guard.lost?
-          stage.clock.advance(1)
+          fixture.clock.advance(1)
           assert guard.lost?
         end
       end
     end
     assert_empty told
-    assert_equal [POST], stage.sent
+    assert_equal [POST], fixture.sent
   end
 
   private
 
-  def keeper_thread
+  def renewal_thread
     Thread.list.select { |thread| thread.name == "volcano-locks renewals" && thread.alive? }
   end
 
-  def hang_renewals_of(key, stage)
-    clock = stage.clock
-    stage.server.define_singleton_method(:call) do |request|
+  def hang_renewals_of(key, fixture)
+    clock = fixture.clock
+    fixture.server.define_singleton_method(:call) do |request|
       if request.verb == "PATCH" && request.path.start_with?("/locks/#{key}/")
         signal = VolcanoLocks::Signal.new
         loop { clock.wait(Float::INFINITY, signal) }

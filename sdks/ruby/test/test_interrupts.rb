@@ -4,7 +4,7 @@ require_relative "test_helper"
 
 # case 37, SDK-2, SDK-5: `Timeout.timeout`, `Thread#raise` and `Thread#kill` around and inside the block leak nothing.
 class TestInterrupts < Minitest::Test
-  include Kit
+  include TestHelper
 
   class Cut < StandardError; end
 
@@ -28,67 +28,67 @@ class TestInterrupts < Minitest::Test
 
   def test_real_time_interrupts_while_the_server_hangs_give_the_lock_back
     [->(thread) { thread.raise(Cut) }, lambda(&:kill)].each do |strike|
-      stage = Stage.new([Hang.new])
-      thread = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { flunk } }
-      eventually { stage.sent == [POST] && stage.held? }
+      fixture = Fixture.new([Hang.new])
+      thread = quiet_thread { fixture.locks.with_lock(KEY, ttl: 30) { flunk } }
+      eventually { fixture.sent == [POST] && fixture.held? }
       strike.call(thread)
       end_of(thread)
-      assert_equal [POST, DELETE], stage.sent
-      assert_equal 1, stage.network.seen.map(&:token).uniq.length
-      refute stage.held?
+      assert_equal [POST, DELETE], fixture.sent
+      assert_equal 1, fixture.network.seen.map(&:token).uniq.length
+      refute fixture.held?
     end
   end
 
   def test_real_time_a_plain_acquire_that_is_interrupted_gives_back_too
-    stage = Stage.new([Hang.new])
-    assert_raises(Timeout::Error) { Timeout.timeout(1) { stage.locks.acquire(KEY, ttl: 30) } }
-    assert_equal [POST, DELETE], stage.sent
-    refute stage.held?
+    fixture = Fixture.new([Hang.new])
+    assert_raises(Timeout::Error) { Timeout.timeout(1) { fixture.locks.acquire(KEY, ttl: 30) } }
+    assert_equal [POST, DELETE], fixture.sent
+    refute fixture.held?
   end
 
   def test_real_time_a_timeout_inside_the_block_is_the_bodys_own_error
-    stage = Stage.new
-    assert_raises(Timeout::Error) { stage.locks.with_lock(KEY, ttl: 30) { Timeout.timeout(0.02) { sleep } } }
-    refute stage.held?
+    fixture = Fixture.new
+    assert_raises(Timeout::Error) { fixture.locks.with_lock(KEY, ttl: 30) { Timeout.timeout(0.02) { sleep } } }
+    refute fixture.held?
   end
 
   def test_real_time_a_timeout_around_the_block_releases
-    stage = Stage.new
-    assert_raises(Timeout::Error) { Timeout.timeout(1) { stage.locks.with_lock(KEY, ttl: 30) { sleep } } }
-    refute stage.held?
-    assert_equal [POST, DELETE], stage.sent
+    fixture = Fixture.new
+    assert_raises(Timeout::Error) { Timeout.timeout(1) { fixture.locks.with_lock(KEY, ttl: 30) { sleep } } }
+    refute fixture.held?
+    assert_equal [POST, DELETE], fixture.sent
   end
 
   # The release itself is not to be interrupted: the interrupt waits for it.
   def test_real_time_an_interrupt_during_the_release_waits_for_it
-    stage = Stage.new
+    fixture = Fixture.new
     release_began = Queue.new
     go_on = Queue.new
-    stage.server.define_singleton_method(:call) do |request|
+    fixture.server.define_singleton_method(:call) do |request|
       if request.verb == "DELETE"
         release_began << true
         go_on.pop
       end
       super(request)
     end
-    thread = quiet_thread { stage.locks.with_lock(KEY, ttl: 30) { :done } }
+    thread = quiet_thread { fixture.locks.with_lock(KEY, ttl: 30) { :done } }
     release_began.pop
     thread.raise(Cut)
     assert_nil thread.join(0.05)
     go_on << true
     assert_equal :cut, end_of(thread)
-    refute stage.held?
+    refute fixture.held?
   end
 
   # A caller who defers interrupts in the body keeps doing so: nothing here opens a window the caller has closed.
   def test_the_callers_own_mask_keeps_its_meaning
-    stage = Stage.new
+    fixture = Fixture.new
     seen = []
     thread = quiet_thread do
       Thread.handle_interrupt(Cut => :never) do
-        stage.locks.with_lock(KEY, ttl: 30) do
+        fixture.locks.with_lock(KEY, ttl: 30) do
           Thread.current.raise(Cut)
-          stage.locks.get(KEY)
+          fixture.locks.get(KEY)
           seen << :ran_on
         end
         seen << :left
@@ -99,11 +99,11 @@ class TestInterrupts < Minitest::Test
   end
 
   def test_real_time_a_killed_thread_is_not_brought_back_by_a_loss
-    stage = Stage.new
+    fixture = Fixture.new
     brought_back = false
     entered = Queue.new
     thread = quiet_thread do
-      stage.locks.with_lock(KEY, ttl: 30) do
+      fixture.locks.with_lock(KEY, ttl: 30) do
         entered << true
         sleep
       end
@@ -111,7 +111,7 @@ class TestInterrupts < Minitest::Test
       brought_back = true
     end
     entered.pop
-    stage.clock.jump(60)
+    fixture.clock.jump(60)
     thread.kill.join(PATIENCE_SECONDS)
     refute brought_back
   end
@@ -123,7 +123,7 @@ class TestInterrupts < Minitest::Test
         require "volcano_locks/testing"
         kit = VolcanoLocks::Testing
         server = kit::FakeLocks.new
-        network = kit::FlakyTransport.new(server, server.clock, script: [#{fault}])
+        network = kit::FaultyTransport.new(server, server.clock, script: [#{fault}])
         client = VolcanoLocks::Client.new(api_url: "http://x", service_key: "sk-x", clock: server.clock, transport: network)
         Thread.new do
           sleep 0.001 until server.client.locks.get("k").held?

@@ -7,7 +7,7 @@ require_relative "test_helper"
 #
 # Not promised, and passed over here: the very return of `acquire`, which nobody can guard.
 class TestInterruptsAtEveryCall < Minitest::Test
-  include Kit
+  include TestHelper
 
   class Cut < StandardError; end
 
@@ -58,13 +58,13 @@ class TestInterruptsAtEveryCall < Minitest::Test
   private
 
   def interrupted_at(number, verb)
-    stage = Stage.new
-    locks = stage.locks
+    fixture = Fixture.new
+    locks = fixture.locks
     interrupted = quiet_thread { Strike.new(number).at(Thread.current) { verb.call(locks) } }.value
-    refute stage.held?, "at call #{number}" if interrupted
-    stage.clock.settle
+    refute fixture.held?, "at call #{number}" if interrupted
+    fixture.clock.settle
     interrupted
   ensure
-    stage.client.close
+    fixture.client.close
   end
 end

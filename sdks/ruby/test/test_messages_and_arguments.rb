@@ -4,7 +4,7 @@ require_relative "test_helper"
 require "yaml"
 
 class TestMessagesAndArguments < Minitest::Test
-  include Kit
+  include TestHelper
 
   # case 35, SDK-7
   def test_dates_of_every_shape_are_read
@@ -32,53 +32,53 @@ class TestMessagesAndArguments < Minitest::Test
 
   # case 34, SDK-7
   def test_a_fencing_token_that_another_language_would_round_is_refused
-    stage = Stage.new
+    fixture = Fixture.new
     [(2**53), (2**64), 0, -1, 1.0, "1", true, nil].each do |token|
       body = JSON.generate({ expires_at: "2026-01-01T00:00:30Z", fencing_token: token })
-      stage.network.script << Answers.new(201, body, {})
-      error = assert_raises(ServerError) { stage.locks.acquire(KEY, ttl: 30) }
+      fixture.network.script << Respond.new(201, body, {})
+      error = assert_raises(ServerError) { fixture.locks.acquire(KEY, ttl: 30) }
       assert_match(/fencing_token/, error.message)
     end
-    stage.network.script << Answers.new(201, '{"expires_at":"2026-01-01T00:00:30Z","fencing_token":9007199254740991}')
-    assert_equal (2**53) - 1, stage.locks.acquire(KEY, ttl: 30).fencing_token
+    fixture.network.script << Respond.new(201, '{"expires_at":"2026-01-01T00:00:30Z","fencing_token":9007199254740991}')
+    assert_equal (2**53) - 1, fixture.locks.acquire(KEY, ttl: 30).fencing_token
   end
 
   def test_an_answer_that_is_none_of_a_lock_service_is_never_a_grant
     ["", "<html>", "[]", "null", "{}", "\xff", '{"expires_at":"soon","fencing_token":1}',
      '{"expires_at":null,"fencing_token":1}', '{"fencing_token":1}', "[" * 5000].each do |body|
-      stage = Stage.new([Answers.new(201, body, { "content-type" => "text/html" })])
-      error = assert_raises(ServerError, body) { stage.locks.acquire(KEY, ttl: 30) }
+      fixture = Fixture.new([Respond.new(201, body, { "content-type" => "text/html" })])
+      error = assert_raises(ServerError, body) { fixture.locks.acquire(KEY, ttl: 30) }
       assert_equal [201, nil], [error.status, error.code]
       refute_nil error.request_id
-      assert_equal [POST, DELETE], stage.sent, "it may have been granted all the same: given back"
+      assert_equal [POST, DELETE], fixture.sent, "it may have been granted all the same: given back"
     end
   end
 
   def test_a_read_says_held_or_not_and_nothing_between
-    stage = Stage.new([Answers.new(200, '{"held":"yes"}'), Answers.new(200, '{"held":true}')])
-    2.times { assert_raises(ServerError) { stage.locks.get(KEY) } }
-    assert_equal LockState.new(held: false), stage.locks.get(KEY)
-    lease = stage.locks.acquire(KEY, ttl: 30)
-    state = stage.locks.get(KEY)
+    fixture = Fixture.new([Respond.new(200, '{"held":"yes"}'), Respond.new(200, '{"held":true}')])
+    2.times { assert_raises(ServerError) { fixture.locks.get(KEY) } }
+    assert_equal LockState.new(held: false), fixture.locks.get(KEY)
+    lease = fixture.locks.acquire(KEY, ttl: 30)
+    state = fixture.locks.get(KEY)
     assert_equal [true, lease.expires_at, lease.fencing_token], [state.held?, state.expires_at, state.fencing_token]
     assert_predicate state, :frozen?
   end
 
   def test_bad_arguments_are_refused_before_anything_is_sent
-    stage = Stage.new
+    fixture = Fixture.new
     lease = Testing::FakeClient.new.locks.acquire(KEY, ttl: 30)
     ["", "-a", "a/b", "ä", "a\n", "a" * 129, "\xff"].each do |key|
-      assert_raises(ArgumentError, key) { stage.locks.acquire(key, ttl: 30) }
-      assert_raises(ArgumentError, key) { stage.locks.get(key) }
-      assert_raises(ArgumentError, key) { stage.locks.force_release(key) }
-      assert_raises(ArgumentError, key) { stage.locks.with_lock(key, ttl: 30) { flunk } }
+      assert_raises(ArgumentError, key) { fixture.locks.acquire(key, ttl: 30) }
+      assert_raises(ArgumentError, key) { fixture.locks.get(key) }
+      assert_raises(ArgumentError, key) { fixture.locks.force_release(key) }
+      assert_raises(ArgumentError, key) { fixture.locks.with_lock(key, ttl: 30) { flunk } }
     end
     [4, 0, -30, 7_776_001].each do |ttl|
-      assert_raises(ArgumentError) { stage.locks.acquire(KEY, ttl: ttl) }
-      assert_raises(ArgumentError) { stage.locks.renew(KEY, lease, ttl: ttl) }
+      assert_raises(ArgumentError) { fixture.locks.acquire(KEY, ttl: ttl) }
+      assert_raises(ArgumentError) { fixture.locks.renew(KEY, lease, ttl: ttl) }
     end
-    assert_raises(ArgumentError) { stage.locks.acquire(KEY, ttl: 30, request_id: "1") }
-    assert_empty stage.network.seen
+    assert_raises(ArgumentError) { fixture.locks.acquire(KEY, ttl: 30, request_id: "1") }
+    assert_empty fixture.network.seen
   end
 
   def test_arguments_of_the_wrong_kind_are_type_errors
@@ -98,11 +98,11 @@ class TestMessagesAndArguments < Minitest::Test
 
   # SDK-17
   def test_a_lease_that_is_none_or_of_another_key_is_refused_with_the_form_of_the_call
-    stage = Stage.new
-    lease = stage.others.acquire("another", ttl: 30)
+    fixture = Fixture.new
+    lease = fixture.others.acquire("another", ttl: 30)
     { renew: "renew(key, lease, ttl: 60)", release: "release(key, lease)" }.each do |verb, call|
-      error = assert_raises(ArgumentError) { stage.locks.public_send(verb, KEY, lease) }
-      assert_includes error.message, 'lease must be one of the lock "nightly", got a lease of "another"'
+      error = assert_raises(ArgumentError) { fixture.locks.public_send(verb, KEY, lease) }
+      assert_includes error.message, 'lease must be a lease of the lock "nightly", got a lease of "another"'
       assert_includes error.message, "call #{call} "
     end
     ["key must be a String, got VolcanoLocks::Lease", "lease must be a VolcanoLocks::Lease, got Hash"]
@@ -110,12 +110,12 @@ class TestMessagesAndArguments < Minitest::Test
         error = assert_raises(TypeError) { Arguments.checked_lease(key, other, "release(key, lease)") }
         assert_equal "#{message}: call release(key, lease)", error.message
       end
-    assert_empty stage.network.seen
+    assert_empty fixture.network.seen
   end
 
   # SDK-8
   def test_a_bad_token_is_not_repeated_in_the_error
-    error = assert_raises(ArgumentError) { Stage.new.locks.acquire(KEY, ttl: 30, token: "#{TOKEN}0") }
+    error = assert_raises(ArgumentError) { Fixture.new.locks.acquire(KEY, ttl: 30, token: "#{TOKEN}0") }
     refute_includes error.full_message, TOKEN
   end
 
@@ -153,14 +153,16 @@ class TestMessagesAndArguments < Minitest::Test
 
   # SDK-8
   def test_nothing_shows_a_secret_in_passing
-    stage = Stage.new
-    guard_shown = stage.locks.with_lock(KEY, ttl: 30, token: TOKEN) { |guard| shown(guard) }
-    lease = stage.locks.acquire(KEY, ttl: 30)
-    everything = [stage.client, stage.locks, lease, stage.network.seen.last].map { |one| shown(one) } << guard_shown
+    fixture = Fixture.new
+    guard_shown = fixture.locks.with_lock(KEY, ttl: 30, token: TOKEN) { |guard| shown(guard) }
+    lease = fixture.locks.acquire(KEY, ttl: 30)
+    everything = [fixture.client, fixture.locks, lease, fixture.network.seen.last].map do |one|
+      shown(one)
+    end << guard_shown
     everything.each do |text|
       [TOKEN, lease.token, "sk-secret"].each { |secret| refute_includes text, secret }
     end
-    [lease, stage.client].each { |one| assert_raises(TypeError) { Marshal.dump(one) } }
+    [lease, fixture.client].each { |one| assert_raises(TypeError) { Marshal.dump(one) } }
   end
 
   private

@@ -1,15 +1,15 @@
 # frozen_string_literal: true
 
 require_relative "test_helper"
-require_relative "wire_server"
+require_relative "socket_server"
 
 # The client's own transport over real sockets. Real time, and little of it.
 class TestOverSockets < Minitest::Test
-  include Kit
+  include TestHelper
 
   def setup
     @locks = Testing::FakeLocks.new
-    @server = WireServer.new(@locks)
+    @server = SocketServer.new(@locks)
     @client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 5)
   end
 

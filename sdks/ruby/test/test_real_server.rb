@@ -4,7 +4,7 @@ require_relative "test_helper"
 
 # End to end, in real time: this client and the real server (`volcano-locks dev`, from the repository's .venv).
 class TestRealServer < Minitest::Test
-  include Kit
+  include TestHelper
 
   PROGRAM = ENV["VOLCANO_LOCKS_PROGRAM"] || File.expand_path("../../../.venv/bin/volcano-locks", __dir__)
 

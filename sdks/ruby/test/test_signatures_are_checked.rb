@@ -4,11 +4,11 @@ require_relative "test_helper"
 
 # The suite checks every call against sig/ while it runs; these show that it does.
 class TestSignaturesAreChecked < Minitest::Test
-  include Kit
+  include TestHelper
 
   def test_a_call_that_does_not_fit_its_signature_fails
-    assert_raises(RBS::Test::Tester::TypeError) { Stage.new.locks.acquire(KEY, ttl: "30") }
-    assert_raises(RBS::Test::Tester::TypeError) { Stage.new.locks.acquire(5, ttl: 30) }
+    assert_raises(RBS::Test::Tester::TypeError) { Fixture.new.locks.acquire(KEY, ttl: "30") }
+    assert_raises(RBS::Test::Tester::TypeError) { Fixture.new.locks.acquire(5, ttl: 30) }
   end
 
   # A class without a signature would be a class that is not checked.
@@ -16,11 +16,12 @@ class TestSignaturesAreChecked < Minitest::Test
     signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
     [Client, Locks, Value, Lease, LockState, LockView, LockGuard,
      VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
-     Hold, Heartbeat, Keeper, Beat, Block, Flows, Acquisition, Renewal, Courier, Workers, Call, Config,
-     Wait, UnderWay, Rests, Stream, Views, Leadership, Leadings, EventReader, Watch, Leading, Exclusive,
-     ExclusiveFunctions, Attendance,
-     Testing::ManualClock, Testing::FakeLocks, Testing::FakeLock, Testing::Stories, Testing::Shown,
-     Testing::FakeClient, Testing::FlakyTransport].each do |kind|
+     Hold, RenewalPlan, Renewer, RenewalTask, Block, Operations, Acquisition, RenewalRequest, RequestSender,
+     RequestThreads, PendingRequest, Config, AcquireWait, PendingAcquisitions, Backoff, EventStream, LockReader,
+     Leadership, LeadershipTracker, SseParser, Watch, Leader, ExclusiveOptions,
+     ExclusiveFunctions, CallerActivity,
+     Testing::ManualClock, Testing::FakeLocks, Testing::FakeLock, Testing::EventLog, Testing::FakeLockJson,
+     Testing::FakeClient, Testing::FaultyTransport].each do |kind|
       methods = kind.instance_methods(false) + kind.private_instance_methods(false) + kind.singleton_methods(false)
       methods.map(&:to_s).grep_v(/__with|__without|RBS_TEST/).each do |name|
         assert_match(/(def|attr_\w+|alias) (self\??\.)?#{Regexp.escape(name.delete_suffix('='))}\b?/, signed,

@@ -4,19 +4,19 @@ require_relative "test_helper"
 
 # SDK-22: what a client returns is a value.
 class TestValues < Minitest::Test
-  include Kit
+  include TestHelper
 
   def setup
-    @stage = Stage.new
-    @lease = @stage.others.acquire(KEY, ttl: 30, token: TOKEN)
-    @state = @stage.locks.get(KEY)
-    @view = @stage.locks.view(KEY)
-    @change = @stage.locks.watch(KEY).next
+    @fixture = Fixture.new
+    @lease = @fixture.others.acquire(KEY, ttl: 30, token: TOKEN)
+    @state = @fixture.locks.get(KEY)
+    @view = @fixture.locks.view(KEY)
+    @change = @fixture.locks.watch(KEY).next
     @values = [@lease, @state, @view, @change]
   end
 
   def teardown
-    @stage.client.close
+    @fixture.client.close
   end
 
   def test_a_value_cannot_be_changed
@@ -81,9 +81,9 @@ class TestValues < Minitest::Test
       assert_match(/\A#{name} of a lease cannot be changed.* ttl_seconds, expires_at, fencing_token/, error.message)
       refute_includes error.message, REQUEST_ID
     end
-    assert_equal 60, @stage.locks.renew(KEY, copy).ttl_seconds
-    @stage.locks.release(KEY, copy)
-    refute @stage.held?
+    assert_equal 60, @fixture.locks.renew(KEY, copy).ttl_seconds
+    @fixture.locks.release(KEY, copy)
+    refute @fixture.held?
   end
 
   private

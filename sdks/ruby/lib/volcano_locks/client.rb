@@ -1,23 +1,23 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # A connection to the lock service.
+  # A client of the lock service.
   #
-  # A client may be shared by threads. It starts nothing until it is used, and follows a `fork` by starting anew in the
-  # child. Close it to end its threads and connections at once.
+  # Threads may share a client. It starts no thread before its first request. After a `fork`, the child starts its own
+  # threads and connections. `close` ends them at once.
   class Client
-    include Discreet
+    include Redacted
 
-    # @return [Locks] the verbs
+    # @return [Locks] the lock operations
     attr_reader :locks
 
-    # @param api_url [String, nil] where the service is; `VOLCANO_API_URL` when left out
-    # @param service_key [String, nil] what opens it; `VOLCANO_SERVICE_KEY` when left out
-    # @param timeout [Numeric] the most seconds one request may take; a verb sends at most two
-    # @param holder [String, nil] the label people see; `host/pid` when left out
-    # @param clock [#now, #wait, #pause, #watch, nil] the real one when left out
-    # @param transport [#call, nil] what sends requests; an {HttpTransport} when left out
-    # @raise [ArgumentError, TypeError] naming what is missing or wrong
+    # @param api_url [String, nil] URL of the service; defaults to `VOLCANO_API_URL`
+    # @param service_key [String, nil] credential for the service; defaults to `VOLCANO_SERVICE_KEY`
+    # @param timeout [Numeric] limit of one request in seconds; an operation sends at most two requests
+    # @param holder [String, nil] the label that people see; defaults to `host/pid`
+    # @param clock [#now, #wait, #pause, #watch, nil] defaults to the real clock
+    # @param transport [#call, nil] sends the requests; defaults to an {HttpTransport}
+    # @raise [ArgumentError, TypeError] naming the argument that is missing or wrong
     def initialize(api_url: nil, service_key: nil, timeout: Config::TIMEOUT_SECONDS, holder: nil, clock: nil,
                    transport: nil)
       config = Config.new(api_url: api_url, service_key: service_key, timeout_seconds: timeout, holder: holder)
@@ -25,7 +25,7 @@ module VolcanoLocks
       @locks = Locks.new(config, clock || SystemClock.new, transport || HttpTransport.new(config.api_url))
     end
 
-    # A client for the length of a block, closed after it; options as for `new`.
+    # Run a block with a client that is closed afterwards. Takes the options of `new`.
     def self.open(**options)
       client = new(**options)
       begin
@@ -35,8 +35,8 @@ module VolcanoLocks
       end
     end
 
-    # End the threads and the connections. Blocks still open are renewed no more, and not released; the releases of
-    # those that are being left end first (bounded).
+    # End the threads and the connections. Blocks that are still open are neither renewed nor released. Releases that
+    # have begun finish first, within a few seconds.
     def close
       @locks.close
     end
@@ -47,140 +47,138 @@ module VolcanoLocks
     end
   end
 
-  # The verbs. Each raises a {VolcanoError} for what was answered or not, and `TypeError` or `ArgumentError` for bad
-  # arguments, before anything is sent.
+  # The lock operations. Each raises a {VolcanoError} if the request fails or is refused. Bad arguments raise
+  # `TypeError` or `ArgumentError` before anything is sent.
   class Locks
-    include Discreet
+    include Redacted
     include ExclusiveFunctions
 
-    # Made beforehand: making it would be a moment in which an interrupt comes through.
+    # A constant, because an interrupt could arrive while a new hash is made.
     NEVER = { Object => :never }.freeze
     private_constant :NEVER
 
     # @api private
     def initialize(config, clock, transport)
       @clock = clock
-      @courier = Courier.new(config, clock, transport)
-      @flows = Flows.new(@courier, clock, config.timeout_seconds)
-      @views = Views.new(@flows, @courier)
-      @keeper = Keeper.new(@flows, clock)
+      @sender = RequestSender.new(config, clock, transport)
+      @operations = Operations.new(@sender, clock, config.timeout_seconds)
+      @lock_reader = LockReader.new(@operations, @sender)
+      @renewer = Renewer.new(@operations, clock)
       @api_url = config.api_url
     end
 
-    # A lease of `ttl` seconds. The same `token` again gives the same lease.
+    # Acquire a lease of `ttl` seconds. The same `token` gives the same lease again.
     #
-    # With `wait`, it stands in the lock's line for so long, over lost connections and restarts of the server, with one
-    # token (SDK-11).
+    # With `wait`, the request joins the lock's wait queue for that long. The wait continues over lost connections and
+    # server restarts with the same token (SDK-11).
     #
     # With your own `token` and no `wait`, a time-out, a transport failure or a 503 leaves the lock as it is: call again
-    # with the same `token` and `request_id` to recover the lease (SDK-18). After any other failure that leaves the
-    # outcome unknown, and after an interrupt (`Timeout.timeout`, `Thread#raise`), the client sends a release before it
-    # raises. Between its return and your assignment an interrupt can still lose the lease; `with_lock` has no such gap.
+    # with the same `token` and `request_id` to recover the lease (SDK-18). After any other failure with an unknown
+    # outcome, and after an interrupt (`Timeout.timeout`, `Thread#raise`), the client sends a release before it raises.
+    # An interrupt between the return and your assignment can still lose the lease; `with_lock` has no such gap.
     #
     # @param key [String]
     # @param ttl [Integer] 5 to 7,776,000
-    # @param wait [Numeric, nil] how many seconds to wait for the lock; `Float::INFINITY` for ever
-    # @param token [String, nil] an owner token of your own, a UUID, to recover an uncertain acquire
-    # @param request_id [String, nil] a request id of your own, a UUID
+    # @param wait [Numeric, nil] limit of the wait in seconds; `Float::INFINITY` has no limit
+    # @param token [String, nil] your own owner token, a UUID, to recover an uncertain acquire
+    # @param request_id [String, nil] your own request id, a UUID
     # @return [Lease]
-    # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
+    # @raise [LockHeldError] if another owner holds the lock until the end of the wait
     def acquire(key, ttl:, wait: nil, token: nil, request_id: nil)
-      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
-      recoverable = !token.nil? && !acquisition.is_a?(Wait)
+      acquisition = @operations.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
+      recoverable = !token.nil? && !acquisition.is_a?(AcquireWait)
       error = nil
       begin
         lease = acquisition.run
-        acquisition.taken
-        got = true # after which nothing is called any more
+        acquisition.complete
+        acquired = true # no method call may follow: an interrupt could arrive there
         lease
       rescue Exception => e # rubocop:disable Lint/RescueException
         error = e
         raise
       ensure
-        Thread.handle_interrupt(NEVER) { acquisition.give_up(error, recoverable: recoverable) } unless got
+        Thread.handle_interrupt(NEVER) { acquisition.abandon(error, recoverable: recoverable) } unless acquired
       end
     end
 
-    # The lease, now ending `ttl` seconds (its own when left out) from now.
+    # Set the lease's end to `ttl` seconds from now. `ttl` defaults to that of the lease.
     #
-    # Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal that
-    # timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
-    # the deadline you go by.
+    # Do not renew a block's lease by hand: the block does not see the new lease. Do not shorten a lease after a renewal
+    # that timed out: its late duplicate could end the lease before the deadline of a later, longer renewal.
     #
     # @param key [String] the lock, which must be the lease's
     # @return [Lease] a new object; the old one still releases
-    # @raise [LockOwnershipLostError] when it is not the caller's any more
+    # @raise [LockOwnershipLostError] if the lease is no longer the caller's
     def renew(key, lease, ttl: nil, request_id: nil)
-      @flows.renew(Arguments.checked_lease(key, lease, "renew(key, lease, ttl: 60)"), ttl, request_id)
+      @operations.renew(Arguments.checked_lease(key, lease, "renew(key, lease, ttl: 60)"), ttl, request_id)
     end
 
     # Free the lock.
     #
     # @param key [String] the lock, which must be the lease's
-    # @raise [LockOwnershipLostError] if another owner holds it by now
+    # @raise [LockOwnershipLostError] if another owner holds it now
     def release(key, lease, request_id: nil)
-      @flows.release(Arguments.checked_lease(key, lease, "release(key, lease)"), request_id)
+      @operations.release(Arguments.checked_lease(key, lease, "release(key, lease)"), request_id)
     end
 
     # @return [LockState] whether the lock is held, until when, and its fencing token
     def get(key, request_id: nil)
-      @flows.get(key, request_id)
+      @operations.get(key, request_id)
     end
 
-    # Free the lock whoever holds it. Its holder is told of the loss at its next renewal.
+    # Free the lock, whichever owner holds it. The holder learns of the loss at its next renewal.
     def force_release(key, request_id: nil)
-      @flows.force_release(key, request_id)
+      @operations.force_release(key, request_id)
     end
 
-    # Hold the lock, renewed in the background, while the block runs; then release it.
+    # Hold the lock while the block runs, renew it in the background, and release it afterwards.
     #
-    # The block does not run without the lock (case 18), and is not interrupted by a loss: ask `guard.lost?`, or
-    # `guard.raise_if_lost!`, before what must not be done twice. Once the block is being left the guard counts as lost,
-    # for a thread that outlives it.
+    # The block never runs without the lock (case 18). A loss does not interrupt it: check `guard.lost?` or
+    # `guard.raise_if_lost!` before work that must not be done twice. When the block ends, the guard counts as lost, so
+    # that a thread that outlives the block stops.
     #
-    # @param wait [Numeric, nil] how many seconds to wait for the lock, as for `acquire`
-    # @param hold_at_least [Numeric, nil] seconds from the entering: a block that is left sooner does not release, but
-    #   leaves the lock to expire then (SDK-12)
-    # @param token [String, nil] an owner token of your own, a UUID
-    # @param request_id [String, nil] a request id of your own for the acquire, a UUID
+    # @param wait [Numeric, nil] limit of the wait in seconds, as for `acquire`
+    # @param hold_at_least [Numeric, nil] minimum holding time in seconds from the start of the block. If the block ends
+    #   sooner, the lock is not released but expires at that time (SDK-12)
+    # @param token [String, nil] your own owner token, a UUID
+    # @param request_id [String, nil] your own request id for the acquire, a UUID
     # @yieldparam guard [LockGuard]
-    # @return [Object] what the block returns
-    # @raise [LockHeldError] when somebody else has the lock, and had it to the end of the wait
-    # @raise [LockOwnershipLostError] when the block succeeded but its ownership was lost
+    # @return [Object] the block's value
+    # @raise [LockHeldError] if another owner holds the lock until the end of the wait
+    # @raise [LockOwnershipLostError] if the block succeeded but the lock was lost
     def with_lock(key, ttl:, wait: nil, hold_at_least: nil, token: nil, request_id: nil, &body)
       raise ArgumentError, "with_lock needs a block" unless body
 
-      acquisition = @flows.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
+      acquisition = @operations.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
       in_block(new_block(acquisition, checked_hold(hold_at_least)), &body)
     end
 
-    # Lead for as long as it can be: wait for the lock for ever, run the block while it is held, and wait again when it
-    # was lost (SDK-13). Each run has ended, and the lock was given back, before the next begins.
+    # Campaign for leadership: wait for the lock without limit, run the block while it is held, and campaign again after
+    # a loss (SDK-13). The next campaign begins when the block has ended and the lock has been released.
     #
-    # The block is not interrupted by a loss: it asks `guard.lost?` or `guard.raise_if_lost!`, as in `with_lock`. If it
-    # returns while it leads, that ends it all; so does what it raises, but for the very loss that it was told of.
+    # A loss does not interrupt the block: check `guard.lost?` or `guard.raise_if_lost!`, as in `with_lock`. `lead` ends
+    # when the block returns while it leads, or raises anything but its own loss.
     #
-    # @param stop [#call, nil] asked every moment of a campaign: true ends it, and gives the place in the line back.
-    #   While the block runs, it is for the block to ask
+    # @param stop [#call, nil] polled during a campaign: true ends it and leaves the wait queue. It is not polled while
+    #   the block runs
     # @yieldparam guard [LockGuard]
-    # @return [Object, nil] what the block returned; nil if `stop` said so
+    # @return [Object, nil] the block's value; nil if `stop` ended the campaign
     def lead(key, ttl:, stop: nil, &run)
       raise ArgumentError, "lead needs a block" unless run
 
       Arguments.checked_key(key)
       Arguments.checked_ttl(ttl)
-      leading = Leading.new(stop) do
-        new_block(@flows.acquisition(key, ttl, wait: Float::INFINITY, stop: stop))
+      leader = Leader.new(stop) do
+        new_block(@operations.acquisition(key, ttl, wait: Float::INFINITY, stop: stop))
       end
-      leading.run { |term| in_block(term, &run) }
+      leader.run { |term| in_block(term, &run) }
     end
 
-    # The changes of who holds a lock: first how it is, then each change, as it happens (SDK-14). It goes on over lost
-    # connections and restarts of the server, and ends by a `break`, by closing the client, or by an error that time
-    # does not mend.
+    # Follow who holds a lock: yields the current leadership, then each change (SDK-14). The watch continues over lost
+    # connections and server restarts. It ends by `break`, by closing the client, or by a permanent error.
     #
     # @yieldparam change [Leadership]
-    # @return [Enumerator] without a block; each run through it is a watch of its own
+    # @return [Enumerator] without a block; each run through it is a separate watch
     def watch(key, &changed)
       Arguments.checked_key(key)
       return new_watch(key).each(&changed) if changed
@@ -188,29 +186,28 @@ module VolcanoLocks
       Enumerator.new { |changes| new_watch(key).each { |change| changes << change } }
     end
 
-    # The project's locks whose keys begin with `prefix`, in the order of their keys (SDK-15). Pages are asked for when
-    # they are needed.
+    # List the project's locks whose keys begin with `prefix`, ordered by key (SDK-15). Pages are fetched on demand.
     #
     # @param state [String, Symbol] `held`, `free` or `all`
     # @yieldparam view [LockView]
     # @return [Enumerator] without a block
     def list(prefix = "", state: "all", &seen)
-      views = @views.list(prefix, state)
+      views = @lock_reader.list(prefix, state)
       return views unless seen
 
       views.each(&seen)
       nil
     end
 
-    # @return [LockView] all that whoever looks may know of one lock
+    # @return [LockView] everything that is public about one lock
     def view(key, request_id: nil)
-      @views.view(key, request_id)
+      @lock_reader.view(key, request_id)
     end
 
     # @api private
     def close
-      @keeper.close
-      @courier.close
+      @renewer.close
+      @sender.close
     end
 
     # @return [String]
@@ -225,15 +222,15 @@ module VolcanoLocks
     end
 
     def new_watch(key)
-      Watch.new(key, @flows, @views, @courier, @clock)
+      Watch.new(key, @operations, @lock_reader, @sender, @clock)
     end
 
     def new_block(acquisition, hold_seconds = 0.0)
-      Block.new(@flows, @keeper, @clock, acquisition, hold_seconds)
+      Block.new(@operations, @renewer, @clock, acquisition, hold_seconds)
     end
 
-    # What has to be undone is noted in `block` before it is done, so an interrupt may hit anywhere in here; only the
-    # way out is shielded. Nothing shields the body: the caller's own `Thread.handle_interrupt` keeps its meaning.
+    # `block` records each change before making it, so an interrupt may arrive anywhere in here; only `leave` is
+    # shielded. The body is not: the caller's own `Thread.handle_interrupt` keeps its meaning.
     def in_block(block)
       error = nil
       begin

@@ -1,21 +1,21 @@
 # frozen_string_literal: true
 
-# The client's time: seconds on a monotonic clock that goes on counting while the machine sleeps (SDK-4).
+# The client's time: seconds on a monotonic clock that keeps counting while the machine is suspended (SDK-4).
 #
-# A lease runs out on the server whether or not this machine was suspended, so `CLOCK_MONOTONIC` alone, which stands
-# still in suspend on Linux, would make a holder believe for too long. `CLOCK_BOOTTIME` does not. Everything that
-# waits goes through a clock, so a test moves time and never sleeps.
+# A lease expires on the server even if this machine is suspended. `CLOCK_MONOTONIC` stops during a suspend on Linux,
+# so a holder would trust its lease for too long; `CLOCK_BOOTTIME` keeps counting. Every wait goes through a clock, so
+# that tests move time and never sleep.
 #
 # A clock is any object with these methods:
 #
-# - `now`: seconds since some fixed instant; never backwards. Called from any thread.
+# - `now`: seconds since a fixed instant; never decreases. Called from any thread.
 # - `wait(until_, signal)`: return once `now >= until_` or the {Signal} is set. May return early.
-# - `pause(seconds)`: rest before the caller's own next attempt.
-# - `watch(activity)`: told of each request and each background thread, which have `over?` and `thread`.
+# - `pause(seconds)`: sleep before the caller's next attempt.
+# - `watch(activity)`: receives each request and each background thread, which have `over?` and `thread`.
 #
-# Not promised: a pause of the process is noticed when the process next runs, not before.
+# Not promised: a process that is paused notices this only when it runs again.
 module VolcanoLocks
-  # Something that threads can wait for. Once set it stays set until it is cleared.
+  # A flag that threads can wait for. It stays set until it is cleared.
   class Signal
     def initialize
       @mutex = Mutex.new
@@ -28,7 +28,7 @@ module VolcanoLocks
       @set
     end
 
-    # Set it, and wake everybody who waits.
+    # Set it, and wake all waiting threads.
     def set
       @mutex.synchronize do
         @set = true
@@ -36,25 +36,25 @@ module VolcanoLocks
       end
     end
 
-    # Take it back.
+    # Unset it.
     def clear
       @mutex.synchronize { @set = false }
     end
 
-    # Let everybody who waits look at the time again.
+    # Wake all waiting threads so that they check the time again.
     def wake
       @mutex.synchronize { @changed.broadcast }
     end
 
-    # Sleep until it is set, or woken, or `seconds` of real time are over, unless the block says that there is nothing
-    # to wait for any more. The block is asked where no `wake` can be missed.
+    # Sleep until it is set or woken, or `seconds` of real time have passed. If the block returns true, there is nothing
+    # to wait for. The block runs under the mutex, so that no `wake` is missed.
     def sleep(seconds)
       @mutex.synchronize { @changed.wait(@mutex, seconds) unless @set || yield }
     end
   end
 
-  # A caller's thread while it is inside something that waits, as a clock sees it.
-  class Attendance
+  # Reports to the clock that a caller's thread is inside a waiting operation.
+  class CallerActivity
     # @return [Thread]
     attr_reader :thread
 
@@ -63,30 +63,29 @@ module VolcanoLocks
       @over = false
     end
 
-    # @return [Boolean] whether it has come out again
+    # @return [Boolean] whether the operation has ended
     def over?
       @over
     end
 
-    # Set when it has. An interrupt has no time to come in between: this calls nothing.
+    # Set when the operation ends. A plain writer calls nothing, so no interrupt can arrive inside it.
     attr_writer :over
 
-    # What the block returns; until then this thread attends.
+    # Run the block; the activity lasts until it returns.
     def self.during(clock)
-      attendance = new
+      activity = new
       begin
-        clock.watch(attendance)
+        clock.watch(activity)
         yield
       ensure
-        attendance.over = true
+        activity.over = true
       end
     end
   end
 
   # The real clock.
   class SystemClock
-    # Timers stand still in suspend; waiting in naps notices the end of a suspend soon enough (SDK-7: and no wait,
-    # however far its end, is ever a long one).
+    # Timers stop during a suspend. Short naps notice its end soon enough, and keep every timer short (SDK-7).
     NAP_SECONDS_MAX = 2.0
 
     SOURCE = defined?(Process::CLOCK_BOOTTIME) ? Process::CLOCK_BOOTTIME : Process::CLOCK_MONOTONIC
@@ -104,12 +103,12 @@ module VolcanoLocks
       end
     end
 
-    # Rest.
+    # Sleep for `seconds`.
     def pause(seconds)
       wait(now + seconds, Signal.new)
     end
 
-    # Real time does not wait for anyone.
+    # Does nothing: real time passes by itself.
     def watch(_activity); end
   end
 end

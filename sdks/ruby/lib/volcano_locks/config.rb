@@ -4,10 +4,10 @@ require "socket"
 require "uri"
 
 module VolcanoLocks
-  # Where the server is and what opens it: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`.
-  # `TypeError` or `ArgumentError` names what is missing or wrong. `inspect` never shows the service key (SDK-8).
+  # The client's settings, checked: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `TypeError` or
+  # `ArgumentError` names the setting that is missing or wrong. `inspect` never shows the service key (SDK-8).
   class Config
-    include Discreet
+    include Redacted
 
     API_URL_VARIABLE = "VOLCANO_API_URL"
     SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
@@ -26,7 +26,7 @@ module VolcanoLocks
       freeze
     end
 
-    # @return [String] the label people see: as given, else `host/pid` of the process that asks now
+    # @return [String] the label that people see; defaults to `host/pid` of the current process
     def holder_label
       @holder || default_holder
     end
@@ -60,7 +60,11 @@ module VolcanoLocks
       unless parts.is_a?(URI::HTTP) && !parts.hostname.to_s.empty? && VISIBLE.match?(url)
         raise ArgumentError, "api_url must be like https://locks.example.com, got #{url.inspect}"
       end
-      raise ArgumentError, "api_url must end with its path: no query, no fragment" if parts.query || parts.fragment
+
+      if parts.query || parts.fragment
+        raise ArgumentError,
+              "api_url must end with its path: remove the query or fragment"
+      end
 
       url.sub(%r{[/?#]+\z}, "").freeze
     end
@@ -68,14 +72,14 @@ module VolcanoLocks
     def parsed(url)
       URI.parse(url)
     rescue URI::InvalidURIError
-      # Its own message repeats the whole text, which might hold a password.
-      raise ArgumentError, "api_url must be like https://locks.example.com, got what is no URL", cause: nil
+      # The original message repeats the whole text, which may contain a password.
+      raise ArgumentError, "api_url must be like https://locks.example.com, got text that is not a URL", cause: nil
     end
 
     def checked_service_key(service_key)
       return service_key if VISIBLE.match?(service_key)
 
-      raise ArgumentError, "service_key must be visible ASCII characters without spaces or line ends"
+      raise ArgumentError, "service_key must be visible ASCII characters without spaces or line breaks"
     end
 
     def checked_timeout(seconds)

@@ -1,18 +1,17 @@
 # frozen_string_literal: true
 
-# What can go wrong, as classes a caller can rescue (SDK-9).
+# The errors that a caller can rescue (SDK-9).
 #
-# Every error carries `status` (HTTP, nil when there was no answer), `code` (the server's machine code),
-# `retry_after` (an Integer of seconds, nil if the response has none) and `request_id`. No message, attribute or
-# `inspect` of these holds an owner token or a service key (SDK-8). Mistakes in arguments are
-# `TypeError` and `ArgumentError`, raised before anything is sent.
+# Every error has `status` (HTTP, nil without a response), `code` (the server's error code), `retry_after` (an Integer
+# of seconds, nil if the response has none) and `request_id`. No message, attribute or `inspect` contains an owner token
+# or a service key (SDK-8). Wrong arguments raise `TypeError` or `ArgumentError` before anything is sent.
 module VolcanoLocks
-  # The code of a conflict with another holder.
+  # Code of a conflict with another holder.
   LOCK_HELD = "lock_held"
-  # The code of a lease that is not the caller's any more.
+  # Code of a lease that is no longer the caller's.
   LOCK_OWNERSHIP_LOST = "lock_ownership_lost"
 
-  # Base of everything this client raises about an answer, or the lack of one.
+  # Base class of the errors that this client raises for a request.
   class VolcanoError < StandardError
     attr_reader :status, :code, :retry_after, :request_id
 
@@ -28,34 +27,34 @@ module VolcanoLocks
   # 401: the service key is missing, unknown, revoked or expired.
   class AuthenticationError < VolcanoError; end
 
-  # 403: this credential may not do this.
+  # 403: the service key lacks the permission.
   class PermissionDeniedError < AuthenticationError; end
 
-  # 400 or 413: the server refused the request's form.
+  # 400 or 413: the request is invalid.
   class ValidationError < VolcanoError; end
 
-  # 404: there is nothing at this address; is the API URL right?
+  # 404: the address is unknown. Check the API URL.
   class NotFoundError < VolcanoError; end
 
-  # 409: an answer about who holds the lock. Never retried.
+  # 409: another owner holds the lock. Never retried.
   class ConflictError < VolcanoError; end
 
-  # Somebody else holds the lock, or held it less than a second ago.
+  # Another owner holds the lock, or held it less than a second ago.
   class LockHeldError < ConflictError; end
 
-  # The lease is not this holder's any more: told by the server, or its local deadline passed.
+  # The lease is no longer this holder's: the server said so, or the local deadline passed.
   class LockOwnershipLostError < ConflictError; end
 
-  # 429: the project's quota for this minute is spent; `retry_after` says for how long.
+  # 429: the project's quota for this minute is used up. Retry after `retry_after` seconds.
   class RateLimitedError < VolcanoError; end
 
-  # The answer was a 5xx, or was no answer of a lock service at all (a proxy's page, a broken body).
+  # The response is a 5xx, or does not come from a lock service (a proxy's page, a malformed body).
   class ServerError < VolcanoError; end
 
-  # 503: the server cannot reach its store and will not guess.
+  # 503: the server cannot reach its store.
   class UnavailableError < ServerError; end
 
-  # No answer came in time. `request_sent?` is false only when the request certainly never left.
+  # No response arrived in time. `request_sent?` is false only if the request certainly never left.
   class TransportError < VolcanoError
     def initialize(message, request_sent: true, request_id: nil)
       super(message, request_id: request_id)
@@ -68,13 +67,13 @@ module VolcanoLocks
     end
   end
 
-  # A grant that came after the time it granted.
-  class LateAnswerError < TransportError; end
+  # The response granted a lease that had already ended.
+  class LateResponseError < TransportError; end
 
-  # The client was closed in the midst of a request, which may have been served.
-  class CutShortError < VolcanoError; end
+  # The client was closed during a request, which the server may have served.
+  class RequestCancelledError < VolcanoError; end
 
-  # From the code and status of a refusal to the class it is raised as, and errors attached to another.
+  # Maps the status and code of a response to an error class, and attaches errors to another.
   module Errors
     BY_CONFLICT = { LOCK_HELD => LockHeldError, LOCK_OWNERSHIP_LOST => LockOwnershipLostError }.freeze
     BY_STATUS = {
@@ -89,7 +88,7 @@ module VolcanoLocks
 
     private_constant :BY_CONFLICT, :BY_STATUS
 
-    # The class of a refused request's error: the conflict's code decides first, then the status.
+    # The error class of a response: the code decides for a 409, the status otherwise.
     def self.class_for(status, code)
       return BY_CONFLICT.fetch(code.to_s, ConflictError) if status == 409
 
@@ -104,10 +103,10 @@ module VolcanoLocks
     end
   end
 
-  # What else went wrong while `error` was on its way out of a block or an acquire: a lost lease, a failed release.
+  # The errors that happened while `error` left a block or an acquire: a lost lease, a failed release.
   #
   # @param error [Exception] any error raised out of this client's methods
-  # @return [Array<VolcanoError>] in the order they happened; empty when there is nothing
+  # @return [Array<VolcanoError>] in the order in which they happened; empty if there are none
   def self.attached_errors(error)
     error.instance_variable_get(:@volcano_locks_attached) || []
   end

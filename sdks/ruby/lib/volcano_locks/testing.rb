@@ -3,7 +3,7 @@
 require_relative "../volcano_locks"
 
 module VolcanoLocks
-  # The test kit (SDK-10): `client.locks` without a server, under a clock the test moves.
+  # The test kit (SDK-10): `client.locks` without a server, under a clock that the test moves.
   #
   #     require "volcano_locks/testing"
   #
@@ -16,8 +16,8 @@ module VolcanoLocks
   #       guard.lost?                # => true, and leaving the block raises LockOwnershipLostError
   #     end
   #
-  # {FakeLocks} is the server part alone, shared by as many clients as a test wants; {FlakyTransport} breaks the network
-  # between a client and it, or a real server. Not promised: the fake has no quota and no credentials.
+  # {FakeLocks} is the server, which any number of clients may share. {FaultyTransport} injects faults between a client
+  # and a fake or real server. Not promised: the fake has no quota and checks no credentials.
   module Testing
   end
 end
@@ -25,6 +25,6 @@ end
 require_relative "testing/clock"
 require_relative "testing/fake_lock"
 require_relative "testing/event_log"
-require_relative "testing/fake_lock_view"
+require_relative "testing/fake_lock_json"
 require_relative "testing/fake_server"
 require_relative "testing/faulty_transport"

@@ -1,19 +1,19 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # What a client returns, as values (SDK-22): frozen, compared by content, open to pattern matching, and printed
-  # without secrets.
+  # Makes the client's results value objects (SDK-22): frozen, compared by content, usable in pattern matching, and
+  # printed without secrets.
   #
-  # An including class lists its visible fields in `SHOWN`. They are keyword arguments of its `new`, which freezes the
-  # object. An owner token is not among them.
+  # An including class lists its public fields in `FIELDS`. They are keyword arguments of its `new`, which freezes the
+  # object. The owner token is not among them.
   module Value
     # @return [Hash{Symbol => Object}] the fields, without the owner token
     def to_h
-      self.class::SHOWN.to_h { |name| [name, public_send(name)] }
+      self.class::FIELDS.to_h { |name| [name, public_send(name)] }
     end
 
     # @return [Value] a copy with these fields changed
-    # @raise [ArgumentError] if there is no such field
+    # @raise [ArgumentError] if a field does not exist
     def with(**changes)
       self.class.new(**to_h, **changes)
     end
@@ -43,7 +43,7 @@ module VolcanoLocks
 
     protected
 
-    # What equality compares.
+    # The content that equality compares.
     def identity
       to_h.values
     end

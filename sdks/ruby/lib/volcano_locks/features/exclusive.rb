@@ -1,12 +1,11 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # Blocks and methods that run under a lock, each call in a {Block} of its own (SDK-16).
+  # How the calls of one exclusive function map to locks (SDK-16): the template of the key, such as `"report-{day}"`,
+  # what a call does if the lock is held, and whether the function takes the guard.
   #
-  # Which lock, is said by a template with the names of the arguments: `"report-{day}"`.
-  #
-  # Not promised: that different arguments give different keys; with `"{a}-{b}"` they need not.
-  class Exclusive
+  # Not promised: different arguments give different keys. With `"{a}-{b}"` they may not.
+  class ExclusiveOptions
     ON_HELD = %w[raise skip wait].freeze
     GUARD = :guard
     NAME = /\{([a-z_]\w*)\}/
@@ -15,7 +14,7 @@ module VolcanoLocks
 
     # @param template [String] the key, with names of arguments in braces
     # @param on_held [Symbol, String] `raise`, `skip` or `wait`
-    # @param function [Proc] what is to run
+    # @param function [Proc] the function to run
     def initialize(template, on_held, function)
       @on_held = on_held.to_s
       unless ON_HELD.include?(@on_held)
@@ -29,12 +28,12 @@ module VolcanoLocks
       check_names(template.scan(NAME).flatten.map(&:to_sym))
     end
 
-    # @return [Boolean] whether a call of a lock that is held does nothing
+    # @return [Boolean] whether a call does nothing if the lock is held
     def skips?
       @on_held == "skip"
     end
 
-    # @return [Float, nil] how long a call waits
+    # @return [Float, nil] limit of a call's wait in seconds
     def wait
       @on_held == "wait" ? Float::INFINITY : nil
     end
@@ -44,7 +43,7 @@ module VolcanoLocks
       Arguments.checked_key(@template.gsub(NAME) { value(Regexp.last_match(1).to_sym, args, named).to_s })
     end
 
-    # @return [Hash] the named arguments, with the guard if the function has such a one and the caller left it out
+    # @return [Hash] the named arguments, with the guard if the function takes one and the caller did not give it
     def with_guard(guard, named)
       @keywords.include?(GUARD) && !named.key?(GUARD) ? { **named, GUARD => guard } : named
     end
@@ -60,18 +59,20 @@ module VolcanoLocks
       return Arguments.checked_key(template) unless template.match?(NAME)
       return template.dup.freeze if template.gsub(NAME, "").match?(TEXT)
 
-      raise ArgumentError, "key must be made of what keys are made of and of {names} of arguments, " \
+      raise ArgumentError, "key must consist of A-Z a-z 0-9 . _ : - and of {names} of arguments, " \
                            "got #{template[0, Arguments::SHOWN_CHARACTERS_MAX].inspect}"
     end
 
-    # A function that takes whatever keywords come may well be given these.
+    # A function with `**keywords` may be given any of them.
     def check_names(names)
       known = @positions + @keywords - [GUARD]
       known += names - [GUARD] if @function.parameters.any? { |kind, _name| kind == :keyrest }
       unknown = names - known
       return if unknown.empty?
 
-      raise ArgumentError, "key has #{unknown.map { |name| "{#{name}}" }.join(', ')}, which is no argument of the block"
+      raise ArgumentError, "key has #{unknown.map do |name|
+                                        "{#{name}}"
+                                      end.join(', ')}, which is not an argument of the block"
     end
 
     def value(name, args, named)
@@ -79,36 +80,36 @@ module VolcanoLocks
       found = position ? args[position] : named[name]
       return found unless found.nil?
 
-      raise ArgumentError, "key needs the argument #{name}, which was left out or nil"
+      raise ArgumentError, "key needs the argument #{name}, which is missing or nil"
     end
   end
 
-  # The verb that makes such functions.
+  # The operation that makes a function exclusive.
   module ExclusiveFunctions
-    # A Proc that runs the block, or with `&method(:name)` a method, under a lock; each call in a `with_lock` of its own
-    # (SDK-16). It takes what the block takes and returns what it returns.
+    # Returns a Proc that runs the block, or a method given as `&method(:name)`, under a lock. Each call is a separate
+    # `with_lock` (SDK-16). The Proc has the block's arguments and return value.
     #
     #     rollup = client.locks.exclusive("rollup-{day}", ttl: 60, on_held: :skip) { |day| … }
     #     rollup.call("monday")
     #
-    # @param key [String] the lock, with names of the block's arguments in braces
-    # @param on_held [Symbol, String] what a call does while the lock is held: `raise` the {LockHeldError}, `skip`, and
-    #   return nil, or `wait` for ever
+    # @param key [String] the lock's key, with names of the block's arguments in braces
+    # @param on_held [Symbol, String] what a call does while the lock is held: `raise` the {LockHeldError}, `skip` and
+    #   return nil, or `wait` without limit
     # @param hold_at_least [Numeric, nil] as for `with_lock`
-    # @yieldparam guard [LockGuard] where the block has a keyword of that name which the caller leaves out
+    # @yieldparam guard [LockGuard] if the block has a keyword of that name and the caller does not give it
     # @return [Proc]
     def exclusive(key, ttl:, on_held: :raise, hold_at_least: nil, &function)
       raise ArgumentError, "exclusive needs a block" unless function
 
-      made = Exclusive.new(key, on_held, function)
+      options = ExclusiveOptions.new(key, on_held, function)
       Arguments.checked_ttl(ttl)
       hold_seconds = checked_hold(hold_at_least)
       lambda do |*args, **named, &passed|
-        block = new_block(@flows.acquisition(made.key(args, named), ttl, wait: made.wait), hold_seconds)
+        block = new_block(@operations.acquisition(options.key(args, named), ttl, wait: options.wait), hold_seconds)
         begin
-          in_block(block) { |guard| function.call(*args, **made.with_guard(guard, named), &passed) }
+          in_block(block) { |guard| function.call(*args, **options.with_guard(guard, named), &passed) }
         rescue LockHeldError
-          raise unless made.skips? && block.guard.nil?
+          raise unless options.skips? && block.guard.nil?
         end
       end
     end

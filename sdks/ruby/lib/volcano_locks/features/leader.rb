@@ -1,30 +1,29 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # Leadership: campaign, run a block while leading, campaign again when it was lost (SDK-13).
+  # Leadership: campaign, run the block while leading, and campaign again after a loss (SDK-13).
   #
-  # The block runs inside a {Block} of its own for each term, so a term ends as a block does: no next campaign begins
-  # before it has ended and the lock is given back.
+  # Each term is a {Block}: the next campaign begins when the block has ended and the lock has been released.
   #
-  # Not promised: that a block which does not look ends. Nothing can stop it; ask `guard.lost?` before what only the
-  # leader may do, and send the fencing token along.
-  class Leading
-    # The block makes the next term's {Block}.
-    def initialize(stop, &term)
+  # Not promised: a block that does not check the guard is not stopped. Check `guard.lost?` before work that only the
+  # leader may do, and send the fencing token with every write.
+  class Leader
+    # The block creates the {Block} of the next term.
+    def initialize(stop, &new_term)
       unless stop.nil? || stop.respond_to?(:call)
-        raise TypeError, "stop must answer call, like a Proc or a Method, got #{stop.class}"
+        raise TypeError, "stop must respond to call, like a Proc or a Method, got #{stop.class}"
       end
 
       @stop = stop
-      @term = term
+      @new_term = new_term
     end
 
-    # The block is told the {Block} of each term, and runs it.
+    # Yields the {Block} of each term to be run.
     #
-    # @return [Object, nil] what it returns, or nil once `stop` said so in a campaign
+    # @return [Object, nil] the block's value, or nil if `stop` ended a campaign
     def run
       until @stop&.call
-        term = @term.call
+        term = @new_term.call
         begin
           return yield term
         rescue LockOwnershipLostError => e

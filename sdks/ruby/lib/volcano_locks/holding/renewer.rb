@@ -1,21 +1,15 @@
 # frozen_string_literal: true
 
-# The one background thread that keeps the leases of a client renewed (SDK-6).
-#
-# It only decides: each renewal is sent by a worker, so one that hangs delays no other. The thread starts with the first
-# block, ends when there has been nothing to keep for a while, keeps no process alive, and does not crash: an error in
-# planning or renewing one lease is a failed renewal of that lease. If somebody kills it, `guard.lost?` is right all the
-# same, and the next block starts another.
 module VolcanoLocks
-  # One lease being kept: at most one renewal under way.
-  class Beat
+  # The renewal of one hold: at most one request in progress.
+  class RenewalTask
     ERROR_PAUSE_SECONDS = 0.2
 
     attr_reader :hold
 
-    def initialize(hold, flows, clock, wake)
+    def initialize(hold, operations, clock, wake)
       @hold = hold
-      @flows = flows
+      @operations = operations
       @clock = clock
       @wake = wake
       @mutex = Mutex.new
@@ -25,44 +19,44 @@ module VolcanoLocks
 
     # Do what is due.
     #
-    # @return [Float, nil] when to come again, at the latest; nil when it is over
-    def tend
+    # @return [Float, nil] when to run again at the latest; nil when the task is over
+    def run_due
       @mutex.synchronize { @stopped ? nil : advance }
-    rescue StandardError => e # whatever it was, the lease may still be alive (case 2)
+    rescue StandardError => e # after any error the lease may still be alive (case 2)
       @renewal = nil
       @hold.failed(e)
       @clock.now + ERROR_PAUSE_SECONDS
     end
 
-    # Renew no more; a renewal under way is given so many seconds of real time to end by itself, then dropped.
-    def stop(patience_seconds = 0.0)
+    # Start no more renewals. One in progress may finish within `grace_seconds` of real time; then it is cancelled.
+    def stop(grace_seconds = 0.0)
       renewal = @mutex.synchronize do
         @stopped = true
         @renewal.tap { @renewal = nil }
       end
-      patience_seconds.positive? ? renewal&.end_within(patience_seconds) : renewal&.drop
+      grace_seconds.positive? ? renewal&.finish_within(grace_seconds) : renewal&.cancel
     end
 
     private
 
     def advance
-      collect if @renewal&.over?
+      collect_result if @renewal&.finished?
       step = @hold.next_step
       if step.nil?
-        @renewal&.drop
+        @renewal&.cancel
         return nil
       end
-      return [@renewal.until, @hold.deadline].min if @renewal
-      return step.until if step.is_a?(Heartbeat::Wait)
+      return [@renewal.deadline, @hold.deadline].min if @renewal
+      return step.instant if step.is_a?(RenewalPlan::WaitUntil)
 
-      @renewal = @flows.begin_renewal(@hold.lease, step.timeout_seconds) { @wake.set }
-      [@renewal.until, @hold.deadline].min
+      @renewal = @operations.start_renewal(@hold.lease, step.timeout_seconds) { @wake.set }
+      [@renewal.deadline, @hold.deadline].min
     end
 
-    def collect
+    def collect_result
       renewal = @renewal
       @renewal = nil
-      @hold.renewed(renewal.lease)
+      @hold.renewed(renewal.result)
     rescue LockOwnershipLostError => e
       @hold.lose(e)
     rescue StandardError => e
@@ -70,12 +64,17 @@ module VolcanoLocks
     end
   end
 
-  # Keeps any number of holds.
-  class Keeper
+  # Renews the leases of a client's holds in one background thread (SDK-6).
+  #
+  # The thread only decides; request threads send the renewals, so one that hangs delays no other. It starts with the
+  # first block, ends after an idle time, and keeps no process alive. An error in the plan or renewal of one lease is a
+  # failed renewal of that lease. If the thread is killed, `guard.lost?` is still right, and the next block starts
+  # another thread.
+  class Renewer
     IDLE_SECONDS_MAX = 30.0
     ERROR_PAUSE_SECONDS = 0.2
 
-    # The keeper's thread as a clock sees it.
+    # The background thread, as the clock watches it.
     Activity = Struct.new(:thread) do
       def over?
         !thread.alive?
@@ -83,62 +82,63 @@ module VolcanoLocks
     end
     private_constant :Activity
 
-    def initialize(flows, clock)
-      @flows = flows
+    def initialize(operations, clock)
+      @operations = operations
       @clock = clock
-      begin_here
+      reset
     end
 
-    # Keep `hold` until it is removed, left or lost.
+    # Renew `hold` until it is removed, left or lost.
     def add(hold)
-      after_fork
+      reset_after_fork
       @mutex.synchronize do
-        @beats << Beat.new(hold, @flows, @clock, @wake)
+        @tasks << RenewalTask.new(hold, @operations, @clock, @wake)
         @wake.set
         start unless @thread&.alive?
       end
     end
 
-    # Keep it no more: no renewal is begun or believed after this. Harmless when repeated. See {Beat#stop}.
-    def remove(hold, patience_seconds = 0.0)
-      after_fork
-      beat = @mutex.synchronize do
-        index = @beats.index { |one| one.hold.equal?(hold) }
-        index && @beats.delete_at(index)
+    # Stop renewing it: no renewal starts or counts after this. Repeating it is harmless. See {RenewalTask#stop}.
+    def remove(hold, grace_seconds = 0.0)
+      reset_after_fork
+      task = @mutex.synchronize do
+        index = @tasks.index { |one| one.hold.equal?(hold) }
+        index && @tasks.delete_at(index)
       end
-      beat&.stop(patience_seconds)
+      task&.stop(grace_seconds)
     end
 
-    # Keep nothing any more.
+    # Stop renewing all holds.
     def close
-      after_fork
-      beats = @mutex.synchronize do
+      reset_after_fork
+      tasks = @mutex.synchronize do
         @closed = true
         @wake.set
-        @beats.slice!(0..)
+        @tasks.slice!(0..)
       end
-      beats.each(&:stop)
+      tasks.each(&:stop)
     end
 
     private
 
-    def begin_here
+    def reset
       @pid = Process.pid
       @mutex = Mutex.new
       @wake = Signal.new
-      @beats = []
+      @tasks = []
       @thread = nil
       @closed = false
     end
 
-    def after_fork
-      begin_here if @pid != Process.pid
+    def reset_after_fork
+      reset if @pid != Process.pid
     end
 
     def start
       @thread = Thread.new do
         Thread.current.report_on_exception = false
-        # A new thread begins with the mask of its maker; one that defers its own killing would outlive the process.
+        # A new thread inherits its creator's interrupt mask. A thread that defers its own end would outlive the
+        # process.
         Thread.handle_interrupt(Object => :immediate) { run }
       end
       @thread.name = "volcano-locks renewals"
@@ -149,27 +149,27 @@ module VolcanoLocks
       idle_since = nil
       loop do
         @wake.clear
-        due = tend
+        due = run_due_tasks
         idle_since = due.nil? ? idle_since || @clock.now : nil
         return if idle_since && end_if_idle(idle_since)
 
         @clock.wait(due || (idle_since + IDLE_SECONDS_MAX), @wake)
-      rescue StandardError # a clock that fails: guards compare with the deadline all the same
+      rescue StandardError # a clock that fails: guards still compare with the deadline
         @wake.sleep(ERROR_PAUSE_SECONDS) { false }
       end
     end
 
-    def tend
-      beats = @mutex.synchronize { @beats.dup }
-      dues = beats.map { |beat| [beat, beat.tend] }
-      over = dues.select { |_beat, due| due.nil? }.map(&:first)
-      @mutex.synchronize { @beats -= over } unless over.empty?
+    def run_due_tasks
+      tasks = @mutex.synchronize { @tasks.dup }
+      dues = tasks.map { |task| [task, task.run_due] }
+      over = dues.select { |_task, due| due.nil? }.map(&:first)
+      @mutex.synchronize { @tasks -= over } unless over.empty?
       dues.filter_map(&:last).min
     end
 
     def end_if_idle(idle_since)
       @mutex.synchronize do
-        next false unless @beats.empty? && (@closed || @clock.now >= idle_since + IDLE_SECONDS_MAX)
+        next false unless @tasks.empty? && (@closed || @clock.now >= idle_since + IDLE_SECONDS_MAX)
 
         @thread = nil
         true

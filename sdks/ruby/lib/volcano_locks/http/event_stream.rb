@@ -1,74 +1,74 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # An answer that goes on: a {Call} whose worker hands over what comes, piece by piece, to one who reads it.
+  # The response to a `watch`: a {PendingRequest} whose thread passes the bytes of an event stream to a reader.
   #
-  # Whoever reads too slowly makes the worker wait, and with it the server. A stream that nobody can read any more ends
-  # with what comes next, which is at the latest the service's next comment.
-  class Stream < Call
+  # A slow reader makes the thread wait, and with it the server. An abandoned stream ends with the next bytes, at the
+  # latest with the service's next comment.
+  class EventStream < PendingRequest
     UNREAD_BYTES_MAX = 65_536
-    ROOM_LOOK_SECONDS = 1.0
+    FULL_POLL_SECONDS = 1.0
 
-    # Nobody reads it any more.
-    class ForgottenError < StandardError; end
-    private_constant :ForgottenError
+    # The stream has no reader any more.
+    class AbandonedError < StandardError; end
+    private_constant :AbandonedError
 
     def initialize(request, clock)
-      @came = Signal.new
-      @pieces = Mutex.new
-      @room = ConditionVariable.new
+      @arrived = Signal.new
+      @buffer_mutex = Mutex.new
+      @drained = ConditionVariable.new
       @unread = "".b
-      @forgotten = false
+      @abandoned = false
       @pid = Process.pid
-      super(request, Float::INFINITY, clock) { @came.set }
+      super(request, Float::INFINITY, clock) { @arrived.set }
     end
 
-    # Wait for what comes next.
+    # Wait for the next bytes.
     #
-    # @return [String, nil] bytes; nil when it has ended
-    # @raise [TransportError] if nothing came until then
+    # @return [String, nil] bytes; nil when the stream has ended
+    # @raise [TransportError] if nothing arrived before `until_`
     def read(until_)
       loop do
-        @came.clear
-        bytes = unread
+        @arrived.clear
+        bytes = take_unread
         return bytes unless bytes.empty?
         return nil if done? || Process.pid != @pid
-        raise late if @clock.now >= until_
+        raise silence_error if @clock.now >= until_
 
-        @clock.wait(until_, @came)
+        @clock.wait(until_, @arrived)
       end
     end
 
-    # Nobody can read it any more. Takes no lock: a finalizer may run anywhere.
-    def forget
-      @forgotten = true
+    # End the stream without a reader. Takes no lock, because a finalizer may run anywhere.
+    def abandon
+      @abandoned = true
     end
 
     private
 
     def serve(transport)
-      raise VolcanoError, "this transport has no `stream`" unless transport.respond_to?(:stream)
+      raise VolcanoError, "this transport has no `stream` method" unless transport.respond_to?(:stream)
 
-      transport.stream(@request) { |bytes| take(bytes) }
+      transport.stream(@request) { |bytes| push(bytes) }
     end
 
-    def take(bytes)
-      @pieces.synchronize do
+    def push(bytes)
+      @buffer_mutex.synchronize do
         @unread << bytes
-        @came.set
-        @room.wait(@pieces, ROOM_LOOK_SECONDS) while @unread.bytesize > UNREAD_BYTES_MAX && !@forgotten
+        @arrived.set
+        @drained.wait(@buffer_mutex, FULL_POLL_SECONDS) while @unread.bytesize > UNREAD_BYTES_MAX && !@abandoned
       end
-      raise ForgottenError, "nobody reads" if @forgotten
+      raise AbandonedError, "the stream has no reader" if @abandoned
     end
 
-    def unread
-      @pieces.synchronize do
-        @room.signal
+    def take_unread
+      @buffer_mutex.synchronize do
+        @drained.signal
         @unread.slice!(0..)
       end
     end
 
-    def late
+    def silence_error
       TransportError.new("#{@request.verb} #{@request.path}: the event stream was silent for too long",
                          request_id: @request.request_id)
     end

@@ -1,129 +1,131 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # Puts requests together, has them carried, and waits for the answer: at most the request's timeout, by the client's
-  # clock, from before it is sent to the last byte of its answer.
+  # Builds requests, has them sent, and waits for their responses. The timeout covers the whole request by the client's
+  # clock, from before it is sent to the last byte of the response.
   #
-  # Nothing raised here holds an owner token or the service key, also when a proxy echoed them (SDK-8).
-  class Courier
+  # No error raised here contains an owner token or the service key, even if a proxy echoed them (SDK-8).
+  class RequestSender
     USER_AGENT = "volcano-locks-ruby/#{VERSION}".freeze
     HIDDEN = "[hidden]"
-    STOP_LOOK_SECONDS = 0.2
+    STOP_POLL_SECONDS = 0.2
     CLOSING_SECONDS_MAX = 4.0
 
-    # @return [UnderWay] what `close` waits for
-    attr_reader :under_way
+    # @return [PendingAcquisitions] those that `close` waits for
+    attr_reader :pending_acquisitions
 
     def initialize(config, clock, transport)
       @config = config
       @clock = clock
       @transport = transport
-      @workers = Workers.new(transport, Workers::THREADS_MAX)
-      # Those that wait have threads of their own: a thousand of them must not keep one renewal waiting.
-      @long_workers = Workers.new(transport, Workers::LONG_THREADS_MAX)
-      @under_way = UnderWay.new
+      @threads = RequestThreads.new(transport, RequestThreads::THREADS_MAX)
+      # Waiting requests have their own threads, so that a thousand waits do not delay a renewal.
+      @long_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
+      @pending_acquisitions = PendingAcquisitions.new
       @closing = Signal.new
     end
 
-    # Send a request and wait for its answer. An interrupt of this thread drops the request, unless it is to be carried
-    # `to_the_end`. So does a `stop` that says yes, which raises {Stopped}.
+    # Send a request and wait for its response. An interrupt of this thread cancels the request unless it `must_finish`.
+    # A `stop` that returns true cancels it and raises {Stopped}.
     #
-    # @return [Answer]
-    # @raise [TransportError] when none came in time
-    def ask(verb, path, to_the_end: false, stop: nil, **options)
-      call = nil
+    # @return [Response]
+    # @raise [TransportError] if no response arrived in time
+    def send_request(verb, path, must_finish: false, stop: nil, **options)
+      pending = nil
       over = false
       begin
-        call = send_off(verb, path, to_the_end: to_the_end, **options)
-        wait_until(call.until, call.signal, stop) until call.done? || call.late?
+        pending = start_request(verb, path, must_finish: must_finish, **options)
+        wait_until(pending.deadline, pending.signal, stop) until pending.done? || pending.timed_out?
         over = true
       ensure
-        # A call that is late is dropped in any case, and one that is done has nothing left to drop.
-        call&.drop if over || !to_the_end
+        # This cancels a request that timed out, and does nothing to one that is done.
+        pending&.cancel if over || !must_finish
       end
-      answer_of(call)
+      response_of(pending)
     end
 
-    # Send a request without waiting. The block is told, in another thread, that it is over; `drop` it when it is late.
+    # Send a request without waiting. The block is called in another thread when the request is over. Cancel the request
+    # when it has timed out.
     #
-    # @return [Call]
-    def send_off(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
-                 to_the_end: false, &on_over)
+    # @return [PendingRequest]
+    def start_request(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
+                      must_finish: false, &on_over)
       if timeout_seconds <= 0
-        raise TransportError.new("no time left to ask", request_sent: false, request_id: request_id)
+        raise TransportError.new("no time left to send the request", request_sent: false, request_id: request_id)
       end
 
-      until_ = @clock.now + timeout_seconds
+      deadline = @clock.now + timeout_seconds
       body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
       request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
-      submitted(Call.new(request, until_, @clock, to_the_end: to_the_end, &on_over),
-                wait_seconds ? @long_workers : @workers)
+      submit(PendingRequest.new(request, deadline, @clock, must_finish: must_finish, &on_over),
+             wait_seconds ? @long_threads : @threads)
     end
 
-    # Begin to hear an event stream, from behind `last_id` where that is known. `drop` it in the end.
+    # Open an event stream, after `last_id` if that is known. Cancel it in the end.
     #
-    # @return [Stream]
-    def listen(path, last_id:, silence_seconds_max:)
+    # @return [EventStream]
+    def open_event_stream(path, last_id:, silence_seconds_max:)
       headers = { "Accept" => "text/event-stream", "Last-Event-ID" => last_id }
       request = request_for("GET", path, Arguments.new_uuid, silence_seconds_max, headers, {})
-      submitted(Stream.new(request, @clock), @long_workers)
+      submit(EventStream.new(request, @clock), @long_threads)
     end
 
-    # Rest between two requests of something that goes on. The client's closing ends it, and so does `stop`.
-    def rest(seconds, stop: nil)
+    # Pause before the next request of a wait or a watch. Closing the client or `stop` ends the pause with an error.
+    def pause(seconds, stop: nil)
       until_ = @clock.now + seconds
       wait_until(until_, @closing, stop) until closing? || @clock.now >= until_
-      raise VolcanoError, Workers::CLOSED if closing?
+      raise VolcanoError, RequestThreads::CLOSED if closing?
     end
 
-    # @return [Boolean] whether the client is closed, or about to be
+    # @return [Boolean] whether the client is closed or being closed
     def closing?
       @closing.set?
     end
 
-    # @return [Answer] of a call that is done or late
-    # @raise [TransportError] when none came, or none in time
-    def answer_of(call)
-      outcome = call.late? ? nil : call.outcome
+    # @return [Response] of a request that is done or timed out
+    # @raise [TransportError] if no response arrived in time
+    def response_of(pending)
+      request = pending.request
+      outcome = pending.timed_out? ? nil : pending.outcome
       case outcome
-      when Answer then without_secrets(outcome, call.request)
-      when VolcanoError then raise outcome, outcome.message, caller # where it was asked, not where it was sent
-      when Exception then raise failure(call.request, "#{outcome.class}: #{outcome.message}"), cause: nil
-      when nil then raise failure(call.request, "no answer within #{call.request.timeout_seconds.round(3)} seconds")
-      else raise failure(call.request, "the transport gave no Answer but #{outcome.class}")
+      when Response then without_secrets(outcome, request)
+      when VolcanoError then raise outcome, outcome.message, caller # the backtrace shows the caller's thread
+      when Exception then raise transport_error(request, "#{outcome.class}: #{outcome.message}"), cause: nil
+      when nil then raise transport_error(request, "no response within #{request.timeout_seconds.round(3)} seconds")
+      else raise transport_error(request, "the transport returned a #{outcome.class}, not a Response")
       end
     end
 
-    # End the threads and the connections. Requests under way are cut short, but for those that go to the end; what was
-    # given up by that is given back first. All of this is bounded in real time. Idempotent.
+    # End the threads and the connections. Cancels requests in progress, except those that must finish, and waits for
+    # the releases that follow. Bounded in real time. Repeating it is harmless.
     def close
       @closing.set
-      give_up = real_seconds + CLOSING_SECONDS_MAX
-      both = [@workers, @long_workers]
-      both.each(&:end_what_can_be_cut_short)
-      @under_way.wait(give_up - real_seconds)
-      both.each { |workers| workers.close(give_up - real_seconds) }
+      deadline = real_seconds + CLOSING_SECONDS_MAX
+      both = [@threads, @long_threads]
+      both.each(&:cancel_optional)
+      @pending_acquisitions.wait(deadline - real_seconds)
+      both.each { |threads| threads.close(deadline - real_seconds) }
       @transport.close if @transport.respond_to?(:close)
     end
 
     private
 
-    # The call, on its way. One that was refused or interrupted before its caller got it is over.
-    def submitted(call, workers)
-      begun = false
-      @clock.watch(call)
-      workers.submit(call)
-      begun = true
-      call
+    # Hand the request to a thread. If it is refused, or this thread is interrupted, cancel it.
+    def submit(pending, threads)
+      submitted = false
+      @clock.watch(pending)
+      threads.submit(pending)
+      submitted = true
+      pending
     ensure
-      call.drop unless begun
+      pending.cancel unless submitted
     end
 
     def wait_until(until_, signal, stop)
       return @clock.wait(until_, signal) if stop.nil?
-      raise Stopped, "told to stop" if stop.call
+      raise Stopped, "`stop` returned true" if stop.call
 
-      @clock.wait([until_, @clock.now + STOP_LOOK_SECONDS].min, signal)
+      @clock.wait([until_, @clock.now + STOP_POLL_SECONDS].min, signal)
     end
 
     def real_seconds
@@ -145,16 +147,16 @@ module VolcanoLocks
                   body: body.empty? ? nil : JSON.generate(body))
     end
 
-    def without_secrets(answer, request)
-      Answer.new(answer.status, answer.headers, hidden(answer.body, request))
+    def without_secrets(response, request)
+      Response.new(response.status, response.headers, hide_secrets(response.body, request))
     end
 
-    def failure(request, told)
-      message = "#{request.verb} #{request.path}: #{hidden(told, request)}"
+    def transport_error(request, why)
+      message = "#{request.verb} #{request.path}: #{hide_secrets(why, request)}"
       TransportError.new(message, request_id: request.request_id)
     end
 
-    def hidden(text, request)
+    def hide_secrets(text, request)
       [@config.service_key, request.token].compact.reduce(text.b) do |shown, secret|
         shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN)
       end.force_encoding(Encoding::UTF_8).scrub("?")

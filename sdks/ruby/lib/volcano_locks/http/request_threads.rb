@@ -1,131 +1,15 @@
 # frozen_string_literal: true
 
-# Requests run in threads of the client's own, never in the caller's.
-#
-# That is what makes an interrupt harmless (case 37): `Timeout.timeout` or `Thread#raise` hits a caller who waits for a
-# {Call}, not code in the middle of an answer. The call is dropped, its thread killed, and the connection goes with it,
-# so nobody ever reads the rest of somebody else's answer. It also gives what a blocking socket cannot: a limit on the
-# whole request, by the client's clock, and requests side by side, so that one that hangs delays no other.
 module VolcanoLocks
-  # One request on its way. Made by the caller, run by a worker, waited for through `signal`.
-  class Call
-    # @return [Request]
-    attr_reader :request
-    # @return [Float] the instant by which the answer has to be there
-    attr_reader :until
-    # @return [Signal] set once there is an outcome, or never will be
-    attr_reader :signal
-    # @return [Thread, nil] the worker that runs it
-    attr_reader :thread
-
-    # The block is told, in the worker's thread, that the call is over. A call `to_the_end` is waited for when the
-    # client is closed.
-    def initialize(request, until_, clock, to_the_end: false, &on_over)
-      @to_the_end = to_the_end
-      @request = request
-      @until = until_
-      @clock = clock
-      @on_over = on_over
-      @signal = Signal.new
-      @mutex = Mutex.new
-      @dropped = false
-      @over = false
-      @outcome = nil
-      @finished_at = nil
-      @thread = nil
-    end
-
-    # @return [Boolean] whether everybody who has to know of its end knows
-    def over?
-      @over
-    end
-
-    # @return [Boolean] whether it is not to be cut short
-    def to_the_end?
-      @to_the_end
-    end
-
-    # @return [Boolean] whether there is an outcome, be it in time or not
-    def done?
-      @signal.set?
-    end
-
-    # @return [Boolean] whether its time was up before its answer was there
-    def late?
-      (@finished_at || @clock.now) >= @until
-    end
-
-    # @return [Answer, Exception, nil] what came of it; nil where nothing did
-    attr_reader :outcome
-
-    # In a worker, which runs with interrupts deferred: get the answer. False: this thread was told to end.
-    def run(transport)
-      return true unless started?
-
-      # RuboCop would have this rescue less; but whatever a transport raises is the caller's to hear of.
-      begin
-        outcome = Thread.handle_interrupt(Object => :immediate) { serve(transport) }
-      rescue Exception => e # rubocop:disable Lint/RescueException
-        outcome = e
-      ensure
-        may_go_on = finish(outcome)
-      end
-      may_go_on
-    end
-
-    # Nobody waits for it any more: end its thread, and with it the connection. `outcome` is told to whoever still
-    # looks. Harmless when repeated.
-    def drop(outcome = nil)
-      @mutex.synchronize do
-        next if done? || @dropped
-
-        @dropped = true
-        @outcome = outcome
-        @thread ? @thread.kill : conclude
-      end
-    end
-
-    # @return [Boolean] whether it was dropped
-    def dropped?
-      @dropped
-    end
-
-    private
-
-    def serve(transport)
-      transport.call(@request)
-    end
-
-    def started?
-      @mutex.synchronize do
-        next false if @dropped
-
-        @thread = Thread.current
-        true
-      end
-    end
-
-    def finish(outcome)
-      @mutex.synchronize do
-        @outcome = outcome unless @dropped
-        @finished_at = @clock.now
-        @thread = nil
-        conclude
-        !@dropped
-      end
-    end
-
-    # The waiting one looks at the outcome before anybody can think that all is at rest.
-    def conclude
-      @signal.set
-      @on_over&.call
-      @over = true
-    end
-  end
-
-  # The threads of one client: as many as there are requests at a time, up to a limit, none when there is nothing to do.
-  # A forked child finds none of its parent's and starts its own.
-  class Workers
+  # The threads that run a client's requests, never in the caller's own thread.
+  #
+  # This makes an interrupt harmless (case 37): `Timeout.timeout` or `Thread#raise` reaches a caller that waits for a
+  # {PendingRequest}, not code that is reading a response. The request is cancelled and its thread killed, which closes
+  # the connection, so the rest of a response is never taken for another one. It also allows what a blocking socket does
+  # not: a limit on the whole request by the client's clock, and concurrent requests that do not delay each other.
+  #
+  # There are as many threads as concurrent requests, up to a limit, and none when idle. A forked child starts its own.
+  class RequestThreads
     THREADS_MAX = 64
     LONG_THREADS_MAX = 1000
     IDLE_SECONDS_MAX = 30.0
@@ -136,77 +20,77 @@ module VolcanoLocks
       @threads_max = threads_max
       @closing = false
       @closed = false
-      begin_here
+      reset
     end
 
-    # Have `call` run by the next free thread.
-    def submit(call)
-      return run_alone(call) if Thread.current.status == "aborting"
+    # Run `pending` in the next free thread.
+    def submit(pending)
+      return run_in_own_thread(pending) if Thread.current.status == "aborting"
 
-      after_fork
+      reset_after_fork
       @mutex.synchronize do
-        refuse_if_closed(call)
-        @queue << call
-        start if @idle < @queue.length && @count < @threads_max
+        refuse_if_closed(pending)
+        @queue << pending
+        start_thread if @idle < @queue.length && @count < @threads_max
         @added.signal
       end
     end
 
-    # Take no more calls but those that go to the end, and end the others.
-    def end_what_can_be_cut_short
-      after_fork
-      calls = @mutex.synchronize do
+    # Refuse and cancel all requests except those that must finish.
+    def cancel_optional
+      reset_after_fork
+      cancelled = @mutex.synchronize do
         @closing = true
-        cut = @queue.reject(&:to_the_end?)
-        @queue -= cut
-        cut + @running.reject(&:to_the_end?)
+        queued = @queue.reject(&:must_finish?)
+        @queue -= queued
+        queued + @running.reject(&:must_finish?)
       end
-      calls.each { |call| cut_short(call) }
+      cancelled.each { |pending| cancel(pending) }
     end
 
-    # End every thread. Calls that go to the end are waited for, for so many seconds of real time; what is left then
-    # ends without an answer. Idempotent.
+    # End every thread. Wait up to `seconds` of real time for requests that must finish, then cancel the rest. Repeating
+    # it is harmless.
     def close(seconds)
-      after_fork
-      end_what_can_be_cut_short
-      leaving = @mutex.synchronize { @queue + @running }
-      give_up = real_seconds + seconds
-      leaving.each { |call| wait_for(call, give_up) }
-      calls = @mutex.synchronize do
+      reset_after_fork
+      cancel_optional
+      finishing = @mutex.synchronize { @queue + @running }
+      deadline = real_seconds + seconds
+      finishing.each { |pending| wait_for(pending, deadline) }
+      rest = @mutex.synchronize do
         @closed = true
         @added.broadcast
         @queue.slice!(0..) + @running
       end
-      calls.each { |call| cut_short(call) }
+      rest.each { |pending| cancel(pending) }
     end
 
     private
 
-    def wait_for(call, give_up)
-      call.signal.sleep(give_up - real_seconds) { false } until call.done? || real_seconds >= give_up
+    def wait_for(pending, deadline)
+      pending.signal.sleep(deadline - real_seconds) { false } until pending.done? || real_seconds >= deadline
     end
 
-    def refuse_if_closed(call)
-      raise VolcanoError, CLOSED if @closed || (@closing && !call.to_the_end?)
+    def refuse_if_closed(pending)
+      raise VolcanoError, CLOSED if @closed || (@closing && !pending.must_finish?)
     end
 
-    def cut_short(call)
-      call.drop(CutShortError.new(CLOSED, request_id: call.request.request_id))
+    def cancel(pending)
+      pending.cancel(RequestCancelledError.new(CLOSED, request_id: pending.request.request_id))
     end
 
     def real_seconds
       Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
-    # This thread is being killed, maybe because the process ends: an idle worker would be waited for.
-    def run_alone(call)
-      refuse_if_closed(call)
-      new_thread { call.run(@transport) }
-    rescue ThreadError # at the end of a process there are no new threads
-      call.run(@transport)
+    # The caller's thread is being killed, maybe because the process exits, which must not wait for an idle thread.
+    def run_in_own_thread(pending)
+      refuse_if_closed(pending)
+      new_thread { pending.run(@transport) }
+    rescue ThreadError # Ruby starts no threads at the end of a process
+      pending.run(@transport)
     end
 
-    def begin_here
+    def reset
       @pid = Process.pid
       @mutex = Mutex.new
       @added = ConditionVariable.new
@@ -216,19 +100,19 @@ module VolcanoLocks
       @count = 0
     end
 
-    def after_fork
-      begin_here if @pid != Process.pid
+    def reset_after_fork
+      reset if @pid != Process.pid
     end
 
-    def start
+    def start_thread
       new_thread { work }
       @count += 1
-    rescue ThreadError # no more threads are to be had: those there are have to do
+    rescue ThreadError # the system has no more threads: the existing ones must suffice
       raise if @count.zero?
     end
 
     def new_thread
-      # A new thread begins with the mask of its maker; whatever that was, this one is interrupted only inside a call.
+      # A new thread inherits its creator's interrupt mask; this one is only interrupted inside a request.
       Thread.handle_interrupt(Object => :never) do
         Thread.new do
           Thread.current.report_on_exception = false
@@ -239,34 +123,34 @@ module VolcanoLocks
     end
 
     def work
-      while (call = next_call)
-        may_go_on = call.run(@transport)
-        @mutex.synchronize { @running.delete(call) }
-        break unless may_go_on
+      while (pending = next_request)
+        thread_continues = pending.run(@transport)
+        @mutex.synchronize { @running.delete(pending) }
+        break unless thread_continues
       end
     ensure
       @mutex.synchronize do
-        @running.delete(call)
+        @running.delete(pending)
         @count -= 1
-        # Killed for a dropped call, it has a successor; killed because the process ends, it must not.
-        start if call&.dropped? && !@closed && @idle < @queue.length
+        # Replace a thread that was killed for a cancelled request, but not one that ends with the process.
+        start_thread if pending&.cancelled? && !@closed && @idle < @queue.length
       end
     end
 
-    def next_call
+    def next_request
       @mutex.synchronize do
         @idle += 1
         begin
-          # At the end of the process an idle worker is killed, and must not defer that.
+          # At the end of the process Ruby kills an idle thread, which must not defer that.
           Thread.handle_interrupt(Object => :on_blocking) do
             @added.wait(@mutex, IDLE_SECONDS_MAX) if @queue.empty? && !@closed
           end
         ensure
           @idle -= 1
         end
-        call = @queue.shift
-        @running << call if call
-        call
+        pending = @queue.shift
+        @running << pending if pending
+        pending
       end
     end
   end

@@ -4,11 +4,11 @@ require "net/http"
 require "uri"
 
 module VolcanoLocks
-  # A connection that can tell whether its next answer would be read from its beginning.
+  # A kept-alive connection that knows whether it may carry another request.
   class Connection < Net::HTTP
-    # @return [Boolean] whether it is open and nothing came that nobody asked for, which Net::HTTP would take for the
-    #   next answer
-    def quiet?
+    # @return [Boolean] whether it is open and no unsolicited bytes arrived, which Net::HTTP would take for the next
+    #   response
+    def reusable?
       return false if @socket.nil? || @socket.closed?
 
       @socket.read_timeout = 0
@@ -22,84 +22,85 @@ module VolcanoLocks
   end
   private_constant :Connection
 
-  # Sends requests over kept-alive connections. A transport is any object with `call(request)`, which gives an {Answer}
-  # or raises (best a {TransportError}), may be called by many threads at once, and may be ended in the midst of a
-  # request by `Thread#kill`; and, if it likes, `close`. For `watch` it also has `stream(request)`, which yields the
-  # bytes of an event stream as they come, and gives the answer, without them, when that has ended.
+  # Sends requests over kept-alive connections.
   #
-  # A connection is used again only after an answer was read to its end, and if nothing came since. Whatever else
-  # happens to a request (an error, a killed thread, the answer to another one), its connection is closed. Nothing is
-  # sent twice here, and redirects are not followed: the service sends none, and the service key goes to the configured
-  # address only.
+  # A transport is any object with `call(request)`. It returns a {Response} or raises, best a {TransportError}. Many
+  # threads may call it at once, and `Thread#kill` may end a call. Optional methods: `close`, and for `watch`
+  # `stream(request)`, which yields the bytes of an event stream as they arrive and then returns the response without
+  # them.
   #
-  # A child process opens its own connections, and leaves those of its parent untouched: closing them properly would
-  # disturb the parent.
+  # A connection is reused only after a complete response, and if nothing arrived since. After an error, a killed thread
+  # or a response to another request, it is closed. This class retries nothing and follows no redirects: the service
+  # sends none, and the service key goes to the configured address only.
+  #
+  # A forked child opens its own connections and leaves its parent's untouched, since closing them would disturb the
+  # parent.
   class HttpTransport
-    ANSWER_BYTES_MAX = 65_536
+    RESPONSE_BYTES_MAX = 65_536
     KEEP_ALIVE_SECONDS = 30.0
     REQUESTS = {
       "POST" => Net::HTTP::Post, "PATCH" => Net::HTTP::Patch, "DELETE" => Net::HTTP::Delete, "GET" => Net::HTTP::Get
     }.freeze
     private_constant :REQUESTS
 
-    # @param api_url [String] where the service is; its path is put before each request's
+    # @param api_url [String] URL of the service; its path is put before the path of each request
     def initialize(api_url)
       @url = URI.parse(api_url)
-      begin_here
+      reset
     end
 
-    # Send one request and read its answer.
+    # Send one request and read its response.
     #
     # @param request [Request]
-    # @return [Answer] whatever its status
-    # @raise [TransportError] when there was no connection, or the answer is too long
-    # @raise [StandardError] when the connection broke
+    # @return [Response] with any status
+    # @raise [TransportError] if there was no connection, or the response is too long
+    # @raise [StandardError] if the connection broke
     def call(request)
-      after_fork
-      answer = nil
+      reset_after_fork
+      response = nil
       connection = idle_connection || new_connection(request)
       begin
-        answer = exchange(connection, request)
+        response = exchange(connection, request)
       ensure
-        answer ? keep(connection) : discard(connection)
+        response ? keep(connection) : discard(connection)
       end
     end
 
-    # Send one request whose answer may be an event stream. The block is given its bytes as they come.
+    # Send one request whose response may be an event stream. The block receives its bytes as they arrive.
     #
-    # @return [Answer] when the stream has ended, without those bytes; or an answer that is no event stream, whole
+    # @return [Response] when the stream has ended, without those bytes; or a complete response of another kind
     # @raise [StandardError] as `call`
-    def stream(request, &heard)
-      after_fork
+    def stream(request, &on_bytes)
+      reset_after_fork
       connection = new_connection(request)
       begin
-        exchange(connection, request, &heard)
+        exchange(connection, request, &on_bytes)
       ensure
         discard(connection)
       end
     end
 
-    # Close the connections nobody uses. The next `call` opens new ones.
+    # Close the idle connections. The next `call` opens new ones.
     def close
-      after_fork
+      reset_after_fork
       @mutex.synchronize { @idle.slice!(0..) }.each { |connection, _since| discard(connection) }
     end
 
     private
 
-    def begin_here
+    def reset
       @pid = Process.pid
       @mutex = Mutex.new
       @idle = []
     end
 
-    def after_fork
-      begin_here if @pid != Process.pid
+    def reset_after_fork
+      reset if @pid != Process.pid
     end
 
     def idle_connection
       while (connection = newest_idle_connection)
-        return connection if connection.quiet?
+        return connection if connection.reusable?
 
         discard(connection)
       end
@@ -131,63 +132,64 @@ module VolcanoLocks
       connection.use_ssl = @url.is_a?(URI::HTTPS)
       connection.max_retries = 0
       connection.keep_alive_timeout = KEEP_ALIVE_SECONDS
-      limit(connection, request)
+      set_timeouts(connection, request)
       connection.start
     rescue StandardError => e
       message = "#{request.verb} #{request.path}: #{e.class}: #{e.message}"
       raise TransportError.new(message, request_sent: false, request_id: request.request_id), cause: nil
     end
 
-    def limit(connection, request)
+    def set_timeouts(connection, request)
       connection.open_timeout = request.timeout_seconds
       connection.read_timeout = request.timeout_seconds
       connection.write_timeout = request.timeout_seconds
     end
 
-    def exchange(connection, request, &heard)
-      limit(connection, request)
-      asked = REQUESTS.fetch(request.verb).new(@url.path + request.path, request.headers)
-      asked.body = request.body
-      answer = nil
-      connection.request(asked) do |response|
-        raise unusable(request, "is to another request") if to_another?(response, request)
+    def exchange(connection, request, &on_bytes)
+      set_timeouts(connection, request)
+      http_request = REQUESTS.fetch(request.verb).new(@url.path + request.path, request.headers)
+      http_request.body = request.body
+      response = nil
+      connection.request(http_request) do |http_response|
+        raise unusable(request, "belongs to another request") if of_another_request?(http_response, request)
 
-        body = heard && events?(response) ? read_on(response, &heard) : read(response, request)
-        answer = Answer.new(response.code.to_i, response.each_header.to_h, body)
+        streamed = on_bytes && event_stream?(http_response)
+        body = streamed ? stream_body(http_response, &on_bytes) : read_body(http_response, request)
+        response = Response.new(http_response.code.to_i, http_response.each_header.to_h, body)
       end
-      answer
+      response
     end
 
-    def events?(response)
-      response.code == "200" && response["content-type"].to_s.start_with?("text/event-stream")
+    def event_stream?(http_response)
+      http_response.code == "200" && http_response["content-type"].to_s.start_with?("text/event-stream")
     end
 
-    def read_on(response, &heard)
-      response.read_body(&heard)
+    def stream_body(http_response, &on_bytes)
+      http_response.read_body(&on_bytes)
       ""
     end
 
-    # An answer that came unasked, just as this request went out.
-    def to_another?(response, request)
-      told = response["X-Volcano-Request-Id"]
-      !told.nil? && !told.casecmp?(request.request_id)
+    # Whether the response was unsolicited and arrived just as this request was sent.
+    def of_another_request?(http_response, request)
+      id = http_response["X-Volcano-Request-Id"]
+      !id.nil? && !id.casecmp?(request.request_id)
     end
 
-    def read(response, request)
+    def read_body(http_response, request)
       body = +""
-      response.read_body do |chunk|
+      http_response.read_body do |chunk|
         body << chunk
-        raise unusable(request, "longer than #{ANSWER_BYTES_MAX} bytes") if body.bytesize > ANSWER_BYTES_MAX
+        raise unusable(request, "has more than #{RESPONSE_BYTES_MAX} bytes") if body.bytesize > RESPONSE_BYTES_MAX
       end
-      announced = response.content_length
-      # Net::HTTP takes the end of the connection for the end of the body.
-      raise unusable(request, "cut off") if announced && body.bytesize < announced
+      announced = http_response.content_length
+      # Net::HTTP accepts a body that ends early because the connection closed.
+      raise unusable(request, "is incomplete") if announced && body.bytesize < announced
 
       body
     end
 
     def unusable(request, why)
-      TransportError.new("#{request.verb} #{request.path}: answer #{why}", request_id: request.request_id)
+      TransportError.new("#{request.verb} #{request.path}: the response #{why}", request_id: request.request_id)
     end
   end
 end

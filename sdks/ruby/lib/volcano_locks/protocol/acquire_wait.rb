@@ -1,28 +1,27 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # Ends whatever waits in this thread, because its caller's `stop` said so. No failure, and told to nobody.
+  # Ends a wait because the caller's `stop` returned true. Never leaves the client.
   class Stopped < StandardError; end
   private_constant :Stopped
 
-  # One acquire that waits (SDK-11): it asks again and again with one token until the lock is granted or the time is up.
+  # An acquire with `wait` (SDK-11): repeats the request with one token until the lock is granted or the time is over.
   #
-  # The server keeps the line and answers when it is this caller's turn; here is what a client adds. It goes on over
-  # broken connections, restarts and a spent quota. It never hands out a lease of which it does not know how long it is
-  # good: the lease began at the grant, somewhere between the request and its answer, so an answer that took long is
-  # confirmed by a renewal. A lease that cannot be confirmed, or that ran out unheard of, is given back and waited for
-  # anew with a new token. And whatever ends it, an interrupt in any phase included, leaves neither a lease nor a place
-  # in the line behind.
+  # The server keeps the wait queue and answers when the lock is granted. The client adds the following. It continues
+  # over broken connections, restarts and a used-up quota. It only returns a lease whose deadline it knows: the lease
+  # began at the grant, somewhere between the request and its response, so a late response is confirmed by a renewal. If
+  # a lease cannot be confirmed, or expired before its response arrived, it is released and the wait continues with a
+  # new token. However the wait ends, an interrupt included, it leaves neither a lease nor a queued waiter behind.
   #
-  # Not promised: a place in the line over an absence longer than the server keeps it (WAIT-6).
-  class Wait < Acquisition
+  # Not promised: the waiter keeps its position over an absence longer than the server allows (WAIT-6).
+  class AcquireWait < Acquisition
     WAIT_SLICE_SECONDS = 50.0
-    SOON_FRACTION = 0.5
+    EARLY_FRACTION = 0.5
     FRESH_FRACTION = 1.0 / 3
-    # Less than this is not worth a request: it is below what the wire's clocks tell apart.
-    WORTH_ASKING_SECONDS = 0.001
+    # A shorter rest of the wait is below the resolution of the protocol and not worth a request.
+    REQUEST_SECONDS_MIN = 0.001
 
-    # A lease was granted, and it could not be found out in time how long it is good.
+    # A lease was granted, but a renewal could not confirm it in time.
     class UnconfirmedError < TransportError
       def initialize(message, retry_after:, request_id:)
         super(message, request_id: request_id)
@@ -32,25 +31,25 @@ module VolcanoLocks
     private_constant :UnconfirmedError
 
     # @param wait_seconds [Float] may be infinite
-    # @param stop [#call, nil] asked now and then whether to stop; `run` then raises {Stopped}
-    def initialize(flows, courier, clock, wait_seconds:, stop: nil, **options)
-      super(flows, courier, clock, **options)
+    # @param stop [#call, nil] polled during the wait; `run` raises {Stopped} once it returns true
+    def initialize(operations, sender, clock, wait_seconds:, stop: nil, **options)
+      super(operations, sender, clock, **options)
       @wait_seconds = wait_seconds
       @stop = stop
-      @asked = false
-      @over = false
-      @too_soon = false
-      @rests = Rests.new
+      @request_sent = false
+      @ended = false
+      @early = false
+      @backoff = Backoff.new
     end
 
     # @return [Lease]
-    # @raise [LockHeldError] when the time is up, or the last failure, or whatever ends the wait at once
+    # @raise [LockHeldError] when the time is over, or the last failure, or any error that ends the wait at once
     def run
-      @courier.under_way.add(self)
+      @sender.pending_acquisitions.add(self)
       @until = @clock.now + @wait_seconds
-      Attendance.during(@clock) do
+      CallerActivity.during(@clock) do
         loop do
-          lease = lease_or_rest
+          lease = try_once
           return lease if lease
         end
       end
@@ -58,38 +57,38 @@ module VolcanoLocks
 
     private
 
-    # Who ends in good order has heard that the token holds nothing; the place, which nobody would take, is not kept
-    # for long. Whoever is cut short has not.
-    def to_give_back?
-      @uncertain || (@asked && !@over)
+    # After a regular end the server has answered that the token holds nothing, and the waiter's place expires soon.
+    # A wait that was interrupted has no such response.
+    def release_needed?
+      @uncertain || (@request_sent && !@ended)
     end
 
-    def lease_or_rest
-      lease = slice
-      fresh?(lease) ? lease : confirmed(lease)
+    def try_once
+      lease = request_slice
+      fresh?(lease) ? lease : confirm(lease)
     rescue VolcanoError => e
-      rest = rest_after(e)
-      if rest.nil?
-        @over = !@courier.closing?
+      delay = delay_after(e)
+      if delay.nil?
+        @ended = !@sender.closing?
         raise
       end
-      let_go if e.is_a?(UnconfirmedError) || e.is_a?(LockOwnershipLostError)
-      @courier.rest(rest, stop: @stop) if rest.positive?
+      change_token if e.is_a?(UnconfirmedError) || e.is_a?(LockOwnershipLostError)
+      @sender.pause(delay, stop: @stop) if delay.positive?
       nil
     end
 
-    # The lease that one request brings.
-    def slice
+    # Send one request and return the lease it grants.
+    def request_slice
       @sent_at = @clock.now
       wait_seconds = [WAIT_SLICE_SECONDS, [@until - @sent_at, 0.0].max].min
-      @asked = true
-      uncertainly(@sent_at) do
-        answer = @courier.ask("POST", Flows.lease_path(@key), request_id: @request_id, token: @token,
-                                                              ttl_seconds: @ttl_seconds, wait_seconds: wait_seconds,
-                                                              timeout_seconds: wait_seconds + @flows.timeout_seconds,
-                                                              stop: @stop)
-        @too_soon = @clock.now - @sent_at < wait_seconds * SOON_FRACTION
-        lease_from(answer, @sent_at + @ttl_seconds)
+      @request_sent = true
+      track_outcome(@sent_at) do
+        response = @sender.send_request("POST", Operations.lease_path(@key),
+                                        request_id: @request_id, token: @token, ttl_seconds: @ttl_seconds,
+                                        wait_seconds: wait_seconds, stop: @stop,
+                                        timeout_seconds: wait_seconds + @operations.timeout_seconds)
+        @early = @clock.now - @sent_at < wait_seconds * EARLY_FRACTION
+        lease_from(response, @sent_at + @ttl_seconds)
       end
     end
 
@@ -97,33 +96,33 @@ module VolcanoLocks
       @clock.now - @sent_at <= lease.ttl_seconds * FRESH_FRACTION
     end
 
-    # The lease, with a deadline counted from a renewal. It is good for at most its TTL from now.
-    def confirmed(lease)
-      @flows.renew_until(lease, lease.ttl_seconds, @clock.now + lease.ttl_seconds)
+    # Renew the lease, so that its deadline counts from the renewal. The lease lasts at most its TTL from now.
+    def confirm(lease)
+      @operations.renew_until(lease, lease.ttl_seconds, @clock.now + lease.ttl_seconds)
     rescue VolcanoError => e
-      raise if @courier.closing?
+      raise if @sender.closing?
 
-      message = "the lease of #{@key.inspect} that was waited for could not be confirmed: #{e.message}"
+      message = "the lease of #{@key.inspect} was granted after a wait but could not be confirmed: #{e.message}"
       raise UnconfirmedError.new(message, retry_after: e.retry_after, request_id: e.request_id)
     end
 
-    # How long to rest before asking again; nil if `failure` ends the wait.
-    def rest_after(failure)
+    # Seconds before the next request; nil if `failure` ends the wait.
+    def delay_after(failure)
       if failure.is_a?(LockHeldError)
-        @rests.over unless @too_soon
-        rest = @too_soon ? @rests.seconds(failure) : 0.0
+        @backoff.reset unless @early
+        delay = @early ? @backoff.seconds_after(failure) : 0.0
       elsif failure.is_a?(LockOwnershipLostError) && @uncertain
-        rest = 0.0 # what an answer that nobody got had granted is over
-      elsif Rests.pass_by?(failure)
-        rest = @rests.seconds(failure)
+        delay = 0.0 # an earlier request was granted, its response was lost, and that lease has ended
+      elsif Backoff.transient?(failure)
+        delay = @backoff.seconds_after(failure)
       else
         return nil
       end
-      @until - (@clock.now + rest) < WORTH_ASKING_SECONDS ? nil : rest
+      @until - (@clock.now + delay) < REQUEST_SECONDS_MIN ? nil : delay
     end
 
-    # Release what the token may still hold, and go on with another: this one may be retired.
-    def let_go
+    # Release what the token may hold, and continue with a new one: the old one may be retired.
+    def change_token
       release(nil)
       @token = Arguments.new_uuid
       @uncertain = false

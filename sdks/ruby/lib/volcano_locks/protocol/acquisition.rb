@@ -1,21 +1,21 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # One acquire, with a memory of what may have come of it.
+  # One acquire that records whether the server may have granted it.
   #
-  # What might be held is noted before each send, not after its answer: so whatever ends the caller, wherever it hits,
-  # `give_up` knows whether there is something to give back (case 37). A client that is being closed cuts its request
-  # short and waits, a while, for that.
+  # It records a possible grant before each send, not after the response. So `abandon` knows whether a release is
+  # needed, wherever an interrupt arrives (case 37). Closing the client cancels the request and waits for that release,
+  # within bounds.
   #
-  # Not promised: that the release of `give_up` arrives. Until it does the lock may stay held for one TTL; acquiring
-  # again with the same `token` then gives the same lease.
+  # Not promised: the release of `abandon` reaches the server. If it does not, the lock may stay held for one TTL;
+  # acquiring again with the same `token` then gives the same lease.
   class Acquisition
-    # @return [Float] an instant before the lease was granted: that of the first request which may have brought it
+    # @return [Float] an instant before the grant: when the first request that may have been granted was sent
     attr_reader :granted_after
 
-    def initialize(flows, courier, clock, key:, token:, ttl_seconds:, request_id:)
-      @flows = flows
-      @courier = courier
+    def initialize(operations, sender, clock, key:, token:, ttl_seconds:, request_id:)
+      @operations = operations
+      @sender = sender
       @clock = clock
       @key = key
       @token = token
@@ -27,43 +27,44 @@ module VolcanoLocks
       @granted_after = clock.now
     end
 
-    # @return [Lease] whose deadline is the time before its request plus its TTL
+    # @return [Lease] its deadline is the time before its request plus its TTL
     def run
-      @courier.under_way.add(self)
-      timeout_seconds = [@flows.timeout_seconds, @ttl_seconds.to_f].min
-      @flows.retried { attempt(timeout_seconds) }
+      @sender.pending_acquisitions.add(self)
+      timeout_seconds = [@operations.timeout_seconds, @ttl_seconds.to_f].min
+      @operations.with_retry { attempt(timeout_seconds) }
     end
 
-    # The caller has the lease: there is nothing to give back any more.
-    def taken
-      @courier.under_way.delete(self)
+    # The caller has the lease: `abandon` is no longer needed.
+    def complete
+      @sender.pending_acquisitions.delete(self)
     end
 
-    # Release what may have been acquired without the caller knowing of it (SDK-2). `error` is what the caller will be
-    # told; a failure is attached to it. Does nothing where nothing can be held. Not for a lease that the caller has.
+    # Release what the server may have granted without the caller's knowledge (SDK-2). `error` is what the caller gets;
+    # a failed release is attached to it. Does nothing if nothing can be held. Not for a lease that the caller has.
     #
-    # `recoverable`: the caller has the token, so after a failure that is worth another try it asks again (SDK-18).
-    def give_up(error, recoverable: false)
-      return if recoverable && (@timed_out || Flows.worth_another_try?(error))
+    # `recoverable`: the caller has the token and acquires again after a retryable failure (SDK-18).
+    def abandon(error, recoverable: false)
+      return if recoverable && (@timed_out || Operations.retryable?(error))
 
-      release(error) if to_give_back? && Process.pid == @pid
+      release(error) if release_needed? && Process.pid == @pid
     ensure
-      taken
+      complete
     end
 
     private
 
-    def to_give_back?
+    def release_needed?
       @uncertain
     end
 
     def release(error)
       id = Arguments.new_uuid
-      answer = @courier.ask("DELETE", Flows.lease_path(@key), request_id: id, token: @token, to_the_end: true,
-                                                              timeout_seconds: Flows::GIVE_UP_SECONDS_MAX)
-      @flows.expect(answer, 204, id)
+      response = @sender.send_request("DELETE", Operations.lease_path(@key),
+                                      request_id: id, token: @token, must_finish: true,
+                                      timeout_seconds: Operations::ABANDON_SECONDS_MAX)
+      @operations.expect_status(response, 204, id)
     rescue LockOwnershipLostError
-      nil # it holds nothing, which is all that was asked
+      nil # the token holds nothing, as intended
     rescue VolcanoError => e
       Errors.attach(error, e) if error
     end
@@ -71,37 +72,37 @@ module VolcanoLocks
     def attempt(timeout_seconds)
       sent_at = @clock.now
       deadline = sent_at + @ttl_seconds
-      uncertainly(sent_at) do
-        answer = @courier.ask("POST", Flows.lease_path(@key), request_id: @request_id, token: @token,
-                                                              ttl_seconds: @ttl_seconds,
-                                                              timeout_seconds: timeout_seconds)
-        @flows.in_time(lease_from(answer, deadline), @request_id)
+      track_outcome(sent_at) do
+        response = @sender.send_request("POST", Operations.lease_path(@key),
+                                        request_id: @request_id, token: @token, ttl_seconds: @ttl_seconds,
+                                        timeout_seconds: timeout_seconds)
+        @operations.check_not_expired(lease_from(response, deadline), @request_id)
       end
     rescue TransportError => e
-      # A lease that this request was granted has ended by now: another try would not find it (case 14).
-      raise if e.is_a?(LateAnswerError) || !@uncertain || @clock.now < deadline
+      # A lease granted to this request has ended by now, so a retry could not recover it (case 14).
+      raise if e.is_a?(LateResponseError) || !@uncertain || @clock.now < deadline
 
       @timed_out = true
-      raise LateAnswerError.new(e.message, request_id: @request_id), cause: nil
+      raise LateResponseError.new(e.message, request_id: @request_id), cause: nil
     end
 
-    # What the block returns; it sends one request.
-    def uncertainly(sent_at)
+    # Run the block, which sends one request, and record whether it may have been granted.
+    def track_outcome(sent_at)
       before = @uncertain
       @granted_after = sent_at unless before
       @uncertain = true
       begin
         yield
       rescue VolcanoError => e
-        @uncertain = before || Flows.may_have_been_served?(e)
-        @granted_after = sent_at if e.is_a?(LockHeldError) # by then the token had nothing
+        @uncertain = before || Operations.may_have_been_served?(e)
+        @granted_after = sent_at if e.is_a?(LockHeldError) # until then the token held nothing
         raise
       end
     end
 
-    def lease_from(answer, deadline)
-      @flows.granted(answer, 201, key: @key, token: @token, ttl_seconds: @ttl_seconds, deadline: deadline,
-                                  request_id: @request_id)
+    def lease_from(response, deadline)
+      @operations.granted_lease(response, 201, key: @key, token: @token, ttl_seconds: @ttl_seconds,
+                                               deadline: deadline, request_id: @request_id)
     end
   end
 end

@@ -3,7 +3,7 @@
 require "securerandom"
 
 module VolcanoLocks
-  # Arguments, checked before anything is sent. A wrong kind is a `TypeError`, a wrong value an `ArgumentError`.
+  # Checks arguments before anything is sent. A wrong type is a `TypeError`, a wrong value an `ArgumentError`.
   module Arguments
     TTL_SECONDS_MIN = 5
     TTL_SECONDS_MAX = 7_776_000
@@ -15,7 +15,7 @@ module VolcanoLocks
 
     module_function
 
-    # @return [String] `key` if it may name a lock
+    # @return [String] `key` if it is a valid lock key
     def checked_key(key)
       raise TypeError, "key must be a String, got #{key.class}" unless key.is_a?(String)
       return key.dup.freeze if key.valid_encoding? && KEY.match?(key)
@@ -24,7 +24,7 @@ module VolcanoLocks
                            "got #{key[0, SHOWN_CHARACTERS_MAX].inspect}"
     end
 
-    # @return [Integer] `ttl` if it is a whole number of seconds that a lease may last
+    # @return [Integer] `ttl` if it is a valid TTL in whole seconds
     def checked_ttl(ttl)
       raise TypeError, "ttl must be an Integer of seconds, got #{ttl.class}" unless ttl.is_a?(Integer)
       return ttl if ttl.between?(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
@@ -32,7 +32,7 @@ module VolcanoLocks
       raise ArgumentError, "ttl must be from #{TTL_SECONDS_MIN} to #{TTL_SECONDS_MAX} seconds, got #{ttl}"
     end
 
-    # @return [Float] `seconds`, nil being 0, if it is a number from 0 to `max`
+    # @return [Float] `seconds` if it is a number from 0 to `max`; nil counts as 0
     def checked_seconds(name, seconds, max: Float::INFINITY)
       return 0.0 if seconds.nil?
       unless seconds.is_a?(Integer) || seconds.is_a?(Float) || seconds.is_a?(Rational)
@@ -40,7 +40,7 @@ module VolcanoLocks
       end
       return seconds.to_f if seconds >= 0 && seconds <= max
 
-      limit = max == Float::INFINITY ? "at least 0 seconds (Float::INFINITY: for ever)" : "from 0 to #{max} seconds"
+      limit = max == Float::INFINITY ? "at least 0 seconds (Float::INFINITY for no limit)" : "from 0 to #{max} seconds"
       raise ArgumentError, "#{name} must be #{limit}, got #{seconds}"
     end
 
@@ -49,30 +49,30 @@ module VolcanoLocks
       raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)
       return value.dup.freeze if value.valid_encoding? && UUID.match?(value)
 
-      raise ArgumentError, "#{name} must be a UUID like 8-4-4-4-12 hex digits, got #{value.length} other characters"
+      raise ArgumentError, "#{name} must be a UUID (8-4-4-4-12 hex digits), got #{value.length} other characters"
     end
 
-    # @return [Lease] `lease` if it is a lease of the lock `key`; `call` is how the verb is called (SDK-17)
+    # @return [Lease] `lease` if it is a lease of the lock `key`; `call` shows the call form (SDK-17)
     def checked_lease(key, lease, call)
       raise TypeError, "key must be a String, got #{key.class}: call #{call}" unless key.is_a?(String)
       raise TypeError, "lease must be a #{Lease}, got #{lease.class}: call #{call}" unless lease.is_a?(Lease)
       return lease if checked_key(key) == lease.key
 
-      raise ArgumentError, "lease must be one of the lock #{key.inspect}, got a lease of #{lease.key.inspect}: " \
+      raise ArgumentError, "lease must be a lease of the lock #{key.inspect}, got a lease of #{lease.key.inspect}: " \
                            "call #{call} with the key and the lease of the same lock"
     end
 
-    # @return [String] the caller's request id, or a fresh one
+    # @return [String] the caller's request id, or a new one
     def request_id_or_new(request_id)
       request_id.nil? ? new_uuid : checked_uuid("request_id", request_id)
     end
 
-    # @return [String] a fresh owner token or request id
+    # @return [String] a new owner token or request id
     def new_uuid
       SecureRandom.uuid.freeze
     end
 
-    # @return [Boolean] whether it is an integer that every language can hold exactly (SDK-7)
+    # @return [Boolean] whether it is an integer that every language represents exactly (SDK-7)
     def safe_integer?(value)
       value.is_a?(Integer) && value.between?(1, FENCING_TOKEN_MAX)
     end

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # One holding of a lock, immutable. Its owner token is a secret and is kept out of `inspect`.
+  # The lease of one acquisition, immutable. Its owner token is a secret and does not appear in `inspect`.
   class Lease
     include Value
-    include Discreet
+    include Redacted
 
-    SHOWN = %i[key ttl_seconds expires_at fencing_token].freeze
+    FIELDS = %i[key ttl_seconds expires_at fencing_token].freeze
     FIXED = %i[key token deadline].freeze
     RECORD_FIELDS = %w[key token ttl_seconds expires_at fencing_token].freeze
     private_constant :FIXED, :RECORD_FIELDS
@@ -15,14 +15,14 @@ module VolcanoLocks
     attr_reader :key
     # @return [String] the owner token: a secret
     attr_reader :token
-    # @return [Integer] seconds asked for
+    # @return [Integer] the TTL requested
     attr_reader :ttl_seconds
-    # @return [Time] when it ends by the server's time, for people
+    # @return [Time] when it ends by the server's clock; to be shown to people
     attr_reader :expires_at
-    # @return [Integer] the number to send along with every write
+    # @return [Integer] the number to send with every write
     attr_reader :fencing_token
-    # @return [Float, nil] the instant on this client's clock after which the lease must not be relied on; nil for a
-    #   lease that was loaded from a record
+    # @return [Float, nil] the instant on this client's clock when the lease ends for its holder; nil for a lease
+    #   loaded from a record
     attr_reader :deadline
 
     def initialize(key:, token:, ttl_seconds:, expires_at:, fencing_token:, deadline: nil)
@@ -35,7 +35,8 @@ module VolcanoLocks
       freeze
     end
 
-    # @return [Hash] everything needed to renew or release it elsewhere, the secret token included: store it as one
+    # @return [Hash] everything needed to renew or release it elsewhere. It contains the secret token: store it as a
+    #   secret
     def to_record
       {
         "key" => key,
@@ -46,7 +47,7 @@ module VolcanoLocks
       }
     end
 
-    # @param record [Hash] what `to_record` gave; keys may be strings or symbols
+    # @param record [Hash] the result of `to_record`; keys may be strings or symbols
     # @return [Lease]
     # @raise [ArgumentError, TypeError] naming the field that is wrong
     def self.from_record(record)
@@ -75,28 +76,28 @@ module VolcanoLocks
     # A copy of the same acquisition: it keeps the key, the owner token and the deadline.
     #
     # @return [Lease]
-    # @raise [ArgumentError] if one of those three is to change, or if there is no such field
+    # @raise [ArgumentError] if one of those three is to change, or a field does not exist
     def with(**changes)
       fixed = changes.keys & FIXED
       return super(token: token, deadline: deadline, **changes) if fixed.empty?
 
-      raise ArgumentError, "#{fixed.join(', ')} of a lease cannot be changed, since acquire and renew set it: change " \
-                           "#{(SHOWN - FIXED).join(', ')} or acquire another lease"
+      raise ArgumentError, "#{fixed.join(', ')} of a lease cannot be changed: acquire and renew set it. Change " \
+                           "#{(FIELDS - FIXED).join(', ')}, or acquire another lease"
     end
 
     protected
 
-    # The token is compared without regard to case. The deadline is on this process's own clock and does not count.
+    # Compares the token without regard to case. The deadline belongs to this process's clock and is not compared.
     def identity
       [*super, token.downcase]
     end
   end
 
-  # What a read says. Not held means that an acquire would succeed now; the rest is then nil.
+  # The result of `get`. If the lock is not held, an acquire would succeed now and the other fields are nil.
   class LockState
     include Value
 
-    SHOWN = %i[held expires_at fencing_token].freeze
+    FIELDS = %i[held expires_at fencing_token].freeze
 
     # @return [Boolean] whether an acquire would be refused
     attr_reader :held

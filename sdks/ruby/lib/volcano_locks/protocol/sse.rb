@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # One block of an event stream. `kind` and `data` are empty where it told only its id; `id` is nil if there is none to
-  # send back.
-  Event = Struct.new(:kind, :data, :id) do
-    # @return [Hash] its data; empty where that is no object
+  # One event of an event stream. `kind` and `data` are empty if it has only an id; `id` is nil if it cannot be sent
+  # back.
+  ServerSentEvent = Struct.new(:kind, :data, :id) do
+    # @return [Hash] its data; empty if that is not a JSON object
     def body
       body = JSON.parse(data, freeze: true)
       body.is_a?(Hash) ? body : {}
@@ -13,63 +13,63 @@ module VolcanoLocks
     end
   end
 
-  # Server-sent events from the bytes of their stream: what the service sends (lines end in LF or CRLF), no more. No
-  # block is longer than `BLOCK_BYTES_MAX`, whatever a server or proxy sends.
+  # Parses server-sent events from the bytes of their stream, as the service sends them (lines end in LF or CRLF). An
+  # event has at most `EVENT_BYTES_MAX` bytes, whatever a server or proxy sends.
   #
-  # Not promised: the third line end that the format knows, a lone CR.
-  class EventReader
-    BLOCK_BYTES_MAX = 65_536
+  # Not promised: the format's third line ending, a lone CR.
+  class SseParser
+    EVENT_BYTES_MAX = 65_536
     ID = /\A[!-~]{1,128}\z/
     private_constant :ID
 
-    # A block is too long.
+    # An event is too long.
     class TooLongError < StandardError; end
 
     def initialize
-      @rest = "".b
+      @partial_line = "".b
       @fields = {}
       @length = 0
     end
 
-    # @return [Array<Event>] those that `bytes` completes; comments are none
+    # @return [Array<ServerSentEvent>] those that `bytes` completes, without comments
     # @raise [TooLongError]
-    def take(bytes)
-      *lines, @rest = (@rest << bytes.b).split("\n", -1)
-      @rest ||= "".b
-      events = lines.filter_map { |line| take_line(line) }
-      check(@length + @rest.bytesize)
+    def feed(bytes)
+      *lines, @partial_line = (@partial_line << bytes.b).split("\n", -1)
+      @partial_line ||= "".b
+      events = lines.filter_map { |line| parse_line(line) }
+      check_length(@length + @partial_line.bytesize)
       events
     end
 
     private
 
-    def take_line(line)
+    def parse_line(line)
       text = line.delete_suffix("\r").force_encoding(Encoding::UTF_8).scrub("?")
-      return ended if text.empty?
+      return finish_event if text.empty?
 
       @length += line.bytesize
-      check(@length)
+      check_length(@length)
       name, value = text.split(":", 2)
-      keep(name, (value || "").delete_prefix(" ")) unless name.empty?
+      set_field(name, (value || "").delete_prefix(" ")) unless name.empty?
       nil
     end
 
-    def keep(name, value)
+    def set_field(name, value)
       @fields[name] = name == "data" && @fields[name] ? "#{@fields[name]}\n#{value}" : value
     end
 
-    def ended
+    def finish_event
       fields = @fields
       @fields = {}
       @length = 0
       return nil if fields.empty?
 
       id = fields.fetch("id", "")
-      Event.new(fields.fetch("event", ""), fields.fetch("data", ""), ID.match?(id) ? id : nil)
+      ServerSentEvent.new(fields.fetch("event", ""), fields.fetch("data", ""), ID.match?(id) ? id : nil)
     end
 
-    def check(length)
-      raise TooLongError, "an event longer than #{BLOCK_BYTES_MAX} bytes" if length > BLOCK_BYTES_MAX
+    def check_length(length)
+      raise TooLongError, "an event has more than #{EVENT_BYTES_MAX} bytes" if length > EVENT_BYTES_MAX
     end
   end
 end

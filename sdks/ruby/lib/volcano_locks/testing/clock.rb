@@ -4,28 +4,28 @@ module VolcanoLocks
   module Testing
     # A clock that stands still until the test moves it.
     #
-    # `advance` stops at every instant somebody waits for and lets the renewals due there run to their next rest before
-    # it moves on, so that ten minutes pass as they would, at once. `jump` moves without stopping, like a suspended
-    # machine. Both have no effect on time inside a request to a real server, which takes what it takes.
+    # `advance` stops at every instant that a thread waits for, and continues when the work due there has finished or
+    # waits again. So ten minutes pass at once, in the right order. `jump` moves without stopping, like a suspended
+    # machine. A request to a real server still takes real time.
     #
-    # A caller's own pause between two attempts moves the clock by itself: the caller is the one who would move it.
+    # A caller's own pause between two attempts moves the clock, because the caller cannot move it meanwhile.
     class ManualClock
       SETTLE_SECONDS_MAX = 20.0
       POLL_SECONDS = 0.0005
       START = Time.utc(2026, 1, 1).freeze
 
       # A thread waiting on the clock.
-      Rest = Struct.new(:thread, :until, :signal)
-      private_constant :Rest
+      WaitingThread = Struct.new(:thread, :until, :signal)
+      private_constant :WaitingThread
 
-      # The block is told each step in seconds before anybody wakes: move a server's clock in step there. What the
-      # server answers thereupon is heard at the new time.
+      # The block receives each step in seconds before any thread wakes: use it to move a server's clock as well.
+      # Responses that the server then sends arrive at the new time.
       def initialize(start_seconds = 0.0, &on_move)
         @seconds = start_seconds.to_f
         @start_seconds = @seconds
         @on_move = on_move
         @mutex = Mutex.new
-        @rests = []
+        @waiting = []
         @watched = []
       end
 
@@ -34,19 +34,19 @@ module VolcanoLocks
         @seconds
       end
 
-      # @return [Time] the date this clock shows: 2026-01-01 plus what it was moved, in whole milliseconds
+      # @return [Time] this clock's date: 2026-01-01 plus the time it was moved by, in whole milliseconds
       def utc_now
         START + Rational(((@seconds - @start_seconds) * 1000).round, 1000)
       end
 
-      # Move at once and wake whoever is due, waiting for nobody.
+      # Move at once and wake the threads that are due, without waiting for them.
       def jump(seconds)
-        raise ArgumentError, "seconds must not be negative, got #{seconds}" if seconds.negative?
+        raise ArgumentError, "seconds must be at least 0, got #{seconds}" if seconds.negative?
 
         move_to(@seconds + seconds)
       end
 
-      # Move step by step, settling at each.
+      # Move step by step, and settle after each.
       def advance(seconds)
         target = @seconds + seconds
         settle
@@ -56,21 +56,21 @@ module VolcanoLocks
         end
       end
 
-      # @return [Float] the next instant somebody waits for; infinite if nobody does
+      # @return [Float] the next instant that a thread waits for; infinite if there is none
       def next_due
         @mutex.synchronize do
-          @rests.map(&:until).select { |instant| instant > @seconds }.min || Float::INFINITY
+          @waiting.map(&:until).select { |instant| instant > @seconds }.min || Float::INFINITY
         end
       end
 
-      # Return once every request and every background thread is over or rests on this clock.
+      # Return once every request and background thread has ended or waits on this clock.
       #
-      # @raise [RuntimeError] if some does not within real seconds
+      # @raise [RuntimeError] if that takes more than `SETTLE_SECONDS_MAX` of real time
       def settle
         give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + SETTLE_SECONDS_MAX
         until settled?
           if Process.clock_gettime(Process::CLOCK_MONOTONIC) > give_up
-            raise "background work does not come to rest: #{@watched.map(&:thread).inspect}"
+            raise "background work does not end or wait on the clock: #{@watched.map(&:thread).inspect}"
           end
 
           sleep(POLL_SECONDS)
@@ -79,21 +79,21 @@ module VolcanoLocks
 
       # See the clock's contract in {SystemClock}.
       def wait(until_, signal)
-        rest = Rest.new(Thread.current, until_, signal)
-        @mutex.synchronize { @rests << rest }
+        waiting = WaitingThread.new(Thread.current, until_, signal)
+        @mutex.synchronize { @waiting << waiting }
         begin
           signal.sleep(nil) { @seconds >= until_ } until signal.set? || @seconds >= until_
         ensure
-          @mutex.synchronize { @rests.delete_if { |other| other.equal?(rest) } }
+          @mutex.synchronize { @waiting.delete_if { |other| other.equal?(waiting) } }
         end
       end
 
-      # Moves the clock by `seconds` itself.
+      # Moves the clock by `seconds`.
       def pause(seconds)
         jump(seconds)
       end
 
-      # From now on `settle` waits for this piece of work.
+      # Make `settle` wait for this activity.
       def watch(activity)
         @mutex.synchronize do
           @watched.reject!(&:over?)
@@ -103,21 +103,21 @@ module VolcanoLocks
 
       private
 
-      # Exactly there: a difference added back need not give the instant it was taken from.
+      # Takes an instant, because adding a difference back may not give the same number.
       def move_to(instant)
         step = instant - @seconds
         @seconds = instant
         @on_move&.call(step)
-        due = @mutex.synchronize { @rests.select { |rest| rest.until <= instant } }
-        due.each { |rest| rest.signal.wake }
+        due = @mutex.synchronize { @waiting.select { |thread| thread.until <= instant } }
+        due.each { |thread| thread.signal.wake }
       end
 
-      # In this order: whoever was woken by what is over by now is then no longer seen resting.
+      # In this order, so that a thread just woken by work that has ended does not count as waiting.
       def settled?
         @mutex.synchronize do
           active = @watched.reject(&:over?)
-          resting = @rests.select { |rest| rest.until > @seconds && !rest.signal.set? }.map(&:thread)
-          active.all? { |activity| resting.include?(activity.thread) }
+          waiting = @waiting.select { |thread| thread.until > @seconds && !thread.signal.set? }.map(&:thread)
+          active.all? { |activity| waiting.include?(activity.thread) }
         end
       end
     end

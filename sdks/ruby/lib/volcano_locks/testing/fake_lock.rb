@@ -2,48 +2,53 @@
 
 module VolcanoLocks
   module Testing
-    # One lock of the fake: the LEASE rules and the line of those who wait (WAIT rules), without HTTP or a clock.
+    # One lock of the fake: the LEASE rules and the wait queue (WAIT rules), without HTTP or a clock.
     #
-    # Instants are seconds. A verb gives nil when it succeeded, else the code of its refusal. Nothing here is guarded:
-    # {FakeLocks} does that.
+    # Instants are seconds. An operation returns nil if it succeeded, otherwise the error code. Not thread-safe:
+    # {FakeLocks} synchronizes.
     class FakeLock
       MARGIN_SECONDS = 1.0
       GRACE_SECONDS = 1.0
-      PLACE_KEPT_SECONDS = 5.0
+      ABSENCE_SECONDS_MAX = 5.0
       UNAVAILABLE = "lock_service_unavailable"
 
-      # Who asks for a lease.
-      Asked = Struct.new(:token, :ttl_seconds, :holder)
-      # What became of the lock, for those who watch.
-      Happening = Struct.new(:kind, :fencing_token, :holder, :at, :why, :expires_at)
+      # A request for a lease.
+      LeaseRequest = Struct.new(:token, :ttl_seconds, :holder)
+      # One published change of the lock.
+      LockEvent = Struct.new(:kind, :fencing_token, :holder, :at, :why, :expires_at)
 
-      # A place in the line. Once `settled`, `refusal` is what its request is told, nil for the lease.
-      Place = Struct.new(:asked, :changed, :kept_until, :settled, :refusal, :heard) do
-        # Tell its request.
-        def settle(refusal)
-          self.settled = true
-          self.refusal = refusal
+      # One queued acquire. Its `state` is
+      #
+      # - `:queued`: its request waits;
+      # - `:absent`: its request timed out; its position is kept until `kept_until`;
+      # - `:resolved`: its request can be answered, with the error code `error` or, if that is nil, the lease;
+      # - `:answered`: its request was answered.
+      Waiter = Struct.new(:request, :state, :changed, :kept_until, :error) do
+        # Wake its request to be answered.
+        def resolve(error)
+          self.state = :resolved if state == :queued
+          self.error = error
           changed.set
         end
       end
 
       attr_reader :key, :owner, :holder, :ttl_seconds, :fencing_token, :acquired_at, :renewed_at, :expires_at
 
-      # The block is told each {Happening}.
-      def initialize(key, &tell)
+      # The block receives each {LockEvent}.
+      def initialize(key, &on_event)
         @key = key
-        @tell = tell
+        @on_event = on_event
         @fencing_token = 0
-        @owner = @lapsed_owner = @holder = nil
+        @owner = @expired_owner = @holder = nil
         @ttl_seconds = 0
         @acquired_at = @renewed_at = @expires_at = @deadline = 0.0
         @retired = []
-        @line = []
+        @queue = []
       end
 
-      # How many requests wait.
+      # The number of requests that wait.
       def waiters
-        @line.count { |place| place.kept_until.nil? }
+        @queue.count { |waiter| waiter.state == :queued }
       end
 
       # Whether it is in this state: `held`, `free`, or any other for all.
@@ -51,144 +56,147 @@ module VolcanoLocks
         !%w[held free].include?(state) || (state == "held") == !@owner.nil?
       end
 
-      # When anybody may take over the lease there is.
-      def over_at
+      # When another owner may take over the current lease.
+      def takeover_at
         @expires_at + GRACE_SECONDS
       end
 
-      # The next instant at which something happens by itself.
+      # The next instant at which `advance_to` has something to do.
       def due_at
-        kept = @line.filter_map(&:kept_until)
-        (@owner ? kept + [over_at] : kept).min || Float::INFINITY
+        kept = @queue.filter_map(&:kept_until)
+        (@owner ? kept + [takeover_at] : kept).min || Float::INFINITY
       end
 
-      # Do what is due: end the lease whose grace is over and the places that were kept long enough, and serve the line.
-      def look(now, utc_ms)
-        lapse(over_at) if @owner && now >= over_at
-        gone, @line = @line.partition { |place| place.kept_until && place.kept_until <= now }
-        gone.each { |place| tell("gave_up", nil, place.asked.holder, now, "left") }
-        nil while serve_first(now, utc_ms)
+      # Do what is due: end an expired lease after its grace, drop waiters that were absent for too long, and grant the
+      # lock to the next waiter.
+      def advance_to(now, utc_ms)
+        expire(takeover_at) if @owner && now >= takeover_at
+        gone, @queue = @queue.partition { |waiter| waiter.kept_until && waiter.kept_until <= now }
+        gone.each { |waiter| publish("gave_up", nil, waiter.request.holder, now, "left") }
+        nil while resolve_first_waiter(now, utc_ms)
       end
 
-      # Without waiting. Those who wait come first: see `look`.
-      def acquire(asked, now, utc_ms)
-        refusal = judged(asked, now, utc_ms, @lapsed_owner ? "taken_over" : "free")
-        @line.delete_if { |place| place.kept_until && place.asked.token == asked.token } unless refusal == LOCK_HELD
-        refusal
+      # Acquire without waiting. Waiters come first: see `advance_to`.
+      def acquire(request, now, utc_ms)
+        error = evaluate(request, now, utc_ms, @expired_owner ? "taken_over" : "free")
+        @queue.delete_if { |one| one.state == :absent && one.request.token == request.token } unless error == LOCK_HELD
+        error
       end
 
-      # A place at the end of the line, or the one that this token has (WAIT-6).
-      def join(asked, now)
-        place = Place.new(asked, Signal.new)
-        index = @line.index { |other| other.asked.token == asked.token }
+      # Add a waiter to the end of the queue, or replace the one with this token (WAIT-6).
+      def enqueue(request, now)
+        waiter = Waiter.new(request, :queued, Signal.new)
+        index = @queue.index { |other| other.request.token == request.token }
         if index
-          @line[index].settle(LOCK_HELD)
-          @line[index] = place
+          @queue[index].resolve(LOCK_HELD)
+          @queue[index] = waiter
         else
-          @line << place
-          tell("waiting", nil, asked.holder, now, "held")
+          @queue << waiter
+          publish("waiting", nil, request.holder, now, "held")
         end
-        place
+        waiter
       end
 
-      # Its time is up: the place is kept for a while.
-      def end_wait(place, now)
-        place.kept_until = now + PLACE_KEPT_SECONDS
+      # The request timed out: keep the waiter's position for a while.
+      def mark_absent(waiter, now)
+        waiter.state = :absent
+        waiter.kept_until = now + ABSENCE_SECONDS_MAX
       end
 
-      # Its request was hung up: it loses the place, or gives back what it was granted, which retires nothing (WAIT-5).
-      def hung_up(place, now)
-        if @line.any? { |other| other.equal?(place) }
-          @line.delete_if { |other| other.equal?(place) }
-          tell("gave_up", nil, place.asked.holder, now, "left")
-        elsif place.settled && place.refusal.nil? && @owner == place.asked.token
-          tell("released", @fencing_token, @holder, now, "given_back")
+      # The request was disconnected: remove the waiter, or revoke its undelivered grant, which retires nothing
+      # (WAIT-5).
+      def disconnect(waiter, now)
+        if @queue.any? { |other| other.equal?(waiter) }
+          @queue.delete_if { |other| other.equal?(waiter) }
+          publish("gave_up", nil, waiter.request.holder, now, "left")
+        elsif waiter.state == :resolved && waiter.error.nil? && @owner == waiter.request.token
+          publish("released", @fencing_token, @holder, now, "given_back")
           @owner = nil
         end
       end
 
       # By the owner, before the margin.
-      def renew(asked, now, why = "renewed")
-        return LOCK_OWNERSHIP_LOST if @owner != asked.token || now >= @expires_at - MARGIN_SECONDS
+      def renew(request, now, why = "renewed")
+        return LOCK_OWNERSHIP_LOST if @owner != request.token || now >= @expires_at - MARGIN_SECONDS
 
-        set(asked, now)
-        @line.each { |place| place.changed.set } # a shorter lease ends sooner than they know
-        tell("renewed", @fencing_token, @holder, now, why, @expires_at)
+        set_lease(request, now)
+        @queue.each { |waiter| waiter.changed.set } # a shorter lease expires sooner than they expect
+        publish("renewed", @fencing_token, @holder, now, why, @expires_at)
       end
 
-      # By the owner, or of a free lock; of one who waits, it leaves the line (WAIT-5).
+      # By the owner, or of a free lock. A waiter with this token leaves the queue (WAIT-5).
       def release(token, now)
-        waiting, @line = @line.partition { |place| place.asked.token == token }
-        waiting.each do |place|
-          place.settle(LOCK_OWNERSHIP_LOST)
-          tell("gave_up", nil, place.asked.holder, now, "left")
+        waiting, @queue = @queue.partition { |waiter| waiter.request.token == token }
+        waiting.each do |waiter|
+          waiter.resolve(LOCK_OWNERSHIP_LOST)
+          publish("gave_up", nil, waiter.request.holder, now, "left")
         end
         return LOCK_OWNERSHIP_LOST unless [nil, token].include?(@owner)
 
         free("released", "released", now, token)
       end
 
-      # Whoever has it.
+      # Whichever owner holds it.
       def force_release(now)
-        free("force_released", "forced", now, @owner || @lapsed_owner)
+        free("force_released", "forced", now, @owner || @expired_owner)
       end
 
-      # Answer all who wait that they go on elsewhere (WAIT-8).
-      def turn_away
-        @line.slice!(0..).each { |place| place.settle(UNAVAILABLE) }
+      # The server stops: answer all waiters with 503 (WAIT-8).
+      def fail_waiters
+        @queue.slice!(0..).each { |waiter| waiter.resolve(UNAVAILABLE) }
       end
 
       private
 
-      # Whether it has left the line.
-      def serve_first(now, utc_ms)
-        place = @line.find { |one| one.kept_until.nil? }
-        return false if place.nil? || (refusal = judged(place.asked, now, utc_ms, "waited")) == LOCK_HELD
+      # @return [Boolean] whether a waiter left the queue
+      def resolve_first_waiter(now, utc_ms)
+        waiter = @queue.find { |one| one.state == :queued }
+        return false if waiter.nil? || (error = evaluate(waiter.request, now, utc_ms, "waited")) == LOCK_HELD
 
-        tell("gave_up", nil, place.asked.holder, now, "refused") if refusal
-        @line.delete_if { |other| other.equal?(place) }
-        place.settle(refusal)
+        publish("gave_up", nil, waiter.request.holder, now, "refused") if error
+        @queue.delete_if { |other| other.equal?(waiter) }
+        waiter.resolve(error)
         true
       end
 
-      def judged(asked, now, utc_ms, why)
-        return renew(asked, now, "repeated") if @owner == asked.token
+      def evaluate(request, now, utc_ms, why)
+        return renew(request, now, "repeated") if @owner == request.token
         return LOCK_HELD if @owner
-        return LOCK_OWNERSHIP_LOST if @retired.include?(asked.token)
+        return LOCK_OWNERSHIP_LOST if @retired.include?(request.token)
 
-        @owner = asked.token
-        @lapsed_owner = nil
+        @owner = request.token
+        @expired_owner = nil
         @retired = []
         @acquired_at = now
         @deadline = now + Arguments::TTL_SECONDS_MAX
         @fencing_token = [@fencing_token + 1, utc_ms].max
-        set(asked, now)
-        tell("acquired", @fencing_token, @holder, now, why, @expires_at)
+        set_lease(request, now)
+        publish("acquired", @fencing_token, @holder, now, why, @expires_at)
       end
 
-      def set(asked, now)
+      def set_lease(request, now)
         @renewed_at = now
-        @ttl_seconds = asked.ttl_seconds
-        @holder = asked.holder
-        @expires_at = [now + asked.ttl_seconds, @deadline].min
+        @ttl_seconds = request.ttl_seconds
+        @holder = request.holder
+        @expires_at = [now + request.ttl_seconds, @deadline].min
       end
 
-      # Its owner is remembered, whom a release or force release retires.
-      def lapse(at)
-        @lapsed_owner = @owner
+      # Keeps the owner, because a later release or force release retires it.
+      def expire(at)
+        @expired_owner = @owner
         @owner = nil
-        tell("expired", @fencing_token, @holder, at, "not_renewed")
+        publish("expired", @fencing_token, @holder, at, "not_renewed")
       end
 
       def free(kind, why, now, retired)
-        tell(kind, @fencing_token, @holder, now, why) if @owner
+        publish(kind, @fencing_token, @holder, now, why) if @owner
         @owner = nil
         @retired << retired if retired
         nil
       end
 
-      def tell(*happening)
-        @tell.call(Happening.new(*happening))
+      def publish(*event)
+        @on_event.call(LockEvent.new(*event))
         nil
       end
     end

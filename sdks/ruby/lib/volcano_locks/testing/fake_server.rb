@@ -4,12 +4,12 @@ require "uri"
 
 module VolcanoLocks
   module Testing
-    # The lease rules in memory, behind the same wire, under the test's clock.
+    # A lock server in memory, under the test's clock.
     #
-    # The client is the real one: what is faked is the server, at the transport. One `FakeLocks` may serve any number of
-    # clients and threads. A request that waits does so on the clock, which somebody else has to move.
+    # The client is the real one; this class replaces its transport. Any number of clients and threads may share one
+    # `FakeLocks`. A waiting request waits on the clock, which another thread has to move.
     class FakeLocks
-      include Shown
+      include FakeLockJson
 
       URL = "http://fake.invalid"
       SERVICE_KEY = "sk-fake"
@@ -20,72 +20,71 @@ module VolcanoLocks
       def initialize(clock = nil)
         @clock = clock || ManualClock.new
         @mutex = Mutex.new
-        @stories = Stories.new
+        @event_log = EventLog.new
         @locks = Hash.new do |locks, key|
-          locks[key] = FakeLock.new(key) { |happening| @stories.tell(key, happening.kind, body_of(key, happening)) }
+          locks[key] = FakeLock.new(key) { |event| @event_log.publish(key, event.kind, event_json(key, event)) }
         end
       end
 
-      # A client of these locks under this clock; options as for {Client}.
+      # A client of these locks under this clock. Takes the options of {Client}.
       def client(**options)
         Client.new(api_url: URL, service_key: SERVICE_KEY, clock: @clock, transport: self, **options)
       end
 
-      # How many requests wait for this lock now: for a test that goes on when somebody waits.
+      # The number of requests that wait for this lock, for a test that continues once a request waits.
       def waiters(key)
-        guarded { looked_at(key).waiters }
+        synchronize { current_lock(key).waiters }
       end
 
-      # How many event streams are heard now.
-      def hearers
-        guarded { @stories.hearers }
+      # The number of open event streams.
+      def subscribers
+        synchronize { @event_log.subscribers }
       end
 
-      # As when a node stops and starts again: who waits is answered 503 (WAIT-8), event streams end, and what was told
-      # is forgotten.
+      # Act as a node that restarts: waiters get 503 (WAIT-8), event streams end, and past events are forgotten.
       def restart
-        guarded do
-          @locks.each_value(&:turn_away)
-          @stories.restart
+        synchronize do
+          @locks.each_value(&:fail_waiters)
+          @event_log.restart
         end
       end
 
-      # Serve one request at the clock's instant; one that waits, as long as it waits.
+      # Serve one request at the clock's time. A waiting request blocks.
       def call(request)
         key, ending, parameters = parts_of(request)
         body = request.body ? JSON.parse(request.body) : {}
         holder = request.headers["X-Volcano-Lock-Holder"]
-        asked = FakeLock::Asked.new(request.token&.downcase, body["ttl_seconds"], holder)
-        return acquire(key, asked, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
-        return guarded { page(parameters) } if [request.verb, key] == ["GET", nil]
+        lease_request = FakeLock::LeaseRequest.new(request.token&.downcase, body["ttl_seconds"], holder)
+        return acquire(key, lease_request, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
+        return synchronize { page(parameters) } if [request.verb, key] == ["GET", nil]
 
-        guarded { at_once([request.verb, ending], looked_at(key), asked, parameters) }
+        synchronize { serve([request.verb, ending], current_lock(key), lease_request, parameters) }
       end
 
-      # Serve a request for an event stream: the block is given what is told, for as long as it is heard.
+      # Serve a request for an event stream: the block receives its text until the stream ends.
       def stream(request)
-        wanted = wanted_by(*parts_of(request))
+        wanted = key_filter(*parts_of(request))
         return call(request) if wanted.nil?
 
-        hearer, first = guarded do
-          @stories.join(request.headers["Last-Event-ID"], @clock.now, Messages.date_text(@clock.utc_now))
+        subscriber, first = synchronize do
+          @event_log.subscribe(request.headers["Last-Event-ID"], @clock.now, Messages.date_text(@clock.utc_now))
         end
         yield first
-        tell_on(hearer, wanted) { |text| yield text } # rubocop:disable Style/ExplicitBlockArgument
-        Answer.new(200, { "content-type" => Watch::CONTENT_TYPE }, "")
+        send_events(subscriber, wanted) { |text| yield text } # rubocop:disable Style/ExplicitBlockArgument
+        Response.new(200, { "content-type" => Watch::CONTENT_TYPE }, "")
       ensure
-        guarded { @stories.leave(hearer) } if hearer
+        synchronize { @event_log.unsubscribe(subscriber) } if subscriber
       end
 
       private
 
-      # A request that is cut off leaves nothing half done.
-      def guarded(&work)
+      # Interrupts are deferred, so that a cancelled request leaves a consistent state.
+      def synchronize(&work)
         Thread.handle_interrupt(Object => :never) { @mutex.synchronize(&work) }
       end
 
-      def looked_at(key)
-        @locks[key].tap { |lock| lock.look(@clock.now, utc_ms) }
+      def current_lock(key)
+        @locks[key].tap { |lock| lock.advance_to(@clock.now, utc_ms) }
       end
 
       def parts_of(request)
@@ -94,123 +93,124 @@ module VolcanoLocks
         [key, ending, URI.decode_www_form(query || "").to_h]
       end
 
-      # Which keys an event stream is about; nil if it is none that was asked for.
-      def wanted_by(key, ending, parameters)
+      # Which keys an event stream reports; nil if the request is not for an event stream.
+      def key_filter(key, ending, parameters)
         prefix = parameters["prefix"]
-        return ->(told) { told.start_with?(prefix) } if key == "events" && ending.nil? && prefix
+        return ->(other) { other.start_with?(prefix) } if key == "events" && ending.nil? && prefix
 
-        ->(told) { told == key } if ending == "events"
+        ->(other) { other == key } if ending == "events"
       end
 
-      def tell_on(hearer, wanted)
-        until hearer.ended
-          text, due = guarded do
-            locks = @locks.keys.select(&wanted).map { |key| looked_at(key) }
-            [@stories.news(hearer, @clock.now, &wanted), locks.map(&:due_at).min || Float::INFINITY]
+      def send_events(subscriber, wanted)
+        until subscriber.ended
+          text, due = synchronize do
+            locks = @locks.keys.select(&wanted).map { |key| current_lock(key) }
+            [@event_log.next_text(subscriber, @clock.now, &wanted), locks.map(&:due_at).min || Float::INFINITY]
           end
           if text.empty?
-            @clock.wait([due, hearer.comment_at].min, hearer.signal)
+            @clock.wait([due, subscriber.comment_at].min, subscriber.signal)
           else
             yield text
           end
         end
       end
 
-      def at_once(operation, lock, asked, parameters)
+      def serve(operation, lock, lease_request, parameters)
         case operation
-        when %w[PATCH lease] then told(lock, lock.renew(asked, @clock.now), 200)
-        when %w[DELETE lease] then freed(lock, lock.release(asked.token, @clock.now))
-        when ["DELETE", nil] then freed(lock, lock.force_release(@clock.now))
+        when %w[PATCH lease] then lock_response(lock, lock.renew(lease_request, @clock.now), 200)
+        when %w[DELETE lease] then release_response(lock, lock.release(lease_request.token, @clock.now))
+        when ["DELETE", nil] then release_response(lock, lock.force_release(@clock.now))
         when ["GET", nil] then read(lock, parameters)
-        else refused(404, "not_found")
+        else error_response(404, "not_found")
         end
       end
 
       def read(lock, parameters)
-        return answer(200, row(lock)) if parameters["view"] == "full"
+        return json_response(200, row_json(lock)) if parameters["view"] == "full"
 
-        answer(200, lock.owner ? { held: true, **term(lock) } : { held: false })
+        json_response(200, lock.owner ? { held: true, **lease_json(lock) } : { held: false })
       end
 
       def page(parameters)
         prefix, state, cursor = parameters.values_at("prefix", "state", "cursor")
         limit = parameters.fetch("limit", "100").to_i
         keys = @locks.keys.select { |key| key.start_with?(prefix.to_s) && key > cursor.to_s }.sort
-        locks = keys.map { |key| looked_at(key) }.select { |lock| lock.fencing_token.positive? && lock.in?(state) }
+        locks = keys.map { |key| current_lock(key) }.select { |lock| lock.fencing_token.positive? && lock.in?(state) }
         more = locks.length > limit
-        answer(200, { items: locks.first(limit).map { |lock| row(lock) },
-                      next_cursor: more ? locks[limit - 1].key : nil })
+        json_response(200, { items: locks.first(limit).map { |lock| row_json(lock) },
+                             next_cursor: more ? locks[limit - 1].key : nil })
       end
 
-      # In the same step the next in line has it.
-      def freed(lock, refusal)
-        looked_at(lock.key)
-        told(lock, refusal, 204)
+      # Hands the freed lock to the next waiter in the same step.
+      def release_response(lock, error)
+        current_lock(lock.key)
+        lock_response(lock, error, 204)
       end
 
-      def acquire(key, asked, wait_seconds)
+      def acquire(key, lease_request, wait_seconds)
         until_ = @clock.now + wait_seconds
-        place = nil
-        answer = guarded do
-          lock = looked_at(key)
-          refusal = lock.acquire(asked, @clock.now, utc_ms)
-          next told(lock, refusal, 201) if refusal != LOCK_HELD || wait_seconds.zero?
+        waiter = nil
+        response = synchronize do
+          lock = current_lock(key)
+          error = lock.acquire(lease_request, @clock.now, utc_ms)
+          next lock_response(lock, error, 201) if error != LOCK_HELD || wait_seconds.zero?
 
-          place = lock.join(asked, @clock.now)
+          waiter = lock.enqueue(lease_request, @clock.now)
           nil
         end
-        answer || waited(key, place, until_)
+        response || wait_for_response(key, waiter, until_)
       ensure
-        hang_up(key, place) if place && !place.heard
+        disconnect(key, waiter) if waiter && %i[queued resolved].include?(waiter.state)
       end
 
-      def waited(key, place, until_)
+      def wait_for_response(key, waiter, until_)
         loop do
-          answer, due = guarded do
-            place.changed.clear
-            lock = looked_at(key)
-            [answer_to(lock, place, until_), [until_, lock.due_at].min]
+          response, due = synchronize do
+            waiter.changed.clear
+            lock = current_lock(key)
+            [waiter_response(lock, waiter, until_), [until_, lock.due_at].min]
           end
-          return answer if answer
+          return response if response
 
-          @clock.wait(due, place.changed)
+          @clock.wait(due, waiter.changed)
         end
       end
 
-      # nil while there is none.
-      def answer_to(lock, place, until_)
-        return nil unless place.settled || @clock.now >= until_
+      # @return [Response, nil] nil while the waiter is still queued
+      def waiter_response(lock, waiter, until_)
+        if waiter.state == :resolved
+          waiter.state = :answered
+          return lock_response(lock, waiter.error, 201)
+        end
+        return nil if @clock.now < until_
 
-        place.heard = true
-        return told(lock, place.refusal, 201) if place.settled
-
-        lock.end_wait(place, @clock.now)
-        refused(409, LOCK_HELD)
+        lock.mark_absent(waiter, @clock.now)
+        error_response(409, LOCK_HELD)
       end
 
-      def hang_up(key, place)
-        guarded do
-          @locks[key].hung_up(place, @clock.now)
-          looked_at(key)
+      def disconnect(key, waiter)
+        synchronize do
+          @locks[key].disconnect(waiter, @clock.now)
+          current_lock(key)
         end
       end
 
-      def told(lock, refusal, status)
-        return refused(refusal == FakeLock::UNAVAILABLE ? 503 : 409, refusal) if refusal
+      def lock_response(lock, error, status)
+        return error_response(error == FakeLock::UNAVAILABLE ? 503 : 409, error) if error
 
-        status == 204 ? Answer.new(204, {}, "") : answer(status, term(lock))
+        status == 204 ? Response.new(204, {}, "") : json_response(status, lease_json(lock))
       end
 
-      def refused(status, code)
-        answer(status, { error: code.tr("_", " "), code: code }, status == 503 ? { "retry-after" => "1" } : {})
+      def error_response(status, code)
+        json_response(status, { error: code.tr("_", " "), code: code }, status == 503 ? { "retry-after" => "1" } : {})
       end
 
-      def answer(status, body, headers = {})
-        Answer.new(status, { "content-type" => "application/json", **headers }, JSON.generate(body))
+      def json_response(status, body, headers = {})
+        Response.new(status, { "content-type" => "application/json", **headers }, JSON.generate(body))
       end
     end
 
-    # A {Client} with a lock server of its own in memory, or the one given.
+    # A {Client} with its own lock server in memory, or the given one.
     class FakeClient < Client
       # @return [FakeLocks]
       attr_reader :server

@@ -2,38 +2,38 @@
 
 module VolcanoLocks
   module Testing
-    # What can befall a request.
+    # The faults of a request.
     module Faults
-      # Let it through.
+      # No fault.
       Pass = Class.new
-      # The server cannot be reached: the request certainly was not served.
+      # The connection is refused: the request was certainly not served.
       DropBeforeSend = Class.new
-      # The connection breaks as the request goes out: it was not served, but the client cannot know (case 32).
+      # The connection breaks while the request is sent: it was not served, but the client cannot know (case 32).
       Reset = Class.new
-      # Served, and the answer is lost (case 13).
+      # Served, and the response is lost (case 13).
       DropAfterSend = Class.new
-      # Served twice; the second answer is the one that comes back.
+      # Served twice; the client gets the second response.
       Duplicate = Class.new
-      # Served, and the answer never comes: the request's own timeout ends it, on the clock.
+      # Served, and the response never arrives: the request times out by the clock.
       Hang = Class.new
-      # Served only after `seconds` which somebody else moves the clock by.
+      # Served after `seconds`, by which another thread moves the clock.
       Delay = Struct.new(:seconds)
-      # Served, and the answer comes `seconds` later: moves the clock itself (for a caller that blocks).
+      # Served, and the response arrives `seconds` later: moves the clock itself, for a caller that blocks.
       Takes = Struct.new(:seconds)
-      # Not served; somebody in between answers this.
-      Answers = Struct.new(:status, :body, :headers)
+      # Not served; a proxy sends this response.
+      Respond = Struct.new(:status, :body, :headers)
     end
 
-    # A network that fails by script: wraps any transport, an {HttpTransport} included.
+    # A transport that injects faults by script, around any other transport such as an {HttpTransport}.
     #
-    # Each request takes the next fault of the script; when the script is used up, `otherwise` applies. What was sent is
-    # kept in `seen`, so that a test can tell a retry with the same ids from a new request.
-    class FlakyTransport
-      # @return [Array<Object>] faults to come, from {Faults}
+    # Each request takes the next fault of the script; after its end, `otherwise` applies. `seen` keeps the requests, so
+    # that a test can tell a retry with the same ids from a new request.
+    class FaultyTransport
+      # @return [Array<Object>] the next faults, from {Faults}
       attr_accessor :script
-      # @return [Object] the fault of every request beyond the script
+      # @return [Object] the fault of every request after the script
       attr_accessor :otherwise
-      # @return [Array<Request>] as they left the client
+      # @return [Array<Request>] the requests as the client sent them
       attr_reader :seen
 
       def initialize(inner, clock, script: [], otherwise: Faults::Pass.new)
@@ -51,19 +51,19 @@ module VolcanoLocks
         before(request, fault) || served(request, fault)
       end
 
-      # Apply the next fault to an event stream: what befalls an answer befalls its first bytes.
+      # Apply the next fault to an event stream: faults of a response apply to its first bytes.
       def stream(request)
         fault = next_fault(request)
         before(request, fault) || @inner.stream(request) do |bytes|
           case fault
           when Faults::DropAfterSend then raise Errno::ECONNRESET, "scripted"
-          when Faults::Hang then rest(Float::INFINITY)
+          when Faults::Hang then wait(Float::INFINITY)
           end
           yield bytes
         end
       end
 
-      # Close the transport beneath.
+      # Close the wrapped transport.
       def close
         @inner.close if @inner.respond_to?(:close)
       end
@@ -77,32 +77,32 @@ module VolcanoLocks
         end
       end
 
-      # What comes instead of an answer of the server; nil where the request goes on.
+      # The response or error that replaces the server's; nil if the request continues.
       def before(request, fault)
         case fault
-        when Faults::DropBeforeSend then raise unsent(request)
+        when Faults::DropBeforeSend then raise connection_refused(request)
         when Faults::Reset then raise Errno::ECONNRESET, "scripted"
-        when Faults::Answers then Answer.new(fault.status, fault.headers || {}, fault.body || "")
-        when Faults::Delay then rest(fault.seconds)
+        when Faults::Respond then Response.new(fault.status, fault.headers || {}, fault.body || "")
+        when Faults::Delay then wait(fault.seconds)
         end
       end
 
       def served(request, fault)
-        answer = @inner.call(request)
+        response = @inner.call(request)
         case fault
         when Faults::DropAfterSend then raise Errno::ECONNRESET, "scripted"
-        when Faults::Duplicate then answer = @inner.call(request)
-        when Faults::Hang then rest(Float::INFINITY)
+        when Faults::Duplicate then response = @inner.call(request)
+        when Faults::Hang then wait(Float::INFINITY)
         when Faults::Takes then @clock.jump(fault.seconds)
         end
-        answer
+        response
       end
 
-      def unsent(request)
+      def connection_refused(request)
         TransportError.new("scripted: cannot connect", request_sent: false, request_id: request.request_id)
       end
 
-      def rest(seconds)
+      def wait(seconds)
         until_ = @clock.now + seconds
         signal = Signal.new
         @clock.wait(until_, signal) while @clock.now < until_

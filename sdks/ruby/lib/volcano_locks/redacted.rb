@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # For objects that hold a secret: whatever shows, dumps or serialises an object in passing shows `inspect` (SDK-8).
-  # Including classes define `inspect`; `to_record`, where there is one, is the way to store the secret on purpose.
-  module Discreet
+  # Keeps a secret out of everything that prints, dumps or serialises its object: they all show `inspect` (SDK-8).
+  # Including classes define `inspect`. A lease is stored on purpose with `to_record`.
+  module Redacted
     # @return [String] the same as `inspect`
     def to_s
       inspect
@@ -29,9 +29,9 @@ module VolcanoLocks
       coder["inspect"] = inspect
     end
 
-    # Never dumped in passing.
+    # Refuses `Marshal.dump`.
     def marshal_dump
-      raise TypeError, "#{self.class} holds a secret and is not dumped"
+      raise TypeError, "#{self.class} holds a secret and cannot be dumped"
     end
   end
 end

@@ -4,7 +4,7 @@ require "socket"
 
 # A lock service over real sockets: the fake's rules, HTTP/1.1 in just the form that this client speaks it. Scripted
 # faults answer instead: a string is written raw (and the connection closed), a proc is given the connection.
-class WireServer
+class SocketServer
   attr_reader :url, :asked, :holders, :script
 
   def initialize(locks)

@@ -1,0 +1,98 @@
+# frozen_string_literal: true
+
+require "uri"
+
+module VolcanoLocks
+  # Reads the rows of locks from the service: one lock, or pages of them (SDK-15). A row that lacks a field is refused.
+  class LockReader
+    PAGE_ROWS = 100
+    STATES = %w[held free all].freeze
+    PREFIX = /\A(?:[A-Za-z0-9][A-Za-z0-9._:-]{0,127})?\z/
+    DATE = ->(value) { Messages.parse_date(value) }
+    TEXT = ->(value) { value.is_a?(String) ? value : raise(TypeError) }
+    FLAG = ->(value) { [true, false].include?(value) ? value : raise(TypeError) }
+    COUNT = ->(value) { value.is_a?(Integer) && !value.negative? ? value : raise(TypeError) }
+    FENCING_TOKEN = ->(value) { Arguments.safe_integer?(value) ? value : raise(TypeError) }
+    ROW = {
+      key: TEXT, held: FLAG, holder: TEXT, acquired_at: DATE, renewed_at: DATE, expires_at: DATE, ttl_seconds: COUNT,
+      fencing_token: FENCING_TOKEN, waiters: COUNT
+    }.freeze
+    REQUIRED = %i[key held waiters].freeze
+    private_constant :PREFIX, :DATE, :TEXT, :FLAG, :COUNT, :FENCING_TOKEN, :ROW, :REQUIRED
+
+    def initialize(operations, sender)
+      @operations = operations
+      @sender = sender
+    end
+
+    # @return [LockView] of one lock
+    def view(key, request_id)
+      path = "#{Operations.lock_path(Arguments.checked_key(key))}?view=full"
+      id = Arguments.request_id_or_new(request_id)
+      fetch(path, id) { |response| view_from(Messages.body_of(response, id), response, id) }
+    end
+
+    # @return [Enumerator] of {LockView}; pages are fetched on demand
+    def list(prefix, state)
+      query = "prefix=#{escaped(checked_prefix(prefix))}&state=#{checked_state(state)}&limit=#{PAGE_ROWS}"
+      Enumerator.new do |rows|
+        cursor = nil
+        begin
+          views, cursor = page("/locks?#{query}#{cursor && "&cursor=#{escaped(cursor)}"}")
+          views.each { |view| rows << view }
+        end while cursor # rubocop:disable Lint/Loop
+      end
+    end
+
+    private
+
+    def page(path)
+      id = Arguments.new_uuid
+      fetch(path, id) do |response|
+        items, cursor = Messages.body_of(response, id).values_at("items", "next_cursor")
+        unless items.is_a?(Array) && (cursor.nil? || (cursor.is_a?(String) && !cursor.empty?))
+          raise Messages.malformed(response, "it is not a page of locks", id)
+        end
+
+        [items.map { |row| view_from(row, response, id) }, cursor]
+      end
+    end
+
+    def fetch(path, request_id)
+      @operations.with_retry do
+        response = @sender.send_request("GET", path, request_id: request_id,
+                                                     timeout_seconds: @operations.timeout_seconds)
+        yield @operations.expect_status(response, 200, request_id)
+      end
+    end
+
+    def view_from(row, response, request_id)
+      raise TypeError unless row.is_a?(Hash)
+
+      LockView.new(**ROW.to_h do |name, read|
+        value = row.fetch(name.to_s)
+        [name, value.nil? && !REQUIRED.include?(name) ? nil : read.call(value)]
+      end)
+    rescue KeyError, TypeError, ArgumentError
+      raise Messages.malformed(response, "a field of a lock is missing or invalid", request_id), cause: nil
+    end
+
+    def checked_prefix(prefix)
+      raise TypeError, "prefix must be a String, got #{prefix.class}" unless prefix.is_a?(String)
+      return prefix if prefix.valid_encoding? && PREFIX.match?(prefix)
+
+      raise ArgumentError, "prefix must be empty or the beginning of a key, " \
+                           "got #{prefix[0, Arguments::SHOWN_CHARACTERS_MAX].inspect}"
+    end
+
+    def checked_state(state)
+      return state.to_s if STATES.include?(state.to_s)
+
+      raise ArgumentError, "state must be held, free or all, got #{state.inspect[0, Arguments::SHOWN_CHARACTERS_MAX]}"
+    end
+
+    def escaped(text)
+      URI.encode_www_form_component(text).gsub("+", "%20")
+    end
+  end
+end
