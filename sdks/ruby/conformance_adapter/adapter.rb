@@ -1,0 +1,124 @@
+# frozen_string_literal: true
+
+module Conformance
+  # Runs the verbs of one scenario, each in its own thread. While a verb waits, the adapter moves the clock to the next
+  # instant that a thread waits for, because nothing else would move it.
+  class Adapter
+    include Results
+    include LeaseVerbs
+    include FeatureVerbs
+
+    VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
+               wait waited hang_up view list enter guard exit watch watched cut lead leading resign call
+               close].freeze
+
+    def initialize(json_lines)
+      @json_lines = json_lines
+      @faults = FaultScript.new
+      @transports = {}
+      @clients = {}
+      @leases = {}
+      @blocks = {}
+      @waits = {}
+      @watches = {}
+      @campaigns = {}
+    end
+
+    # @return [Hash] the verb's result, or the failure that the client raised
+    def do(verb, args)
+      raise ArgumentError, "unknown verb #{verb}" unless VERBS.include?(verb)
+
+      public_send(verb, args)
+    rescue VolcanoLocks::VolcanoError => e
+      failure(e)
+    rescue BodyError => e
+      { error: "body", **attached_to(e) }
+    rescue BodyCancelled => e
+      { error: "cancelled", **attached_to(e) }
+    end
+
+    def open(args)
+      if args["fake"]
+        @clock = VolcanoLocks::Testing::ManualClock.new
+        @server = VolcanoLocks::Testing::FakeLocks.new(@clock)
+      else
+        @clock = SharedClock.new(@json_lines)
+        @server = VolcanoLocks::HttpTransport.new(args.fetch("api_url"))
+      end
+      @address = { api_url: args.fetch("api_url", VolcanoLocks::Testing::FakeLocks::URL),
+                   service_key: args.fetch("service_key", VolcanoLocks::Testing::FakeLocks::SERVICE_KEY) }
+      {}
+    end
+
+    def now_ms(_args)
+      { now_ms: ms_of(@clock.utc_now) }
+    end
+
+    def advance_ms(args)
+      @clock.advance(args.fetch("value") / 1000.0)
+      {}
+    end
+
+    def pause_ms(args)
+      @clock.jump(args.fetch("value") / 1000.0)
+      @clock.settle
+      {}
+    end
+
+    def outage(args)
+      @faults.add(args)
+      {}
+    end
+
+    def outage_ends(_args)
+      @faults.clear
+      {}
+    end
+
+    def sent(args)
+      sent_result(transport(args.fetch("actor")).take_sent)
+    end
+
+    def close(_args)
+      @clients.each_value(&:close)
+      [*@blocks.values, *@campaigns.values].each { |one| one.task.abort }
+      {}
+    end
+
+    private
+
+    def transport(actor)
+      @transports[actor] ||= ActorTransport.new(actor, @server, @clock, @faults)
+    end
+
+    def client(actor)
+      @clients[actor] ||= VolcanoLocks::Client.new(**@address, holder: actor, clock: @clock,
+                                                               transport: transport(actor))
+    end
+
+    def locks(args)
+      client(args.fetch("actor")).locks
+    end
+
+    def actor_and_key(args)
+      args.values_at("actor", "key")
+    end
+
+    # Run the work in a thread, while time passes, and return its value.
+    def blocking(&work)
+      task = Task.new(@clock, &work)
+      until_over { task.over? }
+      task.result
+    end
+
+    def until_over
+      loop do
+        @clock.settle
+        return if yield
+        raise "no thread waits for an instant, so the verb would never end" if @clock.next_due == Float::INFINITY
+
+        @clock.advance(@clock.next_due - @clock.now)
+      end
+    end
+  end
+end
