@@ -2,16 +2,16 @@
 
 require "socket"
 
-# A lock service over real sockets: the fake's rules, HTTP/1.1 in just the form that this client speaks it. Scripted
-# faults answer instead: a string is written raw (and the connection closed), a proc is given the connection.
+# The fake over real sockets, with as much of HTTP/1.1 as this client needs. A scripted fault replaces a response: a
+# string is written as it is and the connection closed, a proc receives the connection.
 class SocketServer
-  attr_reader :url, :asked, :holders, :script
+  attr_reader :url, :requests, :holders, :script
 
   def initialize(locks)
     @locks = locks
     @listener = TCPServer.new("127.0.0.1", 0)
     @url = "http://127.0.0.1:#{@listener.addr[1]}"
-    @asked = []
+    @requests = []
     @holders = []
     @script = []
     @accepted = []
@@ -19,20 +19,20 @@ class SocketServer
     @thread.report_on_exception = false
   end
 
-  # How many connections were made to it.
+  # The number of accepted connections.
   def connections
     @accepted.length
   end
 
-  # Close what is idle on the server's side, as servers do.
-  def hang_up
+  # Close all connections from the server's side.
+  def close_connections
     @accepted.each { |connection| connection.close unless connection.closed? }
   end
 
   def close
     @thread.kill
     @listener.close
-    hang_up
+    close_connections
   end
 
   private
@@ -41,13 +41,13 @@ class SocketServer
     @accepted << connection
     Thread.new do
       Thread.current.report_on_exception = false
-      nil while answer_one(connection)
+      nil while serve_one(connection)
     rescue IOError, SystemCallError
       nil
     end
   end
 
-  def answer_one(connection)
+  def serve_one(connection)
     verb, path = connection.gets.to_s.split
     return connection.close if verb.nil?
 
@@ -57,12 +57,12 @@ class SocketServer
       headers[name.split("-").map(&:capitalize).join("-")] = value
     end
     body = headers["Content-Length"] ? connection.read(headers["Content-Length"].to_i) : nil
-    @asked << [verb, path]
+    @requests << [verb, path]
     @holders << headers["X-Volcano-Lock-Holder"]
     fault = @script.shift
-    return play(fault, connection) if fault
+    return inject(fault, connection) if fault
 
-    return tell(connection, request(verb, path, headers, body)) if headers["Accept"] == "text/event-stream"
+    return stream(connection, request(verb, path, headers, body)) if headers["Accept"] == "text/event-stream"
 
     connection.write(served(verb, path, headers, body))
     true
@@ -72,24 +72,24 @@ class SocketServer
     VolcanoLocks::Request.new(verb: verb, path: path, headers: headers, body: body, timeout_seconds: 1.0)
   end
 
-  def tell(connection, request)
+  def stream(connection, request)
     connection.write("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
-    # Hanging up wakes nobody who waits for something to tell.
-    hearing = Thread.new do
+    # A closed connection does not wake a thread that waits for events, so it is killed.
+    streaming = Thread.new do
       Thread.current.report_on_exception = false
       @locks.stream(request) { |text| connection.write("#{text.bytesize.to_s(16)}\r\n#{text}\r\n") }
     end
     connection.wait_readable
-    hearing.kill.join
+    streaming.kill.join
     false
   end
 
   def served(verb, path, headers, body)
-    answer = @locks.call(request(verb, path, headers, body))
-    "HTTP/1.1 #{answer.status} Whatever\r\nContent-Length: #{answer.body.bytesize}\r\n\r\n#{answer.body}"
+    response = @locks.call(request(verb, path, headers, body))
+    "HTTP/1.1 #{response.status} Status\r\nContent-Length: #{response.body.bytesize}\r\n\r\n#{response.body}"
   end
 
-  def play(fault, connection)
+  def inject(fault, connection)
     return fault.call(connection) if fault.is_a?(Proc)
 
     connection.write(fault)

@@ -4,7 +4,7 @@ require "json"
 require "minitest/autorun"
 require "rbconfig"
 
-# The adapter speaks the conformance book's language. The book itself is acted out by conformance/.
+# The adapter protocol. The scenarios themselves are run by conformance/.
 class TestConformanceAdapter < Minitest::Test
   ADAPTER = File.expand_path("../conformance-adapter.rb", __dir__)
 
@@ -17,7 +17,7 @@ class TestConformanceAdapter < Minitest::Test
     @process.close
   end
 
-  def test_a_story
+  def test_the_verbs_of_a_block_with_a_fault
     block = { actor: "ann", key: "k" }
     entered = ask("enter", **block, ttl_seconds: 30, lease: "ann_1", token: nil)
     shown = { "lost" => false, "expires_at_ms" => 1_767_225_630_000, "fencing_token" => 1_767_225_600_000 }
@@ -36,7 +36,7 @@ class TestConformanceAdapter < Minitest::Test
     assert_equal({}, ask("close"))
   end
 
-  def test_what_a_caller_must_not_see_is_a_crash
+  def test_an_unknown_verb_is_a_crash
     @process.puts(JSON.generate({ verb: "instance_eval", args: {} }))
     assert_match(/unknown verb/, JSON.parse(@process.gets).fetch("crash"))
   end

@@ -1,12 +1,12 @@
 # frozen_string_literal: true
 
-# The tests read UTF-8 whatever the locale of the machine is; the client itself does not depend on it.
+# The tests read UTF-8 in any locale; the client itself does not depend on it.
 Encoding.default_external = Encoding::UTF_8
 
-# The signatures in sig/ are checked at run time: every call in the suite that does not fit its signature fails.
+# Checks the signatures in sig/ at run time: a call that does not match its signature fails the test.
 LIBRARIES = %w[json logger monitor net-http openssl securerandom socket uri].freeze
 ENV["RBS_TEST_TARGET"] ||= "VolcanoLocks::*"
-# The check puts a block of its own around each block, which then has no names of arguments any more.
+# The check wraps each block, which hides the names of the block's parameters.
 ENV["RBS_TEST_SKIP"] ||= "::VolcanoLocks::ExclusiveFunctions"
 ENV["RBS_TEST_RAISE"] ||= "true"
 ENV["RBS_TEST_LOGLEVEL"] ||= "error"
@@ -17,23 +17,24 @@ require "minitest/autorun"
 require "timeout"
 require "volcano_locks/testing"
 
-# A test looks at how its threads end; the client's own say nothing anyway.
+# Tests check how their threads end.
 Thread.report_on_exception = false
 
-# What the tests share.
+# Shared by all tests.
 module TestHelper
   include VolcanoLocks
   include VolcanoLocks::Testing::Faults
 
+  LIBRARY = File.expand_path("../lib", __dir__)
   KEY = "nightly"
   TOKEN = "1111aaaa-2222-4333-8444-5555555555ff"
   REQUEST_ID = "99999999-8888-4777-a666-555555555555"
-  # Enough real time for anything that has to happen at once.
+  # Limit of real time for anything that should happen at once.
   PATIENCE_SECONDS = 20
 
   class BodyError < StandardError; end
 
-  # A fake server, and a client on the other side of a network that fails by script.
+  # A fake server, and a client behind a transport that injects faults by script.
   class Fixture
     include VolcanoLocks
     include VolcanoLocks::Testing::Faults
@@ -52,7 +53,7 @@ module TestHelper
       client.locks
     end
 
-    # A stranger's view of the lock.
+    # Another client's access to the locks.
     def others
       @others ||= @server.client.locks
     end
@@ -71,36 +72,37 @@ module TestHelper
   DELETE = ["DELETE", true].freeze
 
   def respond(status, code = nil, headers: {})
-    Respond.new(status, JSON.generate({ error: "told so", code: code }), headers)
+    Respond.new(status, JSON.generate({ error: "message from the server", code: code }), headers)
   end
 
   def unavailable(retry_after: "1")
     respond(503, "lock_service_unavailable", headers: { "retry-after" => retry_after })
   end
 
-  # AcquireWait, in real time but no longer than need be, for what another thread is about to do.
+  # Wait, in real time, until the block returns true because of another thread.
   def eventually
-    give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_SECONDS
+    deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + PATIENCE_SECONDS
     until (result = yield)
-      flunk "it never happened" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > give_up
+      flunk "the expected state was not reached" if Process.clock_gettime(Process::CLOCK_MONOTONIC) > deadline
       sleep 0.001
     end
     result
   end
 
-  # A thread whose failure is the test's to look at.
+  # A thread whose failure the test checks.
   def quiet_thread
     Thread.new { yield } # rubocop:disable Style/ExplicitBlockArgument
   end
 
-  def without_warnings
-    told = []
+  # The warnings that the block logs.
+  def collect_warnings
+    warnings = []
     before = VolcanoLocks.logger
     logger = Object.new
-    logger.define_singleton_method(:warn) { |message| told << message }
+    logger.define_singleton_method(:warn) { |message| warnings << message }
     VolcanoLocks.logger = logger
     yield
-    told
+    warnings
   ensure
     VolcanoLocks.logger = before
   end

@@ -5,7 +5,7 @@ require "open3"
 require "rbconfig"
 require "tmpdir"
 
-# The gem as users get it: built, installed into a home of its own, and required from there.
+# The gem as users install it: built, installed into its own directory, and required from there.
 class TestInstalledGem < Minitest::Test
   HERE = File.expand_path("..", __dir__)
   CLEAN = { "RUBYOPT" => nil, "RUBYLIB" => nil, "BUNDLE_GEMFILE" => nil }.freeze
@@ -17,7 +17,7 @@ class TestInstalledGem < Minitest::Test
       run_clean({}, "gem", "install", "--local", "--no-document", "--install-dir", home, gem)
       out = run_clean({ "GEM_HOME" => home, "GEM_PATH" => home }, RbConfig.ruby, "-w", "-e", <<~RUBY)
         require "volcano_locks"
-        abort "the test kit is loaded unasked" if defined?(VolcanoLocks::Testing)
+        abort "the test kit is loaded although it was not required" if defined?(VolcanoLocks::Testing)
         require "volcano_locks/testing"
         abort "not from the gem" unless $LOADED_FEATURES.grep(%r{/volcano_locks\\.rb}).all? { |file| file.start_with?("#{File.realpath(home)}") }
         client = VolcanoLocks::Testing::FakeClient.new
@@ -32,8 +32,8 @@ class TestInstalledGem < Minitest::Test
   private
 
   def run_clean(environment, *command)
-    out, told, status = Open3.capture3({ **CLEAN, **environment }, *command, chdir: HERE)
-    assert_predicate status, :success?, out + told
-    out + told.gsub(/^WARNING: .*\n/, "")
+    out, err, status = Open3.capture3({ **CLEAN, **environment }, *command, chdir: HERE)
+    assert_predicate status, :success?, out + err
+    out + err.gsub(/^WARNING: .*\n/, "")
   end
 end

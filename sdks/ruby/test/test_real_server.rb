@@ -2,7 +2,7 @@
 
 require_relative "test_helper"
 
-# End to end, in real time: this client and the real server (`volcano-locks dev`, from the repository's .venv).
+# This client and the real server (`volcano-locks dev`, from the repository's .venv), in real time.
 class TestRealServer < Minitest::Test
   include TestHelper
 
@@ -25,7 +25,7 @@ class TestRealServer < Minitest::Test
     @reader.close
   end
 
-  def test_real_time_the_verbs
+  def test_real_time_each_operation
     lease = @client.locks.acquire("ruby:a.b-c_1", ttl: 30)
     assert_in_delta Time.now.to_f + 30, lease.expires_at.to_f, 10
     assert_raises(LockHeldError) { new_client.locks.acquire("ruby:a.b-c_1", ttl: 30) }
@@ -41,7 +41,7 @@ class TestRealServer < Minitest::Test
     assert_equal [409, "lock_ownership_lost", REQUEST_ID], [error.status, error.code, error.request_id]
   end
 
-  def test_real_time_a_block_is_renewed_and_a_forced_release_reaches_it
+  def test_real_time_a_block_is_renewed_and_sees_a_forced_release
     error = assert_raises(LockOwnershipLostError) do
       @client.locks.with_lock(KEY, ttl: 5) do |guard|
         first = guard.lease
@@ -54,7 +54,7 @@ class TestRealServer < Minitest::Test
     assert_equal 5, @client.locks.with_lock(KEY, ttl: 5) { 5 }
   end
 
-  def test_real_time_one_of_many_wins
+  def test_real_time_one_of_many_acquires_succeeds
     results = Array.new(8) do
       quiet_thread do
         @client.locks.acquire("race", ttl: 30).fencing_token
@@ -75,7 +75,7 @@ class TestRealServer < Minitest::Test
     @client.locks.release("job:1", lease)
     second = waiting.value
     assert_operator second.fencing_token, :>, lease.fencing_token
-    # The time between the release and the grant may be passed over.
+    # The change between the release and the grant may be skipped.
     change = changes.next
     change = changes.next unless change.held?
     assert_equal ["two", second.fencing_token], [change.holder, change.fencing_token]
@@ -88,12 +88,12 @@ class TestRealServer < Minitest::Test
   end
 
   # SDK-12
-  def test_real_time_holding_on
+  def test_real_time_the_minimum_holding_time
     assert_equal(1, @client.locks.with_lock("nightly", ttl: 30, hold_at_least: 60) { 1 })
     assert_in_delta Time.now.to_f + 60, @client.locks.get("nightly").expires_at.to_f, 10
   end
 
-  def test_real_time_a_wrong_key_is_told_as_such
+  def test_real_time_a_wrong_service_key_is_an_authentication_error
     error = assert_raises(AuthenticationError) { new_client(service_key: "sk-wrong").locks.get(KEY) }
     assert_equal [401, "invalid_credentials"], [error.status, error.code]
   end

@@ -1,12 +1,10 @@
 # frozen_string_literal: true
 
-require_relative "test_helper"
+require_relative "../test_helper"
 
-# SDK-6: what runs in the background crashes nothing and keeps nothing alive.
-class TestBackground < Minitest::Test
+# SDK-6: background threads raise no errors and keep no process alive.
+class TestBackgroundThreads < Minitest::Test
   include TestHelper
-
-  LIBRARY = File.expand_path("../lib", __dir__)
 
   def test_a_process_ends_while_threads_hold_locks
     out, seconds = run_program(<<~RUBY)
@@ -41,7 +39,7 @@ class TestBackground < Minitest::Test
     assert_equal "false\n", out
   end
 
-  def test_nothing_is_said_when_threads_are_told_to_abort_on_exceptions
+  def test_abort_on_exception_sees_no_exception_of_a_background_thread
     out, = run_program(<<~RUBY)
       Thread.abort_on_exception = true
       kit = VolcanoLocks::Testing
@@ -61,7 +59,7 @@ class TestBackground < Minitest::Test
     assert_equal "lost\n", out
   end
 
-  def test_the_threads_end_when_there_is_nothing_to_do
+  def test_the_renewal_thread_ends_when_idle_and_starts_again
     fixture = Fixture.new
     before = Thread.list
     fixture.locks.with_lock("idle", ttl: 30) { nil }
@@ -75,10 +73,10 @@ class TestBackground < Minitest::Test
     end
   end
 
-  # A block in a fiber that nobody resumes is never left.
-  def test_a_forgotten_block_is_not_renewed_for_ever
+  # A block in a fiber that is never resumed does not end.
+  def test_the_renewals_of_an_abandoned_block_end
     fixture = Fixture.new
-    forget_a_block(fixture)
+    abandon_a_block(fixture)
     eventually do
       GC.start
       fixture.clock.advance(10)
@@ -87,8 +85,8 @@ class TestBackground < Minitest::Test
     refute_includes fixture.sent, DELETE
   end
 
-  # case 2: even a clock that fails
-  def test_a_clock_that_fails_in_the_background_fails_nobody
+  # case 2
+  def test_a_clock_that_raises_in_the_renewal_thread_loses_no_lease
     fixture = Fixture.new
     fixture.locks.with_lock(KEY, ttl: 30) do |guard|
       fails = 2
@@ -107,7 +105,7 @@ class TestBackground < Minitest::Test
 
   private
 
-  def forget_a_block(fixture)
+  def abandon_a_block(fixture)
     Fiber.new { fixture.locks.with_lock(KEY, ttl: 30) { Fiber.yield } }.resume
   end
 

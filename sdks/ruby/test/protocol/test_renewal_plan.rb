@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-require_relative "test_helper"
+require_relative "../test_helper"
 
 class TestRenewalPlan < Minitest::Test
   include TestHelper
@@ -14,32 +14,32 @@ class TestRenewalPlan < Minitest::Test
   end
 
   # SDK-3
-  def test_the_first_try_comes_at_about_a_third
+  def test_the_first_attempt_comes_after_about_a_third_of_the_ttl
     assert_equal WaitUntil.new(110.0), plan.next_step(100.0)
     assert_in_delta 109.0, plan(jitter: 0.0).next_step(100.0).instant
     assert_in_delta 111.0, plan(jitter: 1.0).next_step(100.0).instant
     assert_instance_of Renew, plan.next_step(110.0)
   end
 
-  # SDK-4, case 6: no request outwaits its lease, and a short one leaves time for another
-  def test_a_try_is_given_half_of_what_is_left
+  # SDK-4, case 6: no request outlasts its lease, and a short one leaves time for another
+  def test_an_attempt_may_take_half_of_the_remaining_time
     assert_equal Renew.new(10.0), plan.next_step(110.0)
     assert_equal Renew.new(5.0), plan.next_step(120.0)
     assert_equal Renew.new(1.0), plan(ttl: 5).next_step(103.5)
   end
 
-  # cases 3, 5: only an answer moves the deadline
-  def test_the_deadline_stays_where_the_last_answer_put_it
+  # cases 3, 5: only a response moves the deadline
+  def test_failures_do_not_move_the_deadline
     renewal_plan = plan
     20.times { |number| renewal_plan.failed(110.0 + number) }
     assert_equal 130.0, renewal_plan.deadline
     assert_instance_of RenewalPlan::Lost, renewal_plan.next_step(130.0)
-    refute renewal_plan.renewed(160.0, 130.0), "an answer after the deadline changes nothing"
+    refute renewal_plan.renewed(160.0, 130.0), "a response after the deadline changes nothing"
     assert_equal 130.0, renewal_plan.deadline
   end
 
   # SDK-3, case 4
-  def test_failures_back_off_but_always_leave_another_try
+  def test_failures_back_off_and_leave_time_for_another_attempt
     renewal_plan = plan
     renewal_plan.failed(110.0)
     assert_in_delta 110.2, renewal_plan.next_step(110.0).instant
@@ -51,11 +51,11 @@ class TestRenewalPlan < Minitest::Test
     assert_operator renewal_plan.next_step(111.0).instant, :<=, 114.1
   end
 
-  def test_nothing_is_asked_in_the_last_second
+  def test_no_attempt_starts_in_the_last_second
     assert_equal WaitUntil.new(130.0), plan.next_step(129.0)
   end
 
-  def test_a_renewal_starts_the_plan_anew
+  def test_a_renewal_resets_the_back_off
     renewal_plan = plan
     5.times { renewal_plan.failed(110.0) }
     assert renewal_plan.renewed(141.0, 111.5)
@@ -65,15 +65,15 @@ class TestRenewalPlan < Minitest::Test
   end
 
   # SDK-7
-  def test_ninety_days_are_planned_to_their_end_and_no_further
+  def test_a_lease_ends_after_ninety_days
     renewal_plan = plan(ttl: 7_776_000, at: 0.0)
-    assert_equal WaitUntil.new(7_776_000.0), renewal_plan.next_step(0.0), "it cannot get longer: nothing to ask"
+    assert_equal WaitUntil.new(7_776_000.0), renewal_plan.next_step(0.0), "the lease cannot be extended"
     renewal_plan = plan(ttl: 4_000_000, at: 0.0)
     assert renewal_plan.renewed(7_900_000.0, 3_900_000.0)
     assert_equal 7_776_000.0, renewal_plan.deadline
   end
 
-  # SDK-4: the request that told of the grant may have been sent after it
+  # SDK-4: the request whose response reported the grant may have been sent after it
   def test_ninety_days_count_from_the_grant
     assert_equal 7_776_000.0, plan(ttl: 7_776_000, at: 60.0, acquired_at: 0.0).deadline
   end

@@ -1,10 +1,10 @@
 # frozen_string_literal: true
 
-require_relative "test_helper"
-require_relative "socket_server"
+require_relative "../test_helper"
+require_relative "../socket_server"
 
-# The client's own transport over real sockets. Real time, and little of it.
-class TestOverSockets < Minitest::Test
+# The client's own transport over real sockets.
+class TestTransport < Minitest::Test
   include TestHelper
 
   def setup
@@ -18,7 +18,7 @@ class TestOverSockets < Minitest::Test
     @server.close
   end
 
-  def test_a_connection_is_kept_and_used_again
+  def test_a_connection_is_reused
     lease = @client.locks.acquire(KEY, ttl: 30)
     10.times { lease = @client.locks.renew(KEY, lease) }
     @client.locks.release(KEY, lease)
@@ -32,29 +32,29 @@ class TestOverSockets < Minitest::Test
   end
 
   # case 32
-  def test_a_connection_that_the_server_closed_while_idle_is_no_failure
+  def test_an_idle_connection_that_the_server_closed_is_replaced
     @client.locks.get(KEY)
-    @server.hang_up
+    @server.close_connections
     sleep 0.01
     lease = @client.locks.acquire(KEY, ttl: 30)
-    @server.hang_up
+    @server.close_connections
     @client.locks.release(KEY, lease)
-    assert_equal %w[GET POST DELETE], @server.asked.map(&:first)
+    assert_equal %w[GET POST DELETE], @server.requests.map(&:first)
   end
 
-  # case 32: closed just as the request goes out. Sent once more, by the client, with the same ids; never in silence.
-  def test_a_connection_that_breaks_under_the_request
+  # case 32: the connection closes while the request is sent. Only the client retries, never Net::HTTP.
+  def test_a_connection_that_breaks_during_the_request_is_replaced_once
     @server.script << ->(connection) { connection.close }
     @client.locks.acquire(KEY, ttl: 30)
-    assert_equal %w[POST POST], @server.asked.map(&:first)
+    assert_equal %w[POST POST], @server.requests.map(&:first)
     2.times { @server.script << ->(connection) { connection.close } }
     assert_raises(TransportError) { @client.locks.force_release(KEY) }
-    assert_equal "DELETE", @server.asked.last.first
-    assert_equal 3, @server.asked.length, "a request that may have been served is not sent twice by Net::HTTP"
+    assert_equal "DELETE", @server.requests.last.first
+    assert_equal 3, @server.requests.length, "Net::HTTP does not retry"
   end
 
-  # case 37: whoever comes next never reads the rest of somebody else's answer
-  def test_an_interrupted_request_takes_its_connection_with_it
+  # case 37: the next request must not read the rest of this response
+  def test_an_interrupted_request_closes_its_connection
     @client.locks.get(KEY)
     half = Queue.new
     @server.script << lambda do |connection|
@@ -67,8 +67,9 @@ class TestOverSockets < Minitest::Test
     assert_equal 2, @server.connections
   end
 
-  # A load balancer that gives up on an idle connection says so unasked. Read, it would shift all later ones.
-  def test_what_comes_unasked_is_nobodys_answer
+  # A load balancer sends an unsolicited 408 when an idle connection times out. Read as a response, it would shift all
+  # later ones.
+  def test_an_unsolicited_response_is_not_taken_for_the_next_one
     late = []
     unasked = "HTTP/1.1 408 Request Timeout\r\nContent-Length: 0\r\n\r\n"
     free = "HTTP/1.1 200 OK\r\nContent-Length: 14\r\n\r\n{\"held\":false}"
@@ -90,8 +91,8 @@ class TestOverSockets < Minitest::Test
     end
   end
 
-  # It came too late to be seen as unasked: the id it names tells
-  def test_an_answer_to_another_request_is_none
+  # It arrived too late to be recognized as unsolicited, but its request id differs.
+  def test_a_response_to_another_request_is_refused
     other = "X-Volcano-Request-Id: #{SecureRandom.uuid}\r\n"
     answer = "HTTP/1.1 200 OK\r\n#{other}Content-Length: 14\r\n\r\n{\"held\":false}"
     2.times { @server.script << ->(connection) { connection.write(answer) } }
@@ -102,7 +103,7 @@ class TestOverSockets < Minitest::Test
     assert_equal 3, @server.connections
   end
 
-  def test_a_request_that_is_given_up_is_ended
+  def test_a_request_that_times_out_or_is_interrupted_is_ended
     began = Queue.new
     ended = Queue.new
     transport = lambda do |_request|
@@ -118,8 +119,8 @@ class TestOverSockets < Minitest::Test
     eventually { began.length == 3 && ended.length == 3 }
   end
 
-  # SDK-4: the limit is on the whole request
-  def test_a_server_that_trickles_is_not_waited_for_longer
+  # SDK-4: the timeout covers the whole request
+  def test_a_slowly_arriving_response_times_out
     stop = false
     trickle = lambda do |connection|
       connection.write("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
@@ -138,7 +139,7 @@ class TestOverSockets < Minitest::Test
     client.close
   end
 
-  def test_answers_that_are_none
+  def test_an_incomplete_or_too_long_response_is_a_transport_error
     ["", "nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{\"held\":false}",
      "HTTP/1.1 200 OK\r\nContent-Length: 70000\r\n\r\n#{' ' * 70_000}"].each do |raw|
       2.times { @server.script << raw }
@@ -152,25 +153,25 @@ class TestOverSockets < Minitest::Test
     @server.script << "HTTP/1.1 302 Found\r\nLocation: #{@server.url}/elsewhere\r\nContent-Length: 0\r\n\r\n"
     error = assert_raises(ServerError) { @client.locks.get(KEY) }
     assert_equal 302, error.status
-    assert_equal 1, @server.asked.length
+    assert_equal 1, @server.requests.length
   end
 
-  def test_nobody_there
+  def test_a_refused_connection_is_an_unsent_request
     @server.close
     error = assert_raises(TransportError) { @client.locks.acquire(KEY, ttl: 30) }
     refute_predicate error, :request_sent?
     assert_match(/ECONNREFUSED/, error.message)
   end
 
-  def test_the_address_may_have_a_path
+  def test_the_api_url_may_have_a_path
     client = Client.new(api_url: "#{@server.url}/base/", service_key: "sk-x")
     assert_raises(NotFoundError) { client.locks.get(KEY) }
-    assert_equal "/base/locks/#{KEY}", @server.asked.last.last
+    assert_equal "/base/locks/#{KEY}", @server.requests.last.last
   ensure
     client.close
   end
 
-  def test_closing_ends_a_request_under_way
+  def test_closing_ends_a_request_in_progress
     began = Queue.new
     hold = Queue.new
     @server.script << lambda do |_connection|
@@ -186,7 +187,7 @@ class TestOverSockets < Minitest::Test
     hold << true
   end
 
-  # SDK-3 under the real clock
+  # SDK-3, with the real clock
   def test_real_time_a_block_is_renewed
     clock = @locks.clock
     moving = Thread.new { loop { sleep(0.05) && clock.jump(0.05) } }
@@ -195,7 +196,7 @@ class TestOverSockets < Minitest::Test
       eventually { guard.lease.expires_at > first.expires_at }
       refute guard.lost?
     end
-    assert_includes @server.asked.map(&:first), "PATCH"
+    assert_includes @server.requests.map(&:first), "PATCH"
   ensure
     moving.kill
   end

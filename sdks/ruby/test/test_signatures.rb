@@ -2,17 +2,17 @@
 
 require_relative "test_helper"
 
-# The suite checks every call against sig/ while it runs; these show that it does.
-class TestSignaturesAreChecked < Minitest::Test
+# The tests check every call against sig/ while they run; these show that they do.
+class TestSignatures < Minitest::Test
   include TestHelper
 
-  def test_a_call_that_does_not_fit_its_signature_fails
+  def test_a_call_that_does_not_match_its_signature_fails
     assert_raises(RBS::Test::Tester::TypeError) { Fixture.new.locks.acquire(KEY, ttl: "30") }
     assert_raises(RBS::Test::Tester::TypeError) { Fixture.new.locks.acquire(5, ttl: 30) }
   end
 
-  # A class without a signature would be a class that is not checked.
-  def test_every_public_method_has_a_signature
+  # A method without a signature is not checked.
+  def test_every_method_has_a_signature
     signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
     [Client, Locks, Value, Lease, LockState, LockView, LockGuard,
      VolcanoError, TransportError, HttpTransport, SystemClock, Signal,

@@ -3,7 +3,7 @@
 require_relative "test_helper"
 
 # SDK-22: what a client returns is a value.
-class TestValues < Minitest::Test
+class TestValue < Minitest::Test
   include TestHelper
 
   def setup
@@ -26,13 +26,13 @@ class TestValues < Minitest::Test
     end
   end
 
-  def test_held_has_two_names
+  def test_held_is_also_a_predicate
     [@state, @view, @change].each { |value| assert_equal [true, true], [value.held, value.held?] }
     free = LockState.new(held: false)
     assert_equal [false, false], [free.held, free.held?]
   end
 
-  def test_a_value_is_a_hash_of_its_fields_without_the_token
+  def test_to_h_has_the_fields_without_the_token
     assert_equal({ key: KEY, ttl_seconds: 30, expires_at: @lease.expires_at, fencing_token: @lease.fencing_token },
                  @lease.to_h)
     assert_equal({ held: true, expires_at: @lease.expires_at, fencing_token: @lease.fencing_token }, @state.to_h)
@@ -41,7 +41,7 @@ class TestValues < Minitest::Test
     assert_equal %i[held holder fencing_token since], @change.to_h.keys
   end
 
-  def test_values_with_the_same_content_are_equal_and_no_others
+  def test_values_are_equal_if_their_content_is
     @values.each do |value|
       twin = value.with
       assert_equal [value, value.hash], [twin, twin.hash]
@@ -60,7 +60,7 @@ class TestValues < Minitest::Test
     refute_pattern(@lease) { |lease| lease in { token: String } }
   end
 
-  def test_a_value_shows_its_fields_and_no_token
+  def test_inspect_shows_the_fields_without_the_token
     assert_equal "#<VolcanoLocks::LockState held=true expires_at=2026-01-01T00:00:30.000Z " \
                  "fencing_token=#{@lease.fencing_token}>", @state.to_s
     @values.each { |value| refute_includes [value.inspect, value.to_s, value.to_h, value.pretty_inspect].join, TOKEN }
@@ -73,7 +73,7 @@ class TestValues < Minitest::Test
     assert_equal "host/2", @view.with(holder: "host/2").holder
   end
 
-  def test_a_copy_of_a_lease_is_of_the_same_acquisition
+  def test_a_copy_of_a_lease_keeps_its_acquisition
     copy = @lease.with(ttl_seconds: 60)
     assert_equal [KEY, TOKEN, 60, @lease.deadline], [copy.key, copy.token, copy.ttl_seconds, copy.deadline]
     { key: "other", token: REQUEST_ID, deadline: 1e9 }.each do |name, value|

@@ -3,8 +3,8 @@
 require_relative "test_helper"
 require_relative "socket_server"
 
-# case 36, SDK-6: two processes must never both believe that they hold.
-class TestForks < Minitest::Test
+# case 36, SDK-6: a forked child never counts as holder of its parent's lock.
+class TestFork < Minitest::Test
   include TestHelper
 
   def setup
@@ -21,26 +21,26 @@ class TestForks < Minitest::Test
     seen = nil
     @client.locks.with_lock(KEY, ttl: 30) do |guard|
       seen = in_child do
-        told = begin
+        error = begin
           guard.raise_if_lost!
         rescue LockOwnershipLostError => e
           e.class
         end
-        [guard.lost?, guard.wait_lost(timeout: 10), told]
+        [guard.lost?, guard.wait_lost(timeout: 10), error]
       end
       refute guard.lost?
       assert @client.locks.get(KEY).held?
     end
     assert_equal [true, true, LockOwnershipLostError], seen
-    assert_equal 1, @server.asked.count(["DELETE", "/locks/#{KEY}/lease"])
+    assert_equal 1, @server.requests.count(["DELETE", "/locks/#{KEY}/lease"])
   end
 
-  def test_a_child_that_leaves_the_block_is_told_of_the_loss_and_sends_nothing
+  def test_a_child_that_leaves_the_block_gets_the_loss_and_sends_nothing
     reader, writer = IO.pipe
     child = nil
     begin
       @client.locks.with_lock(KEY, ttl: 30) { child = Process.fork }
-      raise "left without a word" if child.nil?
+      raise "no loss was raised" if child.nil?
     rescue LockOwnershipLostError => e
       writer.write(e.message)
       exit!(0)
@@ -48,11 +48,11 @@ class TestForks < Minitest::Test
     writer.close
     Process.wait(child)
     assert_match(/process/, reader.read)
-    assert_equal(%w[DELETE POST], @server.asked.map(&:first).sort)
+    assert_equal(%w[DELETE POST], @server.requests.map(&:first).sort)
   end
 
-  # SDK-11: the waits of the parent are none of the child's, which gives back no place and waits for nobody.
-  def test_a_child_leaves_the_waits_of_its_parent_alone
+  # SDK-11: a closing child neither waits for its parent's waits nor releases them.
+  def test_a_child_does_not_touch_its_parents_waits
     lease = Client.new(api_url: @server.url, service_key: "sk-x").locks.acquire(KEY, ttl: 600)
     waiting = quiet_thread { @client.locks.acquire(KEY, ttl: 30, wait: 500) }
     eventually { @client.locks.view(KEY).waiters == 1 }
@@ -65,7 +65,7 @@ class TestForks < Minitest::Test
     assert_equal 1, @client.locks.view(KEY).waiters
     @client.locks.release(KEY, lease)
     assert waiting.value
-    assert_equal 1, @server.asked.count(["DELETE", "/locks/#{KEY}/lease"])
+    assert_equal 1, @server.requests.count(["DELETE", "/locks/#{KEY}/lease"])
   end
 
   def test_a_child_uses_connections_of_its_own
@@ -84,12 +84,12 @@ class TestForks < Minitest::Test
       assert_kind_of Integer, fencing_token
     end
     pid_of = ->(label) { label.split("/").last.to_i }
-    assert_equal 2, @server.holders.uniq.map(&pid_of).length, "each under its own process id"
+    assert_equal 2, @server.holders.uniq.map(&pid_of).length, "each process uses its own id"
   end
 
   private
 
-  # What the block gives in a child, without running the test suite's exit there.
+  # Run the block in a child, without the test suite's exit handlers, and return its value.
   def in_child
     reader, writer = IO.pipe
     child = Process.fork do

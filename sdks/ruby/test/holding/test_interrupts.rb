@@ -1,15 +1,14 @@
 # frozen_string_literal: true
 
-require_relative "test_helper"
+require_relative "../test_helper"
 
-# case 37, SDK-2, SDK-5: `Timeout.timeout`, `Thread#raise` and `Thread#kill` around and inside the block leak nothing.
+# case 37, SDK-2, SDK-5: `Timeout.timeout`, `Thread#raise` and `Thread#kill` around and inside the block leak no lock.
 class TestInterrupts < Minitest::Test
   include TestHelper
 
   class Cut < StandardError; end
 
-  # Real time: the moments of the interrupts are what the machine makes of them.
-  def test_real_time_interrupts_at_any_moment_leave_no_lock_behind
+  def test_real_time_interrupts_at_random_times_leave_no_lock_held
     server = Testing::FakeLocks.new
     client = server.client
     outcomes = Hash.new(0)
@@ -26,7 +25,7 @@ class TestInterrupts < Minitest::Test
     assert_operator outcomes[:cut] + outcomes[:killed], :>, 10, outcomes.inspect
   end
 
-  def test_real_time_interrupts_while_the_server_hangs_give_the_lock_back
+  def test_real_time_an_interrupt_while_the_server_hangs_releases_the_lock
     [->(thread) { thread.raise(Cut) }, lambda(&:kill)].each do |strike|
       fixture = Fixture.new([Hang.new])
       thread = quiet_thread { fixture.locks.with_lock(KEY, ttl: 30) { flunk } }
@@ -39,7 +38,7 @@ class TestInterrupts < Minitest::Test
     end
   end
 
-  def test_real_time_a_plain_acquire_that_is_interrupted_gives_back_too
+  def test_real_time_a_timeout_around_an_acquire_releases_the_lock
     fixture = Fixture.new([Hang.new])
     assert_raises(Timeout::Error) { Timeout.timeout(1) { fixture.locks.acquire(KEY, ttl: 30) } }
     assert_equal [POST, DELETE], fixture.sent
@@ -52,14 +51,13 @@ class TestInterrupts < Minitest::Test
     refute fixture.held?
   end
 
-  def test_real_time_a_timeout_around_the_block_releases
+  def test_real_time_a_timeout_around_the_block_releases_the_lock
     fixture = Fixture.new
     assert_raises(Timeout::Error) { Timeout.timeout(1) { fixture.locks.with_lock(KEY, ttl: 30) { sleep } } }
     refute fixture.held?
     assert_equal [POST, DELETE], fixture.sent
   end
 
-  # The release itself is not to be interrupted: the interrupt waits for it.
   def test_real_time_an_interrupt_during_the_release_waits_for_it
     fixture = Fixture.new
     release_began = Queue.new
@@ -80,8 +78,8 @@ class TestInterrupts < Minitest::Test
     refute fixture.held?
   end
 
-  # A caller who defers interrupts in the body keeps doing so: nothing here opens a window the caller has closed.
-  def test_the_callers_own_mask_keeps_its_meaning
+  # The client must not deliver an interrupt that the caller defers.
+  def test_interrupts_that_the_caller_defers_stay_deferred
     fixture = Fixture.new
     seen = []
     thread = quiet_thread do
@@ -98,9 +96,9 @@ class TestInterrupts < Minitest::Test
     assert_equal %i[ran_on left], seen
   end
 
-  def test_real_time_a_killed_thread_is_not_brought_back_by_a_loss
+  def test_real_time_a_loss_raises_nothing_in_a_killed_thread
     fixture = Fixture.new
-    brought_back = false
+    raised = false
     entered = Queue.new
     thread = quiet_thread do
       fixture.locks.with_lock(KEY, ttl: 30) do
@@ -108,16 +106,16 @@ class TestInterrupts < Minitest::Test
         sleep
       end
     rescue LockOwnershipLostError
-      brought_back = true
+      raised = true
     end
     entered.pop
     fixture.clock.jump(60)
     thread.kill.join(PATIENCE_SECONDS)
-    refute brought_back
+    refute raised
   end
 
-  # Ctrl-C, which Ruby lets nothing defer.
-  def test_real_time_ctrl_c_gives_back_and_releases
+  # Ruby cannot defer the Interrupt of Ctrl-C.
+  def test_real_time_ctrl_c_during_the_acquire_or_the_body_releases_the_lock
     { "Hang" => "kit::Faults::Hang.new", "body" => "kit::Faults::Pass.new" }.each do |where, fault|
       program = <<~RUBY
         require "volcano_locks/testing"
@@ -135,11 +133,10 @@ class TestInterrupts < Minitest::Test
           puts network.seen.map(&:verb).join(" "), server.client.locks.get("k").held?
         end
       RUBY
-      library = File.expand_path("../lib", __dir__)
-      command = [{ "RUBYOPT" => nil, "RUBYLIB" => nil }, RbConfig.ruby, "-I", library, "-e", program]
+      command = [{ "RUBYOPT" => nil, "RUBYLIB" => nil }, RbConfig.ruby, "-I", LIBRARY, "-e", program]
       began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
       assert_equal "POST DELETE\nfalse\n", IO.popen(command, &:read), where
-      assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 15, "nothing keeps the process alive"
+      assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 15, "the process ends at once"
     end
   end
 
@@ -156,7 +153,7 @@ class TestInterrupts < Minitest::Test
   end
 
   def end_of(thread)
-    thread.join(PATIENCE_SECONDS) || flunk("it hangs")
+    thread.join(PATIENCE_SECONDS) || flunk("the thread does not end")
     thread.status.nil? ? :cut : :killed
   rescue Cut
     :cut

@@ -1,20 +1,20 @@
 # frozen_string_literal: true
 
-require_relative "test_helper"
+require_relative "../test_helper"
 
-# SDK-2, SDK-5, SDK-11, SDK-18, case 37: an interrupt comes where Ruby looks for it, as a method begins or returns.
-# Here it comes at each, and nothing stays held or under way.
+# SDK-2, SDK-5, SDK-11, SDK-18, case 37: Ruby delivers an interrupt when a method begins or returns. These tests send
+# one at each such point; afterwards nothing is held or in progress.
 #
-# Not promised, and passed over here: the very return of `acquire`, which nobody can guard.
+# Not promised, and skipped here: the return of `acquire` itself, which no code can guard.
 class TestInterruptsAtEveryCall < Minitest::Test
   include TestHelper
 
   class Cut < StandardError; end
 
-  LIBRARY = File.expand_path("../lib/volcano_locks", __dir__)
+  CLIENT_FILES = File.join(LIBRARY, "volcano_locks")
   POINTS_MAX = 2_000
 
-  # What is done, and whether it was interrupted at the call or return of this number.
+  # Interrupts a block at the call or return with this number, and returns whether that happened.
   class Strike
     def initialize(number)
       @left = number
@@ -41,7 +41,7 @@ class TestInterruptsAtEveryCall < Minitest::Test
     def of_the_client?(point)
       unguarded = point.event == :return && File.basename(point.path) == "client.rb" &&
                   point.method_id.start_with?("acquire")
-      point.path.start_with?(LIBRARY) && !point.path.include?("/testing") && !unguarded
+      point.path.start_with?(CLIENT_FILES) && !point.path.include?("/testing") && !unguarded
     end
   end
 
@@ -49,7 +49,7 @@ class TestInterruptsAtEveryCall < Minitest::Test
     acquire_with_the_callers_token: ->(locks) { locks.acquire(KEY, ttl: 30, token: TOKEN) },
     wait: ->(locks) { locks.acquire(KEY, ttl: 30, wait: 60) },
     with_lock: ->(locks) { locks.with_lock(KEY, ttl: 30, wait: 60) { 1 } } }.each do |name, verb|
-    define_method("test_#{name}_leaves_nothing_held_wherever_it_is_interrupted") do
+    define_method("test_#{name}_leaves_nothing_held_after_an_interrupt_at_any_call") do
       points = (1..POINTS_MAX).find { |number| !interrupted_at(number, verb) }
       assert_operator points, :>, 100
     end

@@ -1,0 +1,81 @@
+# frozen_string_literal: true
+
+require_relative "../test_helper"
+
+class TestArguments < Minitest::Test
+  include TestHelper
+
+  def test_invalid_arguments_are_refused_before_anything_is_sent
+    fixture = Fixture.new
+    lease = Testing::FakeClient.new.locks.acquire(KEY, ttl: 30)
+    ["", "-a", "a/b", "ä", "a\n", "a" * 129, "\xff"].each do |key|
+      assert_raises(ArgumentError, key) { fixture.locks.acquire(key, ttl: 30) }
+      assert_raises(ArgumentError, key) { fixture.locks.get(key) }
+      assert_raises(ArgumentError, key) { fixture.locks.force_release(key) }
+      assert_raises(ArgumentError, key) { fixture.locks.with_lock(key, ttl: 30) { flunk } }
+    end
+    [4, 0, -30, 7_776_001].each do |ttl|
+      assert_raises(ArgumentError) { fixture.locks.acquire(KEY, ttl: ttl) }
+      assert_raises(ArgumentError) { fixture.locks.renew(KEY, lease, ttl: ttl) }
+    end
+    assert_raises(ArgumentError) { fixture.locks.acquire(KEY, ttl: 30, request_id: "1") }
+    assert_empty fixture.network.seen
+  end
+
+  def test_arguments_of_the_wrong_type_are_type_errors
+    ["acquire(:nightly, ttl: 30)", 'acquire("a", ttl: 30.0)', 'acquire("a", ttl: "30")', 'acquire("a", ttl: nil)',
+     'acquire("a", ttl: true)', 'acquire("a", ttl: 30, token: 5)', 'renew("a", { ttl: 30 })', 'release("a", nil)',
+     "get(nil)", "force_release(5)"].each do |call|
+      assert_equal %w[TypeError 0], without_signatures("locks.#{call}"), call
+    end
+    ["service_key: 5", 'timeout: "5"', "timeout: true", "holder: 5"].each do |option|
+      call = "VolcanoLocks::Client.new(api_url: 'http://x', #{option})"
+      assert_equal %w[TypeError 0], without_signatures("ENV['VOLCANO_SERVICE_KEY'] = 'sk-x'; #{call}"), option
+    end
+    assert_equal %w[TypeError 0], without_signatures("VolcanoLocks::Lease.from_record(5)")
+    assert_equal %w[ArgumentError 0], without_signatures("VolcanoLocks::LockState.new(held: true).with(key: 1)")
+    assert_equal %w[ArgumentError 0], without_signatures("locks.with_lock('a', ttl: 30)"), "without a block"
+  end
+
+  # SDK-17
+  def test_an_argument_that_is_not_a_lease_of_the_key_is_refused_with_the_call_form
+    fixture = Fixture.new
+    lease = fixture.others.acquire("another", ttl: 30)
+    { renew: "renew(key, lease, ttl: 60)", release: "release(key, lease)" }.each do |verb, call|
+      error = assert_raises(ArgumentError) { fixture.locks.public_send(verb, KEY, lease) }
+      assert_includes error.message, 'lease must be a lease of the lock "nightly", got a lease of "another"'
+      assert_includes error.message, "call #{call} "
+    end
+    ["key must be a String, got VolcanoLocks::Lease", "lease must be a VolcanoLocks::Lease, got Hash"]
+      .zip([[lease, KEY], [KEY, { ttl: 30 }]]) do |message, (key, other)|
+        error = assert_raises(TypeError) { Arguments.checked_lease(key, other, "release(key, lease)") }
+        assert_equal "#{message}: call release(key, lease)", error.message
+      end
+    assert_empty fixture.network.seen
+  end
+
+  # SDK-8
+  def test_the_error_of_an_invalid_token_does_not_contain_it
+    error = assert_raises(ArgumentError) { Fixture.new.locks.acquire(KEY, ttl: 30, token: "#{TOKEN}0") }
+    refute_includes error.full_message, TOKEN
+  end
+
+  private
+
+  # Run the code in a Ruby process that does not check signatures.
+  def without_signatures(code)
+    program = <<~RUBY
+      require "volcano_locks/testing"
+      sent = []
+      client = VolcanoLocks::Client.new(api_url: "http://x", service_key: "sk-x", transport: ->(one) { sent << one })
+      locks = client.locks
+      begin
+        #{code}
+      rescue StandardError => e
+        puts e.class, sent.length
+      end
+    RUBY
+    environment = { "RUBYOPT" => nil, "RUBYLIB" => nil }
+    IO.popen([environment, RbConfig.ruby, "-I", LIBRARY, "-e", program], &:read).split("\n")
+  end
+end
