@@ -27,6 +27,7 @@ end
 require_relative "volcano_locks/version"
 require_relative "volcano_locks/errors"
 require_relative "volcano_locks/clock"
+require_relative "volcano_locks/fork_safe"
 require_relative "volcano_locks/redacted"
 require_relative "volcano_locks/config"
 require_relative "volcano_locks/protocol/arguments"

@@ -14,7 +14,7 @@ class TestSignatures < Minitest::Test
   # A method without a signature is not checked.
   def test_every_method_has_a_signature
     signed = Dir[File.expand_path("../sig/*.rbs", __dir__)].map { |file| File.read(file) }.join
-    [Client, Locks, Value, Lease, LockState, LockView, LockGuard,
+    [Client, Locks, Value, ForkSafe, RealTime, Lease, LockState, LockView, LockGuard,
      VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
      Hold, RenewalPlan, Renewer, RenewalTask, Block, Operations, Acquisition, RenewalRequest, RequestSender,
      RequestThreads, PendingRequest, Config, AcquireWait, PendingAcquisitions, Backoff, EventStream, LockReader,

@@ -15,6 +15,14 @@
 #
 # Not promised: a process that is paused notices this only when it runs again.
 module VolcanoLocks
+  # Seconds of real time, for limits that hold under every clock.
+  module RealTime
+    # @return [Float]
+    def self.seconds
+      Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    end
+  end
+
   # A flag that threads can wait for. It stays set until it is cleared.
   class Signal
     def initialize

@@ -19,8 +19,8 @@ module VolcanoLocks
     attr_reader :api_url, :service_key, :timeout_seconds
 
     def initialize(api_url:, service_key:, timeout_seconds:, holder:)
-      @api_url = checked_url(given("api_url", api_url, API_URL_VARIABLE))
-      @service_key = checked_service_key(given("service_key", service_key, SERVICE_KEY_VARIABLE))
+      @api_url = checked_url(setting("api_url", api_url, API_URL_VARIABLE))
+      @service_key = checked_service_key(setting("service_key", service_key, SERVICE_KEY_VARIABLE))
       @timeout_seconds = checked_timeout(timeout_seconds)
       @holder = holder.nil? ? nil : checked_holder(holder)
       freeze
@@ -44,7 +44,7 @@ module VolcanoLocks
       (host.empty? ? "unknown" : host)[0, HOLDER_CHARACTERS_MAX - tail.length] + tail
     end
 
-    def given(name, value, variable)
+    def setting(name, value, variable)
       found = value.nil? ? ENV.fetch(variable, nil) : value
       if found.nil? || found == ""
         raise ArgumentError, "#{name} is missing: pass #{name}: or set the environment variable #{variable}"

@@ -3,7 +3,7 @@
 require "monitor"
 
 module VolcanoLocks
-  # One acquisition: its newest lease, its renewal plan, and at most one loss. Any thread may ask it.
+  # One acquisition: its newest lease, its renewal plan, and at most one loss. Any thread may use it.
   #
   # `lost?` compares the clock with the local deadline at each call, so it is right even if the renewals are delayed,
   # stuck or dead (SDK-4). Once true it stays true: a renewal confirmed after a caller could have seen the loss changes
@@ -14,8 +14,8 @@ module VolcanoLocks
   #
   # After `fork` the child's hold is lost, and the child never releases its parent's lock (SDK-6).
   #
-  # Not promised: it stops no code that does not ask. After a long pause, only a check of the fencing token at the
-  # target of a write refuses that write.
+  # Not promised: code that does not check it is not stopped. After a long pause, only a check of the fencing token at
+  # the target of a write refuses that write.
   class Hold
     # @return [Lease] the newest confirmed lease
     attr_reader :lease

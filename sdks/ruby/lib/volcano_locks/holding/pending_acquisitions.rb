@@ -4,8 +4,10 @@ module VolcanoLocks
   # The acquires and waits in progress, for which closing the client waits: they may have to release a lease. A forked
   # child starts with none.
   class PendingAcquisitions
+    include ForkSafe
+
     def initialize
-      reset
+      reset_after_fork
     end
 
     # Record that `acquisition` has begun.
@@ -26,9 +28,9 @@ module VolcanoLocks
     # Wait until all have ended, or `seconds` of real time have passed.
     def wait(seconds)
       reset_after_fork
-      deadline = Process.clock_gettime(Process::CLOCK_MONOTONIC) + seconds
+      deadline = RealTime.seconds + seconds
       @mutex.synchronize do
-        until @all.empty? || (left = deadline - Process.clock_gettime(Process::CLOCK_MONOTONIC)) <= 0
+        until @all.empty? || (left = deadline - RealTime.seconds) <= 0
           @ended.wait(@mutex, left)
         end
       end
@@ -37,14 +39,9 @@ module VolcanoLocks
     private
 
     def reset
-      @pid = Process.pid
       @mutex = Mutex.new
       @ended = ConditionVariable.new
       @all = {}.compare_by_identity
-    end
-
-    def reset_after_fork
-      reset if @pid != Process.pid
     end
   end
 end

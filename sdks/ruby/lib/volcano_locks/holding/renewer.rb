@@ -71,6 +71,8 @@ module VolcanoLocks
   # failed renewal of that lease. If the thread is killed, `guard.lost?` is still right, and the next block starts
   # another thread.
   class Renewer
+    include ForkSafe
+
     IDLE_SECONDS_MAX = 30.0
     ERROR_PAUSE_SECONDS = 0.2
 
@@ -85,7 +87,7 @@ module VolcanoLocks
     def initialize(operations, clock)
       @operations = operations
       @clock = clock
-      reset
+      reset_after_fork
     end
 
     # Renew `hold` until it is removed, left or lost.
@@ -122,16 +124,11 @@ module VolcanoLocks
     private
 
     def reset
-      @pid = Process.pid
       @mutex = Mutex.new
       @wake = Signal.new
       @tasks = []
       @thread = nil
       @closed = false
-    end
-
-    def reset_after_fork
-      reset if @pid != Process.pid
     end
 
     def start

@@ -100,11 +100,11 @@ module VolcanoLocks
     # the releases that follow. Bounded in real time. Repeating it is harmless.
     def close
       @closing.set
-      deadline = real_seconds + CLOSING_SECONDS_MAX
+      deadline = RealTime.seconds + CLOSING_SECONDS_MAX
       both = [@threads, @long_threads]
       both.each(&:cancel_optional)
-      @pending_acquisitions.wait(deadline - real_seconds)
-      both.each { |threads| threads.close(deadline - real_seconds) }
+      @pending_acquisitions.wait(deadline - RealTime.seconds)
+      both.each { |threads| threads.close(deadline - RealTime.seconds) }
       @transport.close if @transport.respond_to?(:close)
     end
 
@@ -126,10 +126,6 @@ module VolcanoLocks
       raise Stopped, "`stop` returned true" if stop.call
 
       @clock.wait([until_, @clock.now + STOP_POLL_SECONDS].min, signal)
-    end
-
-    def real_seconds
-      Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
     def request_for(verb, path, request_id, timeout_seconds, more_headers, body)

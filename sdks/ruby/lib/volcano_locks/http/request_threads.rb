@@ -10,6 +10,8 @@ module VolcanoLocks
   #
   # There are as many threads as concurrent requests, up to a limit, and none when idle. A forked child starts its own.
   class RequestThreads
+    include ForkSafe
+
     THREADS_MAX = 64
     LONG_THREADS_MAX = 1000
     IDLE_SECONDS_MAX = 30.0
@@ -20,7 +22,7 @@ module VolcanoLocks
       @threads_max = threads_max
       @closing = false
       @closed = false
-      reset
+      reset_after_fork
     end
 
     # Run `pending` in the next free thread.
@@ -54,7 +56,7 @@ module VolcanoLocks
       reset_after_fork
       cancel_optional
       finishing = @mutex.synchronize { @queue + @running }
-      deadline = real_seconds + seconds
+      deadline = RealTime.seconds + seconds
       finishing.each { |pending| wait_for(pending, deadline) }
       rest = @mutex.synchronize do
         @closed = true
@@ -67,7 +69,7 @@ module VolcanoLocks
     private
 
     def wait_for(pending, deadline)
-      pending.signal.sleep(deadline - real_seconds) { false } until pending.done? || real_seconds >= deadline
+      pending.signal.sleep(deadline - RealTime.seconds) { false } until pending.done? || RealTime.seconds >= deadline
     end
 
     def refuse_if_closed(pending)
@@ -76,10 +78,6 @@ module VolcanoLocks
 
     def cancel(pending)
       pending.cancel(RequestCancelledError.new(CLOSED, request_id: pending.request.request_id))
-    end
-
-    def real_seconds
-      Process.clock_gettime(Process::CLOCK_MONOTONIC)
     end
 
     # The caller's thread is being killed, maybe because the process exits, which must not wait for an idle thread.
@@ -91,17 +89,12 @@ module VolcanoLocks
     end
 
     def reset
-      @pid = Process.pid
       @mutex = Mutex.new
       @added = ConditionVariable.new
       @queue = []
       @running = []
       @idle = 0
       @count = 0
-    end
-
-    def reset_after_fork
-      reset if @pid != Process.pid
     end
 
     def start_thread

@@ -36,6 +36,8 @@ module VolcanoLocks
   # A forked child opens its own connections and leaves its parent's untouched, since closing them would disturb the
   # parent.
   class HttpTransport
+    include ForkSafe
+
     RESPONSE_BYTES_MAX = 65_536
     KEEP_ALIVE_SECONDS = 30.0
     REQUESTS = {
@@ -46,7 +48,7 @@ module VolcanoLocks
     # @param api_url [String] URL of the service; its path is put before the path of each request
     def initialize(api_url)
       @url = URI.parse(api_url)
-      reset
+      reset_after_fork
     end
 
     # Send one request and read its response.
@@ -89,13 +91,8 @@ module VolcanoLocks
     private
 
     def reset
-      @pid = Process.pid
       @mutex = Mutex.new
       @idle = []
-    end
-
-    def reset_after_fork
-      reset if @pid != Process.pid
     end
 
     def idle_connection

@@ -18,7 +18,7 @@ module VolcanoLocks
     WAIT_SLICE_SECONDS = 50.0
     EARLY_FRACTION = 0.5
     FRESH_FRACTION = 1.0 / 3
-    # A shorter rest of the wait is below the resolution of the protocol and not worth a request.
+    # A shorter remaining wait is below the resolution of the protocol, so no request is sent for it.
     REQUEST_SECONDS_MIN = 0.001
 
     # A lease was granted, but a renewal could not confirm it in time.
@@ -57,8 +57,8 @@ module VolcanoLocks
 
     private
 
-    # After a regular end the server has answered that the token holds nothing, and the waiter's place expires soon.
-    # A wait that was interrupted has no such response.
+    # After a regular end, a response said that the token holds nothing, and the server soon drops the absent waiter. A
+    # wait that was interrupted has no such response.
     def release_needed?
       @uncertain || (@request_sent && !@ended)
     end

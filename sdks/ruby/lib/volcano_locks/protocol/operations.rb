@@ -41,17 +41,13 @@ module VolcanoLocks
       id = Arguments.request_id_or_new(request_id)
       # Wait at most until the lease's deadline. After the deadline only the server knows whether the lease lives.
       alive = lease.deadline && lease.deadline > @clock.now
-      until_ = alive ? lease.deadline : Float::INFINITY
-      with_retry(until_) do
-        RenewalRequest.new(self, @sender, @clock, lease, ttl_seconds, id, seconds_left(until_)).send_and_wait
-      end
+      renew_until(lease, ttl_seconds, alive ? lease.deadline : Float::INFINITY, request_id: id)
     end
 
     # @return [Lease] renewed to `ttl_seconds` before `until_`; with `must_finish`, closing the client waits for it
-    def renew_until(lease, ttl_seconds, until_, must_finish: false)
-      id = Arguments.new_uuid
+    def renew_until(lease, ttl_seconds, until_, request_id: Arguments.new_uuid, must_finish: false)
       with_retry(until_) do
-        RenewalRequest.new(self, @sender, @clock, lease, ttl_seconds, id, seconds_left(until_))
+        RenewalRequest.new(self, @sender, @clock, lease, ttl_seconds, request_id, seconds_left(until_))
                       .send_and_wait(must_finish: must_finish)
       end
     end
@@ -59,9 +55,8 @@ module VolcanoLocks
     # @return [RenewalRequest] a background renewal, sent once
     def start_renewal(lease, timeout_seconds, &on_over)
       id = Arguments.new_uuid
-      renewal = RenewalRequest.new(self, @sender, @clock, lease, lease.ttl_seconds, id, timeout_seconds)
-      renewal.start(&on_over)
-      renewal
+      RenewalRequest.new(self, @sender, @clock, lease, lease.ttl_seconds, id, timeout_seconds)
+                    .tap { |renewal| renewal.start(&on_over) }
     end
 
     # Release by key and token, so that any lease object of the acquisition works (case 22).

@@ -67,9 +67,9 @@ module VolcanoLocks
       #
       # @raise [RuntimeError] if that takes more than `SETTLE_SECONDS_MAX` of real time
       def settle
-        give_up = Process.clock_gettime(Process::CLOCK_MONOTONIC) + SETTLE_SECONDS_MAX
+        give_up = RealTime.seconds + SETTLE_SECONDS_MAX
         until settled?
-          if Process.clock_gettime(Process::CLOCK_MONOTONIC) > give_up
+          if RealTime.seconds > give_up
             raise "background work does not end or wait on the clock: #{@watched.map(&:thread).inspect}"
           end
 

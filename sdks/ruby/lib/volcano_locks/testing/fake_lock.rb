@@ -141,7 +141,7 @@ module VolcanoLocks
         free("force_released", "forced", now, @owner || @expired_owner)
       end
 
-      # The server stops: answer all waiters with 503 (WAIT-8).
+      # The server stops: all waiters get 503 (WAIT-8).
       def fail_waiters
         @queue.slice!(0..).each { |waiter| waiter.resolve(UNAVAILABLE) }
       end
