@@ -7,10 +7,10 @@
 
 import { type Clock, SystemClock } from "./clock.ts";
 import { resolveConfig } from "./config.ts";
-import { Flows } from "./flows.ts";
+import { type Fetch, Sender } from "./http/transport.ts";
 import { Locks } from "./locks.ts";
-import { optionsOf } from "./messages.ts";
-import { type Fetch, Sender } from "./transport.ts";
+import { optionsOf } from "./protocol/messages.ts";
+import { Flows } from "./protocol/operations.ts";
 
 export interface ClientOptions {
   /** The service's address; else `VOLCANO_API_URL`. */

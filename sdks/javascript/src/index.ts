@@ -7,7 +7,6 @@
  * Not promised: a lease cannot stop a process that is paused. Check the fencing token where you write.
  */
 
-export type { WithLockResult } from "./block.ts";
 export { Client, type ClientOptions } from "./client.ts";
 export { type Clock, SystemClock } from "./clock.ts";
 export {
@@ -25,9 +24,13 @@ export {
   ValidationError,
   VolcanoError,
 } from "./errors.ts";
-export type { Exclusive, ExclusiveOptions, ExclusiveResult } from "./exclusive.ts";
-export type { LockGuard } from "./guard.ts";
-export type { LeadResult } from "./lead.ts";
+export type { Exclusive, ExclusiveOptions, ExclusiveResult } from "./features/exclusive.ts";
+export type { LeadResult } from "./features/leader.ts";
+export type { Leadership } from "./features/watch.ts";
+export type { WithLockResult } from "./holding/block.ts";
+export type { LockGuard } from "./holding/guard.ts";
+export type { Fetch } from "./http/transport.ts";
+export type { Locks } from "./locks.ts";
 export {
   Lease,
   type LeaseOutcome,
@@ -35,8 +38,8 @@ export {
   type LockState,
   type UncertainLease,
   type UncertainLeaseRecord,
-} from "./lease.ts";
-export type { Locks } from "./locks.ts";
+} from "./protocol/lease.ts";
+export type { LockView } from "./protocol/lock_view.ts";
 export type {
   AcquireOptions,
   AcquireResult,
@@ -50,8 +53,5 @@ export type {
   ViewResult,
   WatchOptions,
   WithLockOptions,
-} from "./options.ts";
-export type { Fetch } from "./transport.ts";
+} from "./protocol/options.ts";
 export { VERSION } from "./version.ts";
-export type { LockView } from "./view.ts";
-export type { Leadership } from "./watch.ts";

@@ -3,14 +3,16 @@
  * `TypeError` or `RangeError`. Everything else that can happen is in what it resolves with.
  */
 
-import { type BlockEnd, runBlock, type WithLockResult } from "./block.ts";
 import type { Clock } from "./clock.ts";
 import { ConflictError, contentionReason, type VolcanoError } from "./errors.ts";
-import { type Exclusive, exclusiveIn } from "./exclusive.ts";
-import { ATTEMPTS_MAX, type Flows, GIVE_UP_SECONDS_MAX, type Granted, type Owner, type Pace } from "./flows.ts";
-import type { LockGuard } from "./guard.ts";
-import { type LeadResult, leading } from "./lead.ts";
-import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./lease.ts";
+import { type Exclusive, exclusiveIn } from "./features/exclusive.ts";
+import { type LeadResult, leading } from "./features/leader.ts";
+import { type Leadership, Watch } from "./features/watch.ts";
+import { type BlockEnd, runBlock, type WithLockResult } from "./holding/block.ts";
+import type { LockGuard } from "./holding/guard.ts";
+import { Wait } from "./protocol/acquire_wait.ts";
+import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./protocol/lease.ts";
+import type { LockView, Page } from "./protocol/lock_view.ts";
 import {
   checkedChoice,
   checkedFunction,
@@ -23,7 +25,15 @@ import {
   givenOrNewUuid,
   newUuid,
   optionsOf,
-} from "./messages.ts";
+} from "./protocol/messages.ts";
+import {
+  ATTEMPTS_MAX,
+  type Flows,
+  GIVE_UP_SECONDS_MAX,
+  type Granted,
+  type Owner,
+  type Pace,
+} from "./protocol/operations.ts";
 import type {
   AcquireOptions,
   AcquireResult,
@@ -37,10 +47,7 @@ import type {
   ViewResult,
   WatchOptions,
   WithLockOptions,
-} from "./options.ts";
-import type { LockView, Page } from "./view.ts";
-import { Wait } from "./waiting.ts";
-import { type Leadership, Watch } from "./watch.ts";
+} from "./protocol/options.ts";
 
 const STATES = ["all", "held", "free"] as const;
 

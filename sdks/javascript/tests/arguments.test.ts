@@ -3,7 +3,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 import packageJson from "../package.json" with { type: "json" };
 import { defaultHolder, inBrowser, type Scope } from "../src/config.ts";
 import { Client, Lease, type LeaseRecord, VERSION, VolcanoError } from "../src/index.ts";
-import { parseDate } from "../src/messages.ts";
+import { parseDate } from "../src/protocol/messages.ts";
 import { granted, KEY, SERVICE_KEY, stage, TOKEN, TTL, there } from "./stage.ts";
 
 afterEach(() => {

@@ -1,7 +1,7 @@
 /** SDK-14: the bytes of a stream of events. */
 
 import { describe, expect, it } from "vitest";
-import { EVENT_CHARACTERS_MAX, EventReader, type StreamEvent } from "../src/events.ts";
+import { EVENT_CHARACTERS_MAX, EventReader, type StreamEvent } from "../src/protocol/sse.ts";
 
 function read(...pieces: Array<string | Uint8Array>): StreamEvent[] {
   const reader = new EventReader();

@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { ACQUISITION_SECONDS_MAX, Heartbeat } from "../src/heartbeat.ts";
+import { ACQUISITION_SECONDS_MAX, Heartbeat } from "../src/protocol/renewal_plan.ts";
 
 function heartbeat(ttlSeconds: number, jitter = 0.5, timeoutSeconds = 10): Heartbeat {
   return new Heartbeat({ ttlSeconds, acquiredAt: 0, deadline: ttlSeconds, timeoutSeconds, jitter });

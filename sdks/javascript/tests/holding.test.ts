@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Hold } from "../src/guard.ts";
+import { Hold } from "../src/holding/guard.ts";
 import { Client, type Lease, type LockGuard, LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { FakeClient, type Fault } from "../src/testing/index.ts";
 import { deferred, granted, KEY, methods, type Stage, stage, TTL, there } from "./stage.ts";

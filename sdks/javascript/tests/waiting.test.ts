@@ -1,11 +1,11 @@
 /** SDK-11 waiting for a lock, and SDK-12 holding it at least so long. */
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import type { Fetch } from "../src/http/transport.ts";
 import { LockOwnershipLostError, TransportError } from "../src/index.ts";
-import { REST_SECONDS_MAX, REST_SECONDS_MIN, Rests } from "../src/rest.ts";
+import { WAIT_SLICE_SECONDS } from "../src/protocol/acquire_wait.ts";
+import { REST_SECONDS_MAX, REST_SECONDS_MIN, Rests } from "../src/protocol/backoff.ts";
 import type { Fault } from "../src/testing/index.ts";
-import type { Fetch } from "../src/transport.ts";
-import { WAIT_SLICE_SECONDS } from "../src/waiting.ts";
 import { deferred, KEY, methods, type Stage, stage, TOKEN, TTL, there } from "./stage.ts";
 
 const unhandled = vi.fn();

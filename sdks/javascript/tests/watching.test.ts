@@ -1,9 +1,9 @@
 /** SDK-14 watching, SDK-15 listing and viewing. */
 
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
+import { SILENCE_SECONDS_MAX } from "../src/features/watch.ts";
+import type { Fetch } from "../src/http/transport.ts";
 import { type Leadership, type LockView, ServerError, VolcanoError } from "../src/index.ts";
-import type { Fetch } from "../src/transport.ts";
-import { SILENCE_SECONDS_MAX } from "../src/watch.ts";
 import { KEY, type Stage, stage, TTL, there } from "./stage.ts";
 
 const unhandled = vi.fn();

@@ -11,5 +11,5 @@
  */
 
 export { ManualClock } from "./clock.ts";
-export { FAKE_SERVICE_KEY, FAKE_URL, FakeClient, FakeLocks } from "./fake.ts";
-export { type Fault, type FlakyNetwork, flakyFetch, type Seen } from "./flaky.ts";
+export { FAKE_SERVICE_KEY, FAKE_URL, FakeClient, FakeLocks } from "./fake_server.ts";
+export { type Fault, type FlakyNetwork, flakyFetch, type Seen } from "./faulty_transport.ts";

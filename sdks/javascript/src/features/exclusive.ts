@@ -6,10 +6,17 @@
  * on them is a function of them.
  */
 
-import type { BlockEnd } from "./block.ts";
-import type { LockGuard } from "./guard.ts";
-import { checkedChoice, checkedFunction, checkedHoldAtLeast, checkedKey, checkedTtl, optionsOf } from "./messages.ts";
-import type { WithLockOptions } from "./options.ts";
+import type { BlockEnd } from "../holding/block.ts";
+import type { LockGuard } from "../holding/guard.ts";
+import {
+  checkedChoice,
+  checkedFunction,
+  checkedHoldAtLeast,
+  checkedKey,
+  checkedTtl,
+  optionsOf,
+} from "../protocol/messages.ts";
+import type { WithLockOptions } from "../protocol/options.ts";
 
 const ON_HELD = ["raise", "skip", "wait"] as const;
 

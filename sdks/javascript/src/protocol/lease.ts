@@ -9,7 +9,7 @@
  * its loss; `withLock` does both.
  */
 
-import { brand } from "./brand.ts";
+import { brand } from "../brand.ts";
 import {
   checkedKey,
   checkedTtl,

@@ -10,7 +10,7 @@
  * same `token` then gives the same lease.
  */
 
-import type { Clock } from "./clock.ts";
+import type { Clock } from "../clock.ts";
 import {
   attach,
   LockOwnershipLostError,
@@ -18,10 +18,10 @@ import {
   TransportError,
   UnavailableError,
   VolcanoError,
-} from "./errors.ts";
+} from "../errors.ts";
+import type { Chunks, LockRequest, Sender } from "../http/transport.ts";
+import { type LockView, type Page, pageOf, viewOf } from "./lock_view.ts";
 import { type Answer, grantedTerm, malformed, newUuid, readTerm, refusalFrom, type Term } from "./messages.ts";
-import type { Chunks, LockRequest, Sender } from "./transport.ts";
-import { type LockView, type Page, pageOf, viewOf } from "./view.ts";
 
 export const ATTEMPTS_MAX = 2;
 export const GIVE_UP_SECONDS_MAX = 2;

@@ -12,11 +12,11 @@
  * check of the fencing token where they land.
  */
 
-import { type Clock, restUntil } from "./clock.ts";
-import { LOCK_OWNERSHIP_LOST, LockOwnershipLostError, VolcanoError } from "./errors.ts";
-import type { Granted } from "./flows.ts";
-import { Heartbeat, type Step } from "./heartbeat.ts";
-import type { Lease } from "./lease.ts";
+import { type Clock, restUntil } from "../clock.ts";
+import { LOCK_OWNERSHIP_LOST, LockOwnershipLostError, VolcanoError } from "../errors.ts";
+import type { Lease } from "../protocol/lease.ts";
+import type { Granted } from "../protocol/operations.ts";
+import { Heartbeat, type Step } from "../protocol/renewal_plan.ts";
 
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 

@@ -7,9 +7,9 @@
  */
 
 import { LOCK_HELD, LOCK_OWNERSHIP_LOST } from "../errors.ts";
-import { ACQUISITION_SECONDS_MAX, MARGIN_SECONDS } from "../heartbeat.ts";
+import { ACQUISITION_SECONDS_MAX, MARGIN_SECONDS } from "../protocol/renewal_plan.ts";
 import type { ManualClock } from "./clock.ts";
-import type { Happening, Happenings } from "./happenings.ts";
+import type { Happening, Happenings } from "./event_log.ts";
 
 export const PLACE_KEPT_SECONDS = 5;
 const GRACE_SECONDS = 1;

@@ -5,7 +5,7 @@
  * in `seen`, so that a test can tell a retry with the same ids from a new request.
  */
 
-import type { Fetch } from "../transport.ts";
+import type { Fetch } from "../http/transport.ts";
 import type { ManualClock } from "./clock.ts";
 
 /**

@@ -4,7 +4,7 @@
  * What the service told in `Retry-After` goes first (SDK-11).
  */
 
-import { RateLimitedError, TransportError, type VolcanoError } from "./errors.ts";
+import { RateLimitedError, TransportError, type VolcanoError } from "../errors.ts";
 
 export const REST_SECONDS_MIN = 0.2;
 export const REST_SECONDS_MAX = 5;

@@ -7,7 +7,7 @@
  * Not promised: that a run which ignores its signal ends. Nobody leads for this caller until it does.
  */
 
-import type { BlockEnd } from "./block.ts";
+import type { BlockEnd } from "../holding/block.ts";
 
 /** What `lead` resolves with: what the function returned, or what ended it. */
 export type LeadResult<T> = { readonly data: T; readonly error: null } | { readonly data: null; readonly error: Error };

@@ -8,8 +8,8 @@
 
 import { Client, type ClientOptions } from "../client.ts";
 import { ManualClock } from "./clock.ts";
-import { Happenings } from "./happenings.ts";
-import { type Asking, FakeLock, refused } from "./lock.ts";
+import { Happenings } from "./event_log.ts";
+import { type Asking, FakeLock, refused } from "./fake_lock.ts";
 
 export const FAKE_URL = "http://fake.invalid";
 export const FAKE_SERVICE_KEY = "sk-fake";

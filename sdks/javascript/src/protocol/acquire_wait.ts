@@ -14,11 +14,11 @@
  * keeps its place.
  */
 
-import { type Clock, restUntil } from "./clock.ts";
-import { attach, LockHeldError, LockOwnershipLostError, TransportError, type VolcanoError } from "./errors.ts";
-import { type Flows, type Granted, mayHaveBeenServed, type Owner, type Pace } from "./flows.ts";
+import { type Clock, restUntil } from "../clock.ts";
+import { attach, LockHeldError, LockOwnershipLostError, TransportError, type VolcanoError } from "../errors.ts";
+import { Rests, worthARest } from "./backoff.ts";
 import { newUuid } from "./messages.ts";
-import { Rests, worthARest } from "./rest.ts";
+import { type Flows, type Granted, mayHaveBeenServed, type Owner, type Pace } from "./operations.ts";
 
 export const WAIT_SLICE_SECONDS = 50;
 /** An answer later than this part of the TTL is confirmed. */

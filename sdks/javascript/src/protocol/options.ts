@@ -1,8 +1,8 @@
 /** What the verbs take and what they resolve with. */
 
-import type { ContentionReason, VolcanoError } from "./errors.ts";
+import type { ContentionReason, VolcanoError } from "../errors.ts";
 import type { Lease, LockState, UncertainLease } from "./lease.ts";
-import type { LockView } from "./view.ts";
+import type { LockView } from "./lock_view.ts";
 
 /** What every verb takes. */
 export interface RequestOptions {

@@ -9,14 +9,14 @@
  * may be told.
  */
 
-import { type Clock, restUntil } from "./clock.ts";
-import { TransportError, VolcanoError } from "./errors.ts";
-import { EventReader, type StreamEvent } from "./events.ts";
-import type { Flows } from "./flows.ts";
-import { newUuid } from "./messages.ts";
-import { Rests, worthARest } from "./rest.ts";
-import type { Chunks } from "./transport.ts";
-import { type LockView, type Told, toldBy } from "./view.ts";
+import { type Clock, restUntil } from "../clock.ts";
+import { TransportError, VolcanoError } from "../errors.ts";
+import type { Chunks } from "../http/transport.ts";
+import { Rests, worthARest } from "../protocol/backoff.ts";
+import { type LockView, type Told, toldBy } from "../protocol/lock_view.ts";
+import { newUuid } from "../protocol/messages.ts";
+import type { Flows } from "../protocol/operations.ts";
+import { EventReader, type StreamEvent } from "../protocol/sse.ts";
 
 /** The service says something every 15 seconds. */
 export const SILENCE_SECONDS_MAX = 45;

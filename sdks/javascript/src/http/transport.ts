@@ -8,11 +8,11 @@
  * is retold, not attached.
  */
 
-import type { Clock } from "./clock.ts";
-import type { Config } from "./config.ts";
-import { TransportError, VolcanoError } from "./errors.ts";
-import type { Answer } from "./messages.ts";
-import { VERSION } from "./version.ts";
+import type { Clock } from "../clock.ts";
+import type { Config } from "../config.ts";
+import { TransportError, VolcanoError } from "../errors.ts";
+import type { Answer } from "../protocol/messages.ts";
+import { VERSION } from "../version.ts";
 
 export const ANSWER_BYTES_MAX = 65_536;
 const USER_AGENT = `volcano-locks-javascript/${VERSION}`;

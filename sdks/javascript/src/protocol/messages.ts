@@ -6,7 +6,7 @@
  * text that came, since `JSON.parse` would round one above 2^53 - 1 and lose its order (SDK-7, case 34).
  */
 
-import { errorFor, ServerError, type VolcanoError } from "./errors.ts";
+import { errorFor, ServerError, type VolcanoError } from "../errors.ts";
 
 export const TTL_SECONDS_MIN = 5;
 export const TTL_SECONDS_MAX = 7_776_000;

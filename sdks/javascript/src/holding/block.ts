@@ -16,7 +16,7 @@
  * later (SDK-12). A renewal that fails then counts like a failed release.
  */
 
-import { type Clock, restUntil } from "./clock.ts";
+import { type Clock, restUntil } from "../clock.ts";
 import {
   attach,
   ConflictError,
@@ -24,13 +24,13 @@ import {
   contentionReason,
   LockOwnershipLostError,
   type VolcanoError,
-} from "./errors.ts";
-import { ATTEMPTS_MAX, type Flows, type Granted } from "./flows.ts";
+} from "../errors.ts";
+import { WAIT_SLICE_SECONDS } from "../protocol/acquire_wait.ts";
+import { REST_SECONDS_MAX } from "../protocol/backoff.ts";
+import type { Lease } from "../protocol/lease.ts";
+import { newUuid, TTL_SECONDS_MIN } from "../protocol/messages.ts";
+import { ATTEMPTS_MAX, type Flows, type Granted } from "../protocol/operations.ts";
 import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
-import type { Lease } from "./lease.ts";
-import { newUuid, TTL_SECONDS_MIN } from "./messages.ts";
-import { REST_SECONDS_MAX } from "./rest.ts";
-import { WAIT_SLICE_SECONDS } from "./waiting.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;

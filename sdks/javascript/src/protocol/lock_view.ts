@@ -4,7 +4,7 @@
  * An answer that lacks a field of a row is none (SDK-15). Events of a kind that is not known here are passed over.
  */
 
-import { type ServerError, TransportError, type VolcanoError } from "./errors.ts";
+import { type ServerError, TransportError, type VolcanoError } from "../errors.ts";
 import { type Answer, bodyOf, isFencingToken, malformed, parseDate } from "./messages.ts";
 
 /** One lock as everybody may see it, without any token. What belongs to a lease is null of a lock that is free. */
