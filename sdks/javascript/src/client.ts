@@ -1,33 +1,33 @@
 /**
- * The client: settings, a clock and `fetch` put together behind `client.locks`.
+ * The client: combines settings, a clock and `fetch` behind `client.locks`.
  *
- * It opens nothing until it is used and needs no closing. Its service key is in no property: neither
- * `JSON.stringify` nor `util.inspect` shows it (SDK-8).
+ * It opens no connection until its first request and needs no closing. No property holds the service key, so
+ * `JSON.stringify` and `util.inspect` do not show it (SDK-8).
  */
 
 import { type Clock, SystemClock } from "./clock.ts";
 import { resolveConfig } from "./config.ts";
-import { type Fetch, Sender } from "./http/transport.ts";
+import { type Fetch, Transport } from "./http/transport.ts";
 import { Locks } from "./locks.ts";
-import { optionsOf } from "./protocol/messages.ts";
-import { Flows } from "./protocol/operations.ts";
+import { checkedOptions } from "./protocol/arguments.ts";
+import { Operations } from "./protocol/operations.ts";
 
 export interface ClientOptions {
-  /** The service's address; else `VOLCANO_API_URL`. */
+  /** The service's address; defaults to `VOLCANO_API_URL`. */
   apiUrl?: string | undefined;
-  /** Opens the project's locks; else `VOLCANO_SERVICE_KEY`. */
+  /** The credential for the project's locks; defaults to `VOLCANO_SERVICE_KEY`. */
   serviceKey?: string | undefined;
-  /** The most one request may take, 10 if left out. A verb sends at most two. */
+  /** Time-out of one request; defaults to 10. A verb sends at most two requests. */
   timeoutSeconds?: number | undefined;
-  /** The label people see, `host/pid` if left out. */
+  /** The holder's label, shown to people; defaults to `host/pid`. */
   holder?: string | undefined;
-  /** Sends requests; else the runtime's own. */
+  /** Sends requests; defaults to the runtime's `fetch`. */
   fetch?: Fetch | undefined;
-  /** Tells the time; else the runtime's own. */
+  /** Source of time; defaults to a `SystemClock`. */
   clock?: Clock | undefined;
 }
 
-const OPTIONS: Readonly<Record<keyof ClientOptions, true>> = {
+const OPTION_NAMES: Readonly<Record<keyof ClientOptions, true>> = {
   apiUrl: true,
   serviceKey: true,
   timeoutSeconds: true,
@@ -37,19 +37,19 @@ const OPTIONS: Readonly<Record<keyof ClientOptions, true>> = {
 };
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 
-/** A connection to the lock service. May be shared by the whole program. */
+/** A client of the lock service. The whole program may share one. */
 export class Client {
-  /** The verbs. */
+  /** The operations on locks. */
   readonly locks: Locks;
   readonly #apiUrl: string;
 
   constructor(options: ClientOptions = {}) {
-    checkOptionNames(optionsOf(options));
+    rejectUnknownOptions(checkedOptions(options));
     const config = resolveConfig(options);
     const clock = options.clock ?? new SystemClock();
     this.#apiUrl = config.apiUrl;
     this.locks = new Locks(
-      new Flows(new Sender(config, clock, fetchOf(options.fetch)), clock),
+      new Operations(new Transport(config, clock, resolveFetch(options.fetch)), clock),
       clock,
       config.timeoutSeconds,
     );
@@ -65,15 +65,17 @@ export class Client {
   }
 }
 
-/** `TypeError` for an unknown option: a misspelled one would be ignored without notice. */
-function checkOptionNames(options: object): void {
-  const unknown = Object.keys(options).find((name) => !Object.hasOwn(OPTIONS, name));
+/** Throws a `TypeError` for an unknown option, which would otherwise be ignored silently. */
+function rejectUnknownOptions(options: object): void {
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(OPTION_NAMES, name));
   if (unknown === undefined) return;
-  throw new TypeError(`unknown option ${JSON.stringify(unknown)}: a client takes ${Object.keys(OPTIONS).join(", ")}`);
+  throw new TypeError(
+    `unknown option ${JSON.stringify(unknown)}: a client takes ${Object.keys(OPTION_NAMES).join(", ")}`,
+  );
 }
 
-/** The runtime's own is looked up at each request, since programs replace it to trace or to record. */
-function fetchOf(given: unknown): Fetch {
+/** Looks up the runtime's `fetch` at each request, since programs replace it to trace or to record. */
+function resolveFetch(given: unknown): Fetch {
   if (given !== undefined && typeof given !== "function") throw new TypeError("fetch must be a function");
   if (given !== undefined) return given as Fetch;
   if (typeof globalThis.fetch !== "function") throw new TypeError("this runtime has no fetch: pass one");

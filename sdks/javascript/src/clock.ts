@@ -1,31 +1,30 @@
 /**
- * The client's time: seconds that never run backwards and count suspended time as far as it can be seen (SDK-4).
+ * The client's clock: monotonic seconds that include suspended time where it can be detected (SDK-4).
  *
- * A lease runs out on the server whether or not this machine was suspended. `performance.now()` stands still in
- * suspend on some systems; `Date.now()` does not, but can be stepped. `SystemClock` reads both: time goes by the
- * monotonic one, and where the wall clock has run ahead of it by more than a tenth of a second since the last
- * reading, that is counted as time too. A wall clock stepped forward therefore ends a hold early, never late; one
- * that is stepped back changes nothing.
+ * A lease expires on the server even if this machine is suspended. On some systems `performance.now()` stops during
+ * suspend; `Date.now()` does not, but it can be stepped. `SystemClock` reads both and follows the monotonic one. If
+ * the wall clock ran ahead by more than a tenth of a second since the last reading, the difference counts as elapsed.
+ * So a wall clock stepped forward ends a hold early, never late; one stepped back changes nothing.
  *
- * Not promised: a suspend during which the wall clock was also set back by as much is not seen. A pause of the
- * process is noticed when the process next runs, not before.
+ * Limits: a suspend is missed if the wall clock was set back by the same amount meanwhile. A paused process notices
+ * the pause when it next runs.
  */
 
-/** Timers overflow past 2^31 - 1 ms and stand still in suspend; waiting in naps does neither (SDK-7). */
-export const NAP_SECONDS_MAX = 2;
+/** The longest single timer. Longer ones overflow past 2^31 - 1 ms, and timers stop during suspend (SDK-7). */
+export const TIMER_SECONDS_MAX = 2;
 const WALL_AHEAD_SECONDS_MAX = 0.1;
 
-/** Where a client reads the time and rests. Tests give one that they move. */
+/** The client's source of time and timers. Tests pass one that they advance. */
 export interface Clock {
-  /** Seconds since some fixed instant; never backwards. */
+  /** Monotonic seconds since an arbitrary fixed instant. */
   now(): number;
   /**
-   * Calls `wake` once, later than this call and not before `now() >= until`; the returned function cancels that. An
-   * infinite `until` wakes never.
-   * Keeps the process alive until then: the client waits only while a promise of its caller is pending (SDK-19).
+   * Calls `wake` once, asynchronously, when `now() >= until`, and never if `until` is infinite. The returned function
+   * cancels the timer. A pending timer keeps the process alive: the client sets one only while a promise that it
+   * returned is pending (SDK-19).
    */
   at(until: number, wake: () => void): () => void;
-  /** Rest before the caller's own next attempt. Keeps the process alive. Ends early when `signal` aborts. */
+  /** Pauses before a retry. Keeps the process alive. Ends early when `signal` aborts. */
   pause(seconds: number, signal?: AbortSignal): Promise<void>;
 }
 
@@ -48,16 +47,16 @@ export class SystemClock implements Clock {
 
   at(until: number, wake: () => void): () => void {
     let timer: Timer;
-    const nap = (): void => {
+    const schedule = (): void => {
       timer = setTimeout(
         () => {
           if (this.now() >= until) wake();
-          else nap();
+          else schedule();
         },
-        napMs(until - this.now()),
+        timerMs(until - this.now()),
       );
     };
-    nap();
+    schedule();
     return () => clearTimeout(timer);
   }
 
@@ -70,19 +69,19 @@ export class SystemClock implements Clock {
         signal?.removeEventListener("abort", done);
         resolve();
       };
-      const nap = (): void => {
+      const schedule = (): void => {
         const left = until - this.now();
         if (left <= 0 || signal?.aborted) done();
-        else timer = setTimeout(nap, napMs(left));
+        else timer = setTimeout(schedule, timerMs(left));
       };
       signal?.addEventListener("abort", done);
-      nap();
+      schedule();
     });
   }
 }
 
-/** Resolves once `clock` shows `until`, or `signal` aborts, whichever is first. */
-export function restUntil(clock: Clock, until: number, signal: AbortSignal | undefined): Promise<void> {
+/** Resolves when `clock` reaches `until` or `signal` aborts, whichever is first. */
+export function waitUntil(clock: Clock, until: number, signal: AbortSignal | undefined): Promise<void> {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();
     const done = (): void => {
@@ -97,6 +96,6 @@ export function restUntil(clock: Clock, until: number, signal: AbortSignal | und
 
 type Timer = ReturnType<typeof setTimeout>;
 
-function napMs(seconds: number): number {
-  return Math.max(0, Math.ceil(Math.min(seconds, NAP_SECONDS_MAX) * 1_000));
+function timerMs(seconds: number): number {
+  return Math.max(0, Math.ceil(Math.min(seconds, TIMER_SECONDS_MAX) * 1_000));
 }

@@ -1,9 +1,9 @@
 /**
- * Where the service is and what opens it: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY` where the
- * runtime has `process.env`.
+ * Resolves the client's settings: options first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY` if the runtime has
+ * `process.env`.
  *
- * A service key opens every lock of its project, so it must not be where visitors can read it: a client refuses to
- * start in a browser's page or worker (SDK-8). A page that a test draws inside Node (jsdom) is none.
+ * A service key gives access to every lock of its project, so visitors must not be able to read it: a client refuses to
+ * start in a browser page or worker (SDK-8). A page that a test renders inside Node (jsdom) does not count.
  */
 
 import { VolcanoError } from "./errors.ts";
@@ -16,7 +16,7 @@ export const TIMEOUT_SECONDS = 10;
 const VISIBLE = /^[!-~]+$/;
 const SHOWN_CHARACTERS_MAX = 200;
 
-/** One client's settings, checked. */
+/** The validated settings of one client. */
 export interface Config {
   readonly apiUrl: string;
   readonly serviceKey: string;
@@ -24,8 +24,8 @@ export interface Config {
   readonly holder: string;
 }
 
-/** What of a runtime's globals is looked at. */
-export interface Scope {
+/** The runtime globals that are read. */
+export interface RuntimeGlobals {
   readonly process?: unknown;
   readonly Deno?: unknown;
   readonly Bun?: unknown;
@@ -34,7 +34,7 @@ export interface Scope {
   readonly navigator?: unknown;
 }
 
-interface Process {
+interface ProcessGlobal {
   readonly env?: Readonly<Record<string, string | undefined>>;
   readonly pid?: number;
   readonly type?: string;
@@ -43,43 +43,43 @@ interface Process {
   readonly getBuiltinModule?: (name: string) => { hostname?: () => string } | undefined;
 }
 
-/** Settings from arguments and environment; `TypeError` or `RangeError` names what is missing or wrong. */
+/** Settings from options and environment. Throws a `TypeError` or `RangeError` that names the missing or wrong one. */
 export function resolveConfig(
-  given: { apiUrl?: unknown; serviceKey?: unknown; timeoutSeconds?: unknown; holder?: unknown },
-  scope: Scope = globalThis as Scope,
+  options: { apiUrl?: unknown; serviceKey?: unknown; timeoutSeconds?: unknown; holder?: unknown },
+  globals: RuntimeGlobals = globalThis as RuntimeGlobals,
 ): Config {
-  if (inBrowser(scope)) {
-    throw new VolcanoError("volcano-locks does not start in a browser: everybody there could read the service key");
+  if (inBrowser(globals)) {
+    throw new VolcanoError("volcano-locks does not start in a browser, where every visitor could read the service key");
   }
   return {
-    apiUrl: checkedUrl(found("apiUrl", given.apiUrl, API_URL_VARIABLE, scope)),
-    serviceKey: checkedServiceKey(found("serviceKey", given.serviceKey, SERVICE_KEY_VARIABLE, scope)),
-    timeoutSeconds: checkedTimeout(given.timeoutSeconds ?? TIMEOUT_SECONDS),
-    holder: given.holder === undefined ? defaultHolder(scope) : checkedHolder(given.holder),
+    apiUrl: checkedUrl(required("apiUrl", options.apiUrl, API_URL_VARIABLE, globals)),
+    serviceKey: checkedServiceKey(required("serviceKey", options.serviceKey, SERVICE_KEY_VARIABLE, globals)),
+    timeoutSeconds: checkedTimeout(options.timeoutSeconds ?? TIMEOUT_SECONDS),
+    holder: options.holder === undefined ? defaultHolder(globals) : checkedHolder(options.holder),
   };
 }
 
-/** Whether this is a browser's page or worker, and not a server runtime that has some of its names. */
-export function inBrowser(scope: Scope): boolean {
-  const process = scope.process as Process | undefined;
+/** Whether this is a browser page or worker, as opposed to a server runtime with some of the same globals. */
+export function inBrowser(globals: RuntimeGlobals): boolean {
+  const process = globals.process as ProcessGlobal | undefined;
   if (process?.type === "renderer") return true;
-  if (scope.Deno !== undefined || scope.Bun !== undefined) return false;
+  if (globals.Deno !== undefined || globals.Bun !== undefined) return false;
   if (process?.versions?.node !== undefined && process.browser !== true) return false;
-  if (scope.window !== undefined && scope.document !== undefined) return true;
-  const agent = (scope.navigator as { userAgent?: unknown } | undefined)?.userAgent;
+  if (globals.window !== undefined && globals.document !== undefined) return true;
+  const agent = (globals.navigator as { userAgent?: unknown } | undefined)?.userAgent;
   return typeof agent === "string" && agent.startsWith("Mozilla/");
 }
 
-/** `host/pid` in visible characters, as far as the runtime tells them without being asked for a permission. */
-export function defaultHolder(scope: Scope = globalThis as Scope): string {
-  const process = scope.process as Process | undefined;
-  const tail = `/${process?.pid ?? 0}`;
-  const host = hostName(scope, process).replace(/[^!-~]/g, "-") || "unknown";
-  return host.slice(0, HOLDER_CHARACTERS_MAX - tail.length) + tail;
+/** `host/pid` in visible characters, as far as the runtime reveals them without a permission prompt. */
+export function defaultHolder(globals: RuntimeGlobals = globalThis as RuntimeGlobals): string {
+  const process = globals.process as ProcessGlobal | undefined;
+  const suffix = `/${process?.pid ?? 0}`;
+  const host = hostName(globals, process).replace(/[^!-~]/g, "-") || "unknown";
+  return host.slice(0, HOLDER_CHARACTERS_MAX - suffix.length) + suffix;
 }
 
-function hostName(scope: Scope, process: Process | undefined): string {
-  if (scope.Deno !== undefined) return "deno";
+function hostName(globals: RuntimeGlobals, process: ProcessGlobal | undefined): string {
+  if (globals.Deno !== undefined) return "deno";
   try {
     return process?.getBuiltinModule?.("node:os")?.hostname?.() ?? process?.env?.HOSTNAME ?? "unknown";
   } catch {
@@ -87,8 +87,8 @@ function hostName(scope: Scope, process: Process | undefined): string {
   }
 }
 
-function found(name: string, given: unknown, variable: string, scope: Scope): string {
-  const value = given ?? (scope.process as Process | undefined)?.env?.[variable];
+function required(name: string, given: unknown, variable: string, globals: RuntimeGlobals): string {
+  const value = given ?? (globals.process as ProcessGlobal | undefined)?.env?.[variable];
   if (value === undefined || value === "") {
     throw new TypeError(`${name} is missing: pass ${name} or set the environment variable ${variable}`);
   }

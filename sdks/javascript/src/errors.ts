@@ -1,21 +1,20 @@
 /**
- * What can go wrong, as classes a caller can tell apart (SDK-9).
+ * The client's error classes, one per kind of failure that a caller may handle (SDK-9).
  *
- * Every error carries `status` (HTTP; null when there was no answer), `code` (the service's machine code),
- * `retryAfter` (whole seconds; null when not told) and `requestId`. No message and no property of these holds an owner
- * token or a service key (SDK-8). Mistakes in arguments are `TypeError` and `RangeError`, thrown before anything is
- * sent.
+ * Every error has `status` (HTTP; null without a response), `code` (the service's error code), `retryAfter` (whole
+ * seconds, or null) and `requestId`. No message or property contains an owner token or a service key (SDK-8). Invalid
+ * arguments throw `TypeError` or `RangeError` before anything is sent.
  *
  * `instanceof` also recognises an error of another copy of this package, such as its CommonJS build.
  */
 
-import { brand } from "./brand.ts";
+import { brandClass } from "./cross_build_instanceof.ts";
 
 export const LOCK_HELD = "lock_held";
 export const LOCK_OWNERSHIP_LOST = "lock_ownership_lost";
 
-/** What an error knows beside its sentence. */
-export interface ErrorFacts {
+/** The properties of an error beside its message. */
+export interface ErrorDetails {
   status?: number | null;
   code?: string | null;
   retryAfter?: number | null;
@@ -23,19 +22,19 @@ export interface ErrorFacts {
   cause?: unknown;
 }
 
-/** Base of everything this client reports about an answer, or the lack of one. */
+/** Base class of every failed request: an error response, or no response. */
 export class VolcanoError extends Error {
   override name = "VolcanoError";
-  /** HTTP status; null when no answer came. */
+  /** HTTP status; null without a response. */
   readonly status: number | null;
-  /** The service's machine code; null when none was told. */
+  /** The service's error code; null if the response had none. */
   readonly code: string | null;
-  /** Whole seconds to wait before asking again; null when not told. */
+  /** Whole seconds to wait before a retry; null if the response did not say. */
   readonly retryAfter: number | null;
   /** The id that the service's log lines about this request carry, as the caller spelled it. */
   readonly requestId: string | null;
 
-  constructor(message: string, facts: ErrorFacts = {}) {
+  constructor(message: string, facts: ErrorDetails = {}) {
     super(message, facts.cause === undefined ? undefined : { cause: facts.cause });
     this.status = facts.status ?? null;
     this.code = facts.code ?? null;
@@ -49,22 +48,22 @@ export class AuthenticationError extends VolcanoError {
   override name = "AuthenticationError";
 }
 
-/** 403: this credential may not do this. */
+/** 403: the service key lacks the permission for this request. */
 export class PermissionDeniedError extends AuthenticationError {
   override name = "PermissionDeniedError";
 }
 
-/** 400 or 413: the service refused the request's form. */
+/** 400 or 413: the service rejected the request as invalid. */
 export class ValidationError extends VolcanoError {
   override name = "ValidationError";
 }
 
-/** 404: there is nothing at this address; is the API URL right? */
+/** 404: the service does not have this address; check the API URL. */
 export class NotFoundError extends VolcanoError {
   override name = "NotFoundError";
 }
 
-/** 409: an answer about who holds the lock. Never sent again. */
+/** 409: the request conflicts with who holds the lock. Never retried. */
 export class ConflictError extends VolcanoError {
   override name = "ConflictError";
 }
@@ -74,33 +73,33 @@ export class LockHeldError extends ConflictError {
   override name = "LockHeldError";
 }
 
-/** The lease is not this holder's any more: the service answered so, or its local deadline passed. */
+/** This holder no longer owns the lease: the service responded so, or the local deadline passed. */
 export class LockOwnershipLostError extends ConflictError {
   override name = "LockOwnershipLostError";
 }
 
-/** 429: the project's quota for this minute is spent; `retryAfter` says for how long. */
+/** 429: the project's quota for this minute is used up; retry after `retryAfter` seconds. */
 export class RateLimitedError extends VolcanoError {
   override name = "RateLimitedError";
 }
 
-/** The answer was a 5xx, or was none of a lock service at all (a proxy's page, a broken body). */
+/** The response was a 5xx, or did not come from a lock service (a proxy's page, a broken body). */
 export class ServerError extends VolcanoError {
   override name = "ServerError";
 }
 
-/** 503: the service cannot reach its store and will not guess. */
+/** 503: the service cannot reach its store, so it cannot decide. */
 export class UnavailableError extends ServerError {
   override name = "UnavailableError";
 }
 
-/** No answer came: no connection, a time-out, or the caller's `signal` (then it is the `cause`). */
+/** No response: the connection failed, the request timed out, or the caller's `signal` aborted (its reason is `cause`). */
 export class TransportError extends VolcanoError {
   override name = "TransportError";
-  /** False only when the request certainly never left. */
+  /** False only if the request was certainly not sent. */
   readonly requestSent: boolean;
 
-  constructor(message: string, facts: ErrorFacts & { requestSent?: boolean } = {}) {
+  constructor(message: string, facts: ErrorDetails & { requestSent?: boolean } = {}) {
     super(message, facts);
     this.requestSent = facts.requestSent ?? true;
   }
@@ -120,9 +119,9 @@ const BRANDED = {
   UnavailableError,
   TransportError,
 };
-for (const [name, type] of Object.entries(BRANDED)) brand(type, name);
+for (const [name, type] of Object.entries(BRANDED)) brandClass(type, name);
 
-type ErrorClass = new (message: string, facts: ErrorFacts) => VolcanoError;
+type ErrorClass = new (message: string, facts: ErrorDetails) => VolcanoError;
 
 const BY_STATUS: Readonly<Record<number, ErrorClass>> = {
   400: ValidationError,
@@ -134,12 +133,12 @@ const BY_STATUS: Readonly<Record<number, ErrorClass>> = {
   503: UnavailableError,
 };
 
-/** The error a refused request is told as: a conflict's code decides first, then the status. */
-export function errorFor(status: number, message: string, facts: ErrorFacts): VolcanoError {
+/** The error for an HTTP status. For a 409 the code selects the class. */
+export function errorFor(status: number, message: string, facts: ErrorDetails): VolcanoError {
   return new (classFor(status, facts.code))(message, { ...facts, status });
 }
 
-/** Why an acquire was answered 409: another caller has the lock, or the lease of this owner token has ended. */
+/** Why an acquire got 409: another caller holds the lock, or the lease of this owner token has ended. */
 export type ContentionReason = typeof LOCK_HELD | typeof LOCK_OWNERSHIP_LOST;
 
 /** Every 409 to an acquire is contention, whatever its code (SDK-21). */
@@ -155,8 +154,8 @@ function classFor(status: number, code: string | null | undefined): ErrorClass {
   return BY_STATUS[status] ?? (status >= 400 && status < 500 ? VolcanoError : ServerError);
 }
 
-/** Puts `others` beside `error` as its `suppressed`, where logs show them, and never in its place (case 21). */
-export function attach(error: unknown, ...others: ReadonlyArray<VolcanoError | null>): void {
+/** Adds `others` to `error` as its `suppressed`, which logs show; `error` itself stays the result (case 21). */
+export function attachSuppressed(error: unknown, ...others: ReadonlyArray<VolcanoError | null>): void {
   const suppressed = others.filter((other) => other !== null);
   if (suppressed.length === 0 || !Object.isExtensible(error)) return;
   Object.defineProperty(error, "suppressed", {

@@ -1,10 +1,10 @@
 /**
- * Elect one holder for a piece of work, keep its lease renewed while the work runs, and be told when it is lost.
+ * Elect one holder for a piece of work, keep its lease renewed while the work runs, and be notified if it is lost.
  *
  *     const { acquired, data, error } = await client.locks.withLock("daily-rollup", { ttl: 30 }, async ({ signal, lease }) =>
  *       rollup({ signal, fencingToken: lease.fencingToken }));
  *
- * Not promised: a lease cannot stop a process that is paused. Check the fencing token where you write.
+ * Limit: a lease cannot stop a process that is paused. Check the fencing token where you write.
  */
 
 export { Client, type ClientOptions } from "./client.ts";
@@ -31,15 +31,6 @@ export type { WithLockResult } from "./holding/block.ts";
 export type { LockGuard } from "./holding/guard.ts";
 export type { Fetch } from "./http/transport.ts";
 export type { Locks } from "./locks.ts";
-export {
-  Lease,
-  type LeaseOutcome,
-  type LeaseRecord,
-  type LockState,
-  type UncertainLease,
-  type UncertainLeaseRecord,
-} from "./protocol/lease.ts";
-export type { LockView } from "./protocol/lock_view.ts";
 export type {
   AcquireOptions,
   AcquireResult,
@@ -53,5 +44,14 @@ export type {
   ViewResult,
   WatchOptions,
   WithLockOptions,
-} from "./protocol/options.ts";
+} from "./options.ts";
+export {
+  Lease,
+  type LeaseOutcome,
+  type LeaseRecord,
+  type LockState,
+  type UncertainLease,
+  type UncertainLeaseRecord,
+} from "./protocol/lease.ts";
+export type { LockView } from "./protocol/lock_view.ts";
 export { VERSION } from "./version.ts";

@@ -1,39 +1,15 @@
 /**
- * The verbs, `client.locks`. Each takes its arguments apart before anything is sent: a mistake in them rejects with
- * `TypeError` or `RangeError`. Everything else that can happen is in what it resolves with.
+ * The verbs of `client.locks`. Each checks its arguments before it sends anything: an invalid one rejects with a
+ * `TypeError` or `RangeError`. Every other outcome is part of the resolved value.
  */
 
 import type { Clock } from "./clock.ts";
 import { ConflictError, contentionReason, type VolcanoError } from "./errors.ts";
-import { type Exclusive, exclusiveIn } from "./features/exclusive.ts";
-import { type LeadResult, leading } from "./features/leader.ts";
+import { createExclusive, type Exclusive } from "./features/exclusive.ts";
+import { type LeadResult, runCampaigns } from "./features/leader.ts";
 import { type Leadership, Watch } from "./features/watch.ts";
-import { type BlockEnd, runBlock, type WithLockResult } from "./holding/block.ts";
+import { type BlockOutcome, runBlock, type WithLockResult } from "./holding/block.ts";
 import type { LockGuard } from "./holding/guard.ts";
-import { Wait } from "./protocol/acquire_wait.ts";
-import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./protocol/lease.ts";
-import type { LockView, Page } from "./protocol/lock_view.ts";
-import {
-  checkedChoice,
-  checkedFunction,
-  checkedHoldAtLeast,
-  checkedKey,
-  checkedPrefix,
-  checkedSignal,
-  checkedTtl,
-  checkedWait,
-  givenOrNewUuid,
-  newUuid,
-  optionsOf,
-} from "./protocol/messages.ts";
-import {
-  ATTEMPTS_MAX,
-  type Flows,
-  GIVE_UP_SECONDS_MAX,
-  type Granted,
-  type Owner,
-  type Pace,
-} from "./protocol/operations.ts";
 import type {
   AcquireOptions,
   AcquireResult,
@@ -47,41 +23,66 @@ import type {
   ViewResult,
   WatchOptions,
   WithLockOptions,
-} from "./protocol/options.ts";
+} from "./options.ts";
+import { AcquireWait } from "./protocol/acquire_wait.ts";
+import {
+  checkedChoice,
+  checkedFunction,
+  checkedHoldAtLeast,
+  checkedKey,
+  checkedOptions,
+  checkedPrefix,
+  checkedSignal,
+  checkedTtl,
+  checkedWait,
+  givenOrNewUuid,
+  newUuid,
+} from "./protocol/arguments.ts";
+import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./protocol/lease.ts";
+import type { LockView, ViewPage } from "./protocol/lock_view.ts";
+import {
+  ATTEMPTS_MAX,
+  BEST_EFFORT_RELEASE_SECONDS_MAX,
+  type CallOptions,
+  type Grant,
+  type Operations,
+  type Owner,
+} from "./protocol/operations.ts";
 
-const STATES = ["all", "held", "free"] as const;
+const LIST_STATES = ["all", "held", "free"] as const;
 
 /** The verbs of one client. */
 export class Locks {
   /**
-   * Makes of a function one of which every call holds the lock (see `ExclusiveOptions`). The key is a text, or a function
-   * of the call's arguments. The call resolves with what the function returned; it rejects with what that threw, with the
-   * loss of the lock, or with why it could not be had.
+   * Wraps a function so that each call holds the lock (see `ExclusiveOptions`). The key is a string, or a function of the
+   * call's arguments. A call resolves with the function's result. It rejects with the function's error, with the loss of
+   * the lock, or with the reason why the lock was not acquired.
    */
-  readonly exclusive: Exclusive = exclusiveIn((key, options, body) => this.#block(key, options, body));
-  readonly #flows: Flows;
+  readonly exclusive: Exclusive = createExclusive((key, options, body) => this.#runBlock(key, options, body));
+  readonly #operations: Operations;
   readonly #clock: Clock;
   readonly #timeoutSeconds: number;
-  /** On this client's clock, so not the lease's own: another client may have another. */
+  /** Local deadlines on this client's clock. They are not part of a lease, since another client has another clock. */
   readonly #deadlines: WeakMap<AnyLease, number> = new WeakMap();
 
-  /** Made by `Client`. */
-  constructor(flows: Flows, clock: Clock, timeoutSeconds: number) {
-    this.#flows = flows;
+  /** Created by `Client`. */
+  constructor(operations: Operations, clock: Clock, timeoutSeconds: number) {
+    this.#operations = operations;
     this.#clock = clock;
     this.#timeoutSeconds = timeoutSeconds;
   }
 
   /**
-   * A lease of `ttl` seconds. `acquired: false` without an error is contention: another caller has the lock, still so at
-   * the end of `wait`; or the lease of this token has ended. `reason` says which.
+   * Acquires the lock for `ttl` seconds. `acquired: false` without an error is contention, and `reason` says which:
+   * another caller holds the lock (still so at the end of `wait`), or the lease of this token has ended.
    *
-   * With a `token` of your own and without `wait`, a time-out, a transport failure or a 503 sends no release. The result
-   * then has an `UncertainLease` beside its `error`: acquire again with the same `token` and `requestId` to recover it.
+   * With your own `token` and without `wait`, the client sends no release after a time-out, a transport failure or a 503.
+   * The result then has an `UncertainLease` and an `error`: acquire again with the same `token` and `requestId` to
+   * recover the lease.
    */
   async acquire(key: string, options: AcquireOptions): Promise<AcquireResult> {
     let uncertain: UncertainLease | null = null;
-    const acquire = this.#acquisition(key, options, (lease) => {
+    const acquire = this.#prepareAcquire(key, options, (lease) => {
       uncertain = lease;
     });
     try {
@@ -93,41 +94,41 @@ export class Locks {
   }
 
   /**
-   * The lease of the lock `key`, now ending `ttl` seconds from now. `LockOwnershipLostError`: it is not this holder's any
-   * more.
+   * Renews the lease of the lock `key` so that it ends `ttl` seconds from now. A `LockOwnershipLostError` means that this
+   * holder no longer owns it.
    *
-   * Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal that
-   * timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the lease before
-   * the deadline you go by.
+   * Never renew a block's lease by hand: the block does not see it. Never shorten a lease after a renewal that timed
+   * out: a late duplicate of the shorter renewal may arrive after a longer one and end the lease before the deadline
+   * that you rely on.
    */
   async renew(key: string, lease: AnyLease, options: RenewOptions = {}): Promise<LeaseResult> {
     const owner = checkedLeaseOf(key, lease);
-    const ttlSeconds = optionsOf(options).ttl === undefined ? owner.ttlSeconds : checkedTtl(options.ttl);
+    const ttlSeconds = checkedOptions(options).ttl === undefined ? owner.ttlSeconds : checkedTtl(options.ttl);
     const deadline = this.#deadlines.get(owner) ?? Number.NEGATIVE_INFINITY;
-    // Worth waiting for until the lease's deadline; past it, and of a lease from elsewhere, only the service can tell.
+    // Wait for a response until the lease's deadline. Past it, or without one, only the service can decide.
     const until = deadline > this.#clock.now() ? deadline : Number.POSITIVE_INFINITY;
-    const pace = { ...this.#pace(options), until };
+    const call = { ...this.#callOptions(options), until };
     try {
-      const granted = await this.#flows.renew(owner, ttlSeconds, pace);
-      return { lease: this.#leaseOf(owner, ttlSeconds, granted), error: null };
+      const grant = await this.#operations.renew(owner, ttlSeconds, call);
+      return { lease: this.#createLease(owner, ttlSeconds, grant), error: null };
     } catch (error) {
       return { lease: null, error: error as VolcanoError };
     }
   }
 
-  /** Frees the lock `key`, by the lease's token alone. */
+  /** Releases the lock `key`. Only the lease's token decides, so an older lease of the same acquisition works too. */
   async release(key: string, lease: AnyLease, options: RequestOptions = {}): Promise<ReleaseResult> {
     const owner = checkedLeaseOf(key, lease);
-    const pace = this.#pace(options);
-    return told(() => this.#flows.release(owner, pace));
+    const call = this.#callOptions(options);
+    return releaseResult(() => this.#operations.release(owner, call));
   }
 
-  /** Whether the lock is held, until when, and its fencing token. */
+  /** Reads whether the lock is held, until when, and its fencing token. */
   async get(key: string, options: RequestOptions = {}): Promise<StateResult> {
     const name = checkedKey(key);
-    const pace = this.#pace(options);
+    const call = this.#callOptions(options);
     try {
-      const term = await this.#flows.get(name, pace);
+      const term = await this.#operations.get(name, call);
       const { expiresAt, fencingToken } = term ?? { expiresAt: null, fencingToken: null };
       const state = Object.freeze({ held: term !== null, expiresAt, fencingToken });
       return { state: state as LockState, error: null };
@@ -136,134 +137,138 @@ export class Locks {
     }
   }
 
-  /** Frees the lock whoever holds it. Its holder is told of the loss at its next renewal. */
+  /** Frees the lock regardless of its holder, which learns of the loss at its next renewal. */
   async forceRelease(key: string, options: RequestOptions = {}): Promise<ReleaseResult> {
     const name = checkedKey(key);
-    const pace = this.#pace(options);
-    return told(() => this.#flows.forceRelease(name, pace));
+    const call = this.#callOptions(options);
+    return releaseResult(() => this.#operations.forceRelease(name, call));
   }
 
   /**
-   * Holds the lock, renewed in the background, while `body` runs, and releases it then. `body` gets a guard with
-   * `signal` and `lease`; it should stop when `signal` aborts, which means that the lock is lost. An error of the body
-   * comes back as `error`; so does a loss, beside what the body returned as `data`.
+   * Runs `body` while it holds the lock, renews the lease in the background and releases the lock afterwards. `body` gets
+   * a guard with `signal` and `lease`; it should stop when `signal` aborts, which means that the lock is lost. `error` is
+   * the body's error or the loss. After a loss `data` is still what the body returned.
    *
-   * `options.signal` gives up the acquire, and once the body runs it aborts the body's signal. `options.token` and
-   * `options.requestId` belong to the acquire alone.
+   * `options.signal` cancels the acquire; once the body runs, it aborts the body's signal. `options.token` and
+   * `options.requestId` apply to the acquire only.
    */
   async withLock<T>(
     key: string,
     options: WithLockOptions,
     body: (guard: LockGuard) => T | PromiseLike<T>,
   ): Promise<WithLockResult<T>> {
-    return (await this.#block(key, options, checkedFunction("body", body))).result;
+    return (await this.#runBlock(key, options, checkedFunction("body", body))).result;
   }
 
   /**
-   * Waits for the lock for ever, runs `run` while it holds it, and does so again whenever it was lost: its `signal`
-   * aborts then, and the next campaign begins once it has ended. Resolves with what `run` returned while leading, with
-   * what it threw, or with why the lock cannot be asked for any more. `options.signal` ends the campaign, or aborts the
-   * signal of the run.
+   * Waits for the lock without limit, calls `run` while it holds the lock, and campaigns again after a loss: then the
+   * run's `signal` aborts, and the next campaign starts when the run has ended. Resolves with what `run` returned while it
+   * held the lock, with what it threw, or with an error that a retry cannot resolve. `options.signal` ends the campaign,
+   * or aborts the signal of the run.
    */
   async lead<T>(
     key: string,
     options: LeadOptions,
     run: (guard: LockGuard) => T | PromiseLike<T>,
   ): Promise<LeadResult<T>> {
-    const { ttl, signal } = optionsOf(options);
+    const { ttl, signal } = checkedOptions(options);
     checkedFunction("run", run);
-    const campaign = (): Promise<BlockEnd<T>> => this.#block(key, { ttl, signal, wait: Number.POSITIVE_INFINITY }, run);
-    return leading(campaign);
+    const campaign = (): Promise<BlockOutcome<T>> =>
+      this.#runBlock(key, { ttl, signal, wait: Number.POSITIVE_INFINITY }, run);
+    return runCampaigns(campaign);
   }
 
   /**
-   * The changes of who holds the lock: first how it is now, then each change. It goes on over lost connections and
-   * restarted servers; what cannot get better (a wrong key, no permission) is thrown as a `VolcanoError`, and the reason
-   * of `options.signal` once that aborts. Leaving the loop ends the request.
+   * Iterates over who holds the lock: first the current holder, then each change. It survives lost connections and
+   * restarted servers. It throws a `VolcanoError` that a retry cannot resolve (a wrong key, no permission), or the
+   * reason of `options.signal` when that aborts. Leaving the loop ends the request.
    */
   watch(key: string, options: WatchOptions = {}): AsyncIterableIterator<Leadership> {
-    const signal = checkedSignal(optionsOf(options).signal);
-    const means = { flows: this.#flows, clock: this.#clock, timeoutSeconds: this.#timeoutSeconds };
-    return new Watch(means, checkedKey(key), signal);
+    const signal = checkedSignal(checkedOptions(options).signal);
+    const context = { operations: this.#operations, clock: this.#clock, timeoutSeconds: this.#timeoutSeconds };
+    return new Watch(context, checkedKey(key), signal);
   }
 
-  /** What there is to see of the lock: who holds it, since when, until when, and how many wait. */
+  /** Reads who holds the lock, since when, until when, and how many waiters it has. */
   async view(key: string, options: RequestOptions = {}): Promise<ViewResult> {
     const name = checkedKey(key);
-    const pace = this.#pace(options);
+    const call = this.#callOptions(options);
     try {
-      return { view: await this.#flows.view(name, pace), error: null };
+      return { view: await this.#operations.view(name, call), error: null };
     } catch (error) {
       return { view: null, error: error as VolcanoError };
     }
   }
 
   /**
-   * The project's locks whose keys begin with `prefix`, in the order of their keys; each page is asked for when the
-   * loop comes to it. Failures are thrown as a `VolcanoError`.
+   * Iterates over the project's locks whose keys begin with `prefix`, ordered by key. It requests each page when the loop
+   * reaches it. Failures are thrown as a `VolcanoError`.
    */
   list(prefix = "", options: ListOptions = {}): AsyncIterableIterator<LockView> {
-    const begin = checkedPrefix(prefix);
-    const { state = "all" } = optionsOf(options);
-    this.#pace(options);
-    return this.#rows(begin, checkedChoice("state", state, STATES), () => this.#pace(options));
+    const checked = checkedPrefix(prefix);
+    const { state = "all" } = checkedOptions(options);
+    this.#callOptions(options);
+    return this.#listViews(checked, checkedChoice("state", state, LIST_STATES), () => this.#callOptions(options));
   }
 
-  async *#rows(prefix: string, state: string, pace: () => Pace): AsyncGenerator<LockView, void> {
+  async *#listViews(prefix: string, state: string, call: () => CallOptions): AsyncGenerator<LockView, void> {
     for (let cursor: string | null = null; ; ) {
-      const { views, nextCursor }: Page = await this.#flows.page(prefix, state, cursor, pace());
+      const { views, nextCursor }: ViewPage = await this.#operations.listPage(prefix, state, cursor, call());
       yield* views;
       if (nextCursor === null) return;
       cursor = nextCursor;
     }
   }
 
-  async #block<T>(
+  async #runBlock<T>(
     key: string,
     options: WithLockOptions,
     body: (guard: LockGuard) => T | PromiseLike<T>,
-  ): Promise<BlockEnd<T>> {
+  ): Promise<BlockOutcome<T>> {
     return runBlock(
       {
-        acquire: this.#acquisition(key, options),
+        acquire: this.#prepareAcquire(key, options),
         holdAtLeastSeconds: checkedHoldAtLeast(options.holdAtLeast),
         signal: options.signal,
-        flows: this.#flows,
+        operations: this.#operations,
         clock: this.#clock,
         timeoutSeconds: this.#timeoutSeconds,
-        prolonged: (lease, granted) => this.#leaseOf(lease, lease.ttlSeconds, granted),
+        renewedLease: (lease, grant) => this.#createLease(lease, lease.ttlSeconds, grant),
       },
       body,
     );
   }
 
-  /** `onUncertain` gets the lease that the caller can recover after a failure, with its own token and without a wait. */
-  #acquisition(
+  /** Checks the arguments of an acquire. `onUncertain` receives the lease if the outcome is unknown and recoverable. */
+  #prepareAcquire(
     key: string,
     options: AcquireOptions,
     onUncertain?: (lease: UncertainLease) => void,
-  ): () => Promise<{ lease: Lease; granted: Granted }> {
+  ): () => Promise<{ lease: Lease; grant: Grant }> {
     const name = checkedKey(key);
-    const ttlSeconds = checkedTtl(optionsOf(options).ttl);
+    const ttlSeconds = checkedTtl(checkedOptions(options).ttl);
     const ownToken = (options.token ?? null) !== null;
     const token = givenOrNewUuid("token", options.token);
     const waitSeconds = checkedWait(options.wait);
-    const pace = this.#pace(options);
+    const call = this.#callOptions(options);
     const owner = { key: name, token };
     return async () => {
       if (waitSeconds > 0) {
-        const won = await new Wait(this.#flows, this.#clock, owner, ttlSeconds, waitSeconds, pace).won();
-        return { lease: this.#leaseOf({ key: name, token: won.token }, ttlSeconds, won.granted), granted: won.granted };
+        const waited = await new AcquireWait(this.#operations, this.#clock, owner, ttlSeconds, waitSeconds, call).run();
+        return {
+          lease: this.#createLease({ key: name, token: waited.token }, ttlSeconds, waited.grant),
+          grant: waited.grant,
+        };
       }
-      const recover = (): void => onUncertain?.(this.#uncertainLeaseOf(owner, ttlSeconds));
+      const recover = (): void => onUncertain?.(this.#createUncertainLease(owner, ttlSeconds));
       const recovery = ownToken && onUncertain !== undefined ? recover : undefined;
-      const granted = await this.#flows.acquire(owner, ttlSeconds, pace, recovery);
-      return { lease: this.#leaseOf(owner, ttlSeconds, granted), granted };
+      const grant = await this.#operations.acquire(owner, ttlSeconds, call, recovery);
+      return { lease: this.#createLease(owner, ttlSeconds, grant), grant };
     };
   }
 
-  #pace(options: RequestOptions): Pace {
-    const { requestId, signal } = optionsOf(options);
+  #callOptions(options: RequestOptions): CallOptions {
+    const { requestId, signal } = checkedOptions(options);
     return {
       requestId: givenOrNewUuid("requestId", requestId),
       signal: checkedSignal(signal),
@@ -272,27 +277,29 @@ export class Locks {
     };
   }
 
-  #leaseOf({ key, token }: Owner, ttlSeconds: number, granted: Granted): Lease {
-    const { expiresAt, fencingToken, deadline } = granted;
+  #createLease({ key, token }: Owner, ttlSeconds: number, grant: Grant): Lease {
+    const { expiresAt, fencingToken, deadline } = grant;
     const lease = new Lease({ key, token, ttlSeconds, expiresAt, fencingToken, dispose: this.#dispose });
     this.#deadlines.set(lease, deadline);
     return lease;
   }
 
-  #uncertainLeaseOf({ key, token }: Owner, ttlSeconds: number): UncertainLease {
+  #createUncertainLease({ key, token }: Owner, ttlSeconds: number): UncertainLease {
     return new Lease({ key, token, ttlSeconds, expiresAt: null, fencingToken: null, dispose: this.#dispose });
   }
 
-  /** `await using`: bounded and quiet. */
+  /** The release at the end of an `await using` scope: bounded in time, and never throws. */
   readonly #dispose = async (lease: AnyLease): Promise<void> => {
-    const timeoutSeconds = Math.min(this.#timeoutSeconds, GIVE_UP_SECONDS_MAX);
-    await told(() => this.#flows.release(lease, { requestId: newUuid(), timeoutSeconds, attempts: ATTEMPTS_MAX }));
+    const timeoutSeconds = Math.min(this.#timeoutSeconds, BEST_EFFORT_RELEASE_SECONDS_MAX);
+    await releaseResult(() =>
+      this.#operations.release(lease, { requestId: newUuid(), timeoutSeconds, attempts: ATTEMPTS_MAX }),
+    );
   };
 }
 
-async function told(ask: () => Promise<void>): Promise<ReleaseResult> {
+async function releaseResult(release: () => Promise<void>): Promise<ReleaseResult> {
   try {
-    await ask();
+    await release();
     return { error: null };
   } catch (error) {
     return { error: error as VolcanoError };

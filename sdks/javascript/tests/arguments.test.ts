@@ -1,7 +1,7 @@
 import { inspect } from "node:util";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import packageJson from "../package.json" with { type: "json" };
-import { defaultHolder, inBrowser, type Scope } from "../src/config.ts";
+import { defaultHolder, inBrowser, type RuntimeGlobals } from "../src/config.ts";
 import { Client, Lease, type LeaseRecord, VERSION, VolcanoError } from "../src/index.ts";
 import { parseDate } from "../src/protocol/messages.ts";
 import { granted, KEY, SERVICE_KEY, stage, TOKEN, TTL, there } from "./stage.ts";
@@ -174,7 +174,7 @@ describe("configuration", () => {
 describe("SDK-8: secrets", () => {
   const node = { versions: { node: "20.0.0" } };
   const page = { window: {}, document: {}, navigator: { userAgent: "Mozilla/5.0 Firefox" } };
-  const scopes: ReadonlyArray<[string, Scope, boolean]> = [
+  const scopes: ReadonlyArray<[string, RuntimeGlobals, boolean]> = [
     ["a page", page, true],
     ["a page with a bundler's process", { ...page, process: { browser: true, versions: {}, env: {} } }, true],
     ["a browser's worker", { navigator: page.navigator }, true],

@@ -1,5 +1,5 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { restUntil } from "../src/clock.ts";
+import { waitUntil } from "../src/clock.ts";
 import { SystemClock } from "../src/index.ts";
 import { ManualClock } from "../src/testing/index.ts";
 
@@ -136,11 +136,11 @@ describe("the moved clock", () => {
     await clock.settle();
     expect(over).toBe(true);
     const cut = new AbortController();
-    const rest = restUntil(clock, Number.POSITIVE_INFINITY, cut.signal);
+    const rest = waitUntil(clock, Number.POSITIVE_INFINITY, cut.signal);
     expect(clock.waiting).toBe(1);
     cut.abort();
     await rest;
     expect(clock.waiting).toBe(0);
-    await restUntil(clock, Number.POSITIVE_INFINITY, cut.signal);
+    await waitUntil(clock, Number.POSITIVE_INFINITY, cut.signal);
   });
 });

@@ -1,12 +1,12 @@
 /** SDK-14: the bytes of a stream of events. */
 
 import { describe, expect, it } from "vitest";
-import { EVENT_CHARACTERS_MAX, EventReader, type StreamEvent } from "../src/protocol/sse.ts";
+import { EVENT_CHARACTERS_MAX, type SseEvent, SseParser } from "../src/protocol/sse.ts";
 
-function read(...pieces: Array<string | Uint8Array>): StreamEvent[] {
-  const reader = new EventReader();
+function read(...pieces: Array<string | Uint8Array>): SseEvent[] {
+  const reader = new SseParser();
   const encoder = new TextEncoder();
-  return pieces.flatMap((piece) => reader.read(typeof piece === "string" ? encoder.encode(piece) : piece));
+  return pieces.flatMap((piece) => reader.parse(typeof piece === "string" ? encoder.encode(piece) : piece));
 }
 
 const TEXT = "\uFEFFid: 7\n: hello\n\nevent: acquired\ndata: {\ndata:}\nid: ü8\n\nretry: 1000\ndata\n\nid:9\n";

@@ -1,8 +1,8 @@
 import { describe, expect, it } from "vitest";
-import { ACQUISITION_SECONDS_MAX, Heartbeat } from "../src/protocol/renewal_plan.ts";
+import { ACQUISITION_SECONDS_MAX, RenewalPlan } from "../src/protocol/renewal_plan.ts";
 
-function heartbeat(ttlSeconds: number, jitter = 0.5, timeoutSeconds = 10): Heartbeat {
-  return new Heartbeat({ ttlSeconds, acquiredAt: 0, deadline: ttlSeconds, timeoutSeconds, jitter });
+function heartbeat(ttlSeconds: number, jitter = 0.5, timeoutSeconds = 10): RenewalPlan {
+  return new RenewalPlan({ ttlSeconds, acquiredAt: 0, deadline: ttlSeconds, timeoutSeconds, jitter });
 }
 
 describe("the plan of renewals", () => {
@@ -11,15 +11,15 @@ describe("the plan of renewals", () => {
     [0.5, 10],
     [1, 11],
   ])("SDK-3: with jitter %d the first try of 30 seconds comes at %d", (jitter, due) => {
-    expect(heartbeat(30, jitter).nextStep(0)).toEqual({ kind: "wait", until: expect.closeTo(due) });
-    expect(heartbeat(30, jitter).nextStep(due + 0.001).kind).toBe("renew");
+    expect(heartbeat(30, jitter).nextAction(0)).toEqual({ kind: "wait", until: expect.closeTo(due) });
+    expect(heartbeat(30, jitter).nextAction(due + 0.001).kind).toBe("renew");
   });
 
   it("SDK-3: failed tries are repeated, ever further apart, and never in the last second", () => {
     const plan = heartbeat(60);
     const tries: number[] = [];
     for (let now = 0; ; ) {
-      const step = plan.nextStep(now);
+      const step = plan.nextAction(now);
       if (step.kind === "lost") break;
       if (step.kind === "wait") {
         now = step.until;
@@ -42,36 +42,36 @@ describe("the plan of renewals", () => {
   it("case 4: a Retry-After of an hour leaves another try within the lease", () => {
     const plan = heartbeat(30);
     plan.failed(10, 3_600);
-    expect(plan.nextStep(10)).toEqual({ kind: "wait", until: 19.5 });
+    expect(plan.nextAction(10)).toEqual({ kind: "wait", until: 19.5 });
   });
 
   it("case 6: a try gets half of what is left, and never more than the lease has", () => {
-    expect(heartbeat(30).nextStep(10)).toEqual({ kind: "renew", timeoutSeconds: 10 });
-    expect(heartbeat(30, 0.5, 60).nextStep(20)).toEqual({ kind: "renew", timeoutSeconds: 5 });
-    expect(heartbeat(30).nextStep(28.5)).toEqual({ kind: "renew", timeoutSeconds: 1 });
-    expect(heartbeat(30).nextStep(29)).toEqual({ kind: "wait", until: 30 });
+    expect(heartbeat(30).nextAction(10)).toEqual({ kind: "renew", timeoutSeconds: 10 });
+    expect(heartbeat(30, 0.5, 60).nextAction(20)).toEqual({ kind: "renew", timeoutSeconds: 5 });
+    expect(heartbeat(30).nextAction(28.5)).toEqual({ kind: "renew", timeoutSeconds: 1 });
+    expect(heartbeat(30).nextAction(29)).toEqual({ kind: "wait", until: 30 });
   });
 
   it("case 3: only a confirmed answer moves the deadline", () => {
     const plan = heartbeat(30);
-    plan.nextStep(10);
+    plan.nextAction(10);
     plan.failed(10, null);
     expect(plan.deadline).toBe(30);
     expect(plan.renewed(40, 11)).toBe(true);
     expect(plan.deadline).toBe(40);
-    expect(plan.nextStep(11)).toEqual({ kind: "wait", until: 20 });
+    expect(plan.nextAction(11)).toEqual({ kind: "wait", until: 20 });
   });
 
   it("a renewal confirmed after the deadline brings nothing back", () => {
     const plan = heartbeat(30);
     expect(plan.renewed(59, 30)).toBe(false);
-    expect(plan.nextStep(30)).toEqual({ kind: "lost" });
+    expect(plan.nextAction(30)).toEqual({ kind: "lost" });
   });
 
   it("nothing is renewed past the absolute end of an acquisition", () => {
     const plan = heartbeat(30);
     plan.renewed(ACQUISITION_SECONDS_MAX + 9, 20);
     expect(plan.deadline).toBe(ACQUISITION_SECONDS_MAX);
-    expect(plan.nextStep(21)).toEqual({ kind: "wait", until: ACQUISITION_SECONDS_MAX });
+    expect(plan.nextAction(21)).toEqual({ kind: "wait", until: ACQUISITION_SECONDS_MAX });
   });
 });

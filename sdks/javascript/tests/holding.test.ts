@@ -1,6 +1,6 @@
 import { setTimeout as pause } from "node:timers/promises";
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
-import { Hold } from "../src/holding/guard.ts";
+import { Hold } from "../src/holding/hold.ts";
 import { Client, type Lease, type LockGuard, LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { FakeClient, type Fault } from "../src/testing/index.ts";
 import { deferred, granted, KEY, methods, type Stage, stage, TTL, there } from "./stage.ts";
@@ -375,7 +375,7 @@ describe("one hold, without its renewals", () => {
     hold.leave();
     hold.renewed(renewed, clock.now() + 60);
     expect(hold.lease).toBe(lease);
-    expect(hold.nextStep()).toEqual({ kind: "left" });
+    expect(hold.nextAction()).toEqual({ kind: "left" });
     expect(clock.waiting).toBe(0);
   });
 
@@ -388,7 +388,7 @@ describe("one hold, without its renewals", () => {
     const left = (await made()).hold;
     left.leave();
     left.lose(first);
-    expect([left.loss(), left.signal.aborted, left.heldNoMore()]).toEqual([
+    expect([left.loss(), left.signal.aborted, left.notHeldReason()]).toEqual([
       null,
       false,
       expect.any(LockOwnershipLostError),

@@ -1,7 +1,7 @@
 /** What most tests need: a client of a fake server behind a network that fails by script, under one moved clock. */
 
 import { type AcquireResult, Client, type ClientOptions, type Lease } from "../src/index.ts";
-import { FakeLocks, type Fault, type FlakyNetwork, flakyFetch, ManualClock } from "../src/testing/index.ts";
+import { FakeLocks, type Fault, type FaultyTransport, faultyFetch, ManualClock } from "../src/testing/index.ts";
 
 export const KEY = "daily-rollup";
 export const TTL = 30;
@@ -11,7 +11,7 @@ export const TOKEN = "4f83efc2-8fe7-42e8-8347-43493dc5bd8f";
 export interface Stage {
   readonly clock: ManualClock;
   readonly server: FakeLocks;
-  readonly network: FlakyNetwork;
+  readonly network: FaultyTransport;
   readonly client: Client;
   /** Another client of the same server, over a network that does not fail. */
   readonly rival: Client;
@@ -20,7 +20,7 @@ export interface Stage {
 export function stage(script: Iterable<Fault> = [], options: ClientOptions = {}): Stage {
   const clock = new ManualClock();
   const server = new FakeLocks(clock);
-  const network = flakyFetch(server.fetch, clock, script);
+  const network = faultyFetch(server.fetch, clock, script);
   const client = new Client({
     apiUrl: "http://locks.test/base/",
     serviceKey: SERVICE_KEY,
@@ -32,7 +32,7 @@ export function stage(script: Iterable<Fault> = [], options: ClientOptions = {})
 }
 
 /** The methods of what was sent, in order. */
-export function methods(network: FlakyNetwork): string {
+export function methods(network: FaultyTransport): string {
   return network.seen.map((one) => one.method).join(" ");
 }
 

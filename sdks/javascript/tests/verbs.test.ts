@@ -192,7 +192,7 @@ describe("identity and retry", () => {
     await clock.advance(20);
     const { error } = await asking;
     expect(error).toBeInstanceOf(TransportError);
-    expect(error?.message).toContain("no answer within 10 seconds");
+    expect(error?.message).toContain("no response within 10 seconds");
     expect(methods(network)).toBe("POST POST DELETE");
     expect((await client.locks.get(KEY)).state?.held).toBe(false);
   });
@@ -240,7 +240,7 @@ describe("identity and retry", () => {
     const client = server.client({ clock: starved, fetch });
     const { error } = await client.locks.acquire(KEY, { ttl: 5 });
     expect(error).toMatchObject({ name: "TransportError" });
-    expect(error?.message).toContain("had run out before the answer");
+    expect(error?.message).toContain("expired before the response");
     expect(sent).toEqual(["POST", "DELETE"]);
     expect((await server.client().locks.get(KEY)).state?.held).toBe(false);
   });

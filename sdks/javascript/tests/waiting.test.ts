@@ -4,7 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import type { Fetch } from "../src/http/transport.ts";
 import { LockOwnershipLostError, TransportError } from "../src/index.ts";
 import { WAIT_SLICE_SECONDS } from "../src/protocol/acquire_wait.ts";
-import { REST_SECONDS_MAX, REST_SECONDS_MIN, Rests } from "../src/protocol/backoff.ts";
+import { BACKOFF_SECONDS_MAX, BACKOFF_SECONDS_MIN, Backoff } from "../src/protocol/backoff.ts";
 import type { Fault } from "../src/testing/index.ts";
 import { deferred, KEY, methods, type Stage, stage, TOKEN, TTL, there } from "./stage.ts";
 
@@ -153,7 +153,7 @@ describe("SDK-11: waiting for a lock", () => {
     await on.clock.settle();
     expect(methods(on.network)).toBe("POST POST");
     await on.clock.advance(300);
-    expect(await asking).toBeGreaterThanOrEqual(REST_SECONDS_MIN);
+    expect(await asking).toBeGreaterThanOrEqual(BACKOFF_SECONDS_MIN);
     expect(methods(on.network)).toBe("POST POST POST");
   });
 
@@ -187,7 +187,7 @@ describe("SDK-11: waiting for a lock", () => {
     on.network.otherwise = "drop_after_send";
     const start = on.clock.now();
     const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 10 }).then((result) => {
-      expect(on.clock.now() - start).toBeGreaterThan(10 - REST_SECONDS_MAX);
+      expect(on.clock.now() - start).toBeGreaterThan(10 - BACKOFF_SECONDS_MAX);
       return result;
     });
     await on.clock.advance(10);
@@ -241,7 +241,7 @@ describe("SDK-11: waiting for a lock", () => {
     const asking = on.client.locks.acquire(KEY, { ttl: TTL, wait: 100 });
     await on.clock.advance(100);
     expect(await asking).toEqual({ acquired: false, lease: null, error: null, reason: "lock_held" });
-    expect(sent(on, "POST")).toBeGreaterThan(95 / REST_SECONDS_MAX);
+    expect(sent(on, "POST")).toBeGreaterThan(95 / BACKOFF_SECONDS_MAX);
     expect(sent(on, "POST")).toBeLessThan(60);
   });
 
@@ -406,22 +406,22 @@ describe("SDK-4: the end of an acquisition", () => {
 
 describe("SDK-11: rests", () => {
   it("grow to a bound, with jitter, and begin anew", () => {
-    const rests = new Rests();
+    const rests = new Backoff();
     const taken = Array.from({ length: 12 }, () => rests.next(null));
-    const firsts = Array.from({ length: 20 }, () => new Rests().next(null));
+    const firsts = Array.from({ length: 20 }, () => new Backoff().next(null));
     expect(new Set(firsts).size).toBeGreaterThan(10);
-    for (const first of firsts) expect(first).toBeGreaterThanOrEqual(REST_SECONDS_MIN);
-    for (const first of firsts) expect(first).toBeLessThanOrEqual(2 * REST_SECONDS_MIN);
-    expect(Math.max(...taken)).toBeLessThanOrEqual(REST_SECONDS_MAX);
-    expect(taken.at(-1)).toBeGreaterThanOrEqual(REST_SECONDS_MAX / 2);
+    for (const first of firsts) expect(first).toBeGreaterThanOrEqual(BACKOFF_SECONDS_MIN);
+    for (const first of firsts) expect(first).toBeLessThanOrEqual(2 * BACKOFF_SECONDS_MIN);
+    expect(Math.max(...taken)).toBeLessThanOrEqual(BACKOFF_SECONDS_MAX);
+    expect(taken.at(-1)).toBeGreaterThanOrEqual(BACKOFF_SECONDS_MAX / 2);
     for (let turn = 0; turn < 20; turn += 1) {
       const told = rests.next(20);
       expect(told).toBeGreaterThanOrEqual(20);
       expect(told).toBeLessThanOrEqual(22);
     }
-    expect(rests.next(0)).toBeGreaterThan(REST_SECONDS_MIN);
+    expect(rests.next(0)).toBeGreaterThan(BACKOFF_SECONDS_MIN);
     rests.reset();
-    expect(rests.next(null)).toBeLessThanOrEqual(2 * REST_SECONDS_MIN);
+    expect(rests.next(null)).toBeLessThanOrEqual(2 * BACKOFF_SECONDS_MIN);
   });
 });
 

@@ -1,19 +1,18 @@
 /**
- * Leading for as long as one can: campaign, run while the lock is held, campaign again when it was lost (SDK-13).
+ * Leader election: campaign for the lock, run a function while it is held, campaign again after a loss (SDK-13).
  *
- * Each run begins with a lease of its own and has ended before the next campaign begins, so no two runs of one `lead`
- * overlap.
+ * Each run starts with its own lease and ends before the next campaign starts, so runs of one `lead` never overlap.
  *
- * Not promised: that a run which ignores its signal ends. Nobody leads for this caller until it does.
+ * Limit: a run that ignores its signal is not stopped, and this caller does not campaign again until it ends.
  */
 
-import type { BlockEnd } from "../holding/block.ts";
+import type { BlockOutcome } from "../holding/block.ts";
 
-/** What `lead` resolves with: what the function returned, or what ended it. */
+/** Result of `lead`: the function's return value, or the error that ended it. */
 export type LeadResult<T> = { readonly data: T; readonly error: null } | { readonly data: null; readonly error: Error };
 
-/** Blocks, one after the other, until one ends with anything but the loss of its lease. Rejects only as `campaign` does. */
-export async function leading<T>(campaign: () => Promise<BlockEnd<T>>): Promise<LeadResult<T>> {
+/** Runs one block after another until one ends for another reason than losing its lease. */
+export async function runCampaigns<T>(campaign: () => Promise<BlockOutcome<T>>): Promise<LeadResult<T>> {
   for (;;) {
     const { result, lost, contention } = await campaign();
     if (!lost) return { data: result.data, error: contention ?? result.error } as LeadResult<T>;

@@ -1,58 +1,55 @@
 /**
- * The changes of who holds a lock, for as long as somebody wants to know (SDK-14).
+ * `watch`: iterates over the changes of who holds a lock (SDK-14).
  *
- * The lock is read when its stream of events has begun, and what the stream tells then overlaps with what was read. The
- * fencing token says what is newer: an event about an older lease changes nothing, and a lease that has ended does not
- * come back. Whenever the stream ends, breaks, is silent or says that something is missing, all of this begins again.
+ * The watch opens the lock's event stream and then reads its view, so events and view overlap. The fencing token decides
+ * which is newer: an event about an older lease changes nothing, and a lease that has ended does not return. If the
+ * stream ends, breaks, falls silent or reports missing events, the watch starts over.
  *
- * Not promised: every change. Of some that follow each other quickly, or while the connection was gone, only the last
- * may be told.
+ * Limit: not every change is reported. Of several in quick succession, or during a lost connection, the last one is.
  */
 
-import { type Clock, restUntil } from "../clock.ts";
+import { type Clock, waitUntil } from "../clock.ts";
 import { TransportError, VolcanoError } from "../errors.ts";
-import type { Chunks } from "../http/transport.ts";
-import { Rests, worthARest } from "../protocol/backoff.ts";
-import { type LockView, type Told, toldBy } from "../protocol/lock_view.ts";
-import { newUuid } from "../protocol/messages.ts";
-import type { Flows } from "../protocol/operations.ts";
-import { EventReader, type StreamEvent } from "../protocol/sse.ts";
+import type { ByteStream } from "../http/transport.ts";
+import { newUuid } from "../protocol/arguments.ts";
+import { Backoff, isRetryable } from "../protocol/backoff.ts";
+import { type LeadershipEvent, type LockView, parseLeadershipEvent } from "../protocol/lock_view.ts";
+import type { Operations } from "../protocol/operations.ts";
+import { type SseEvent, SseParser } from "../protocol/sse.ts";
 
-/** The service says something every 15 seconds. */
+/** The service sends at least a comment every 15 seconds. */
 export const SILENCE_SECONDS_MAX = 45;
 const RESET = "reset";
-/** A stream that lasted so long went well. */
-const LASTED_SECONDS = 5;
+/** A stream that lasted this long resets the back-off. */
+const STABLE_SECONDS_MIN = 5;
 const HEADER_VALUE = /^[!-~]{1,256}$/;
 
-/** Who holds a lock, from one change to the next. */
+/** Who holds a lock between two changes. */
 export interface Leadership {
   readonly held: boolean;
-  /** The label of who holds it; null of a free lock, or if they told none. */
+  /** The holder's label; null if the lock is free or the holder sent none. */
   readonly holder: string | null;
-  /** Of this lease; null of a free lock. */
+  /** The fencing token of the lease; null if the lock is free. */
   readonly fencingToken: number | null;
-  /** When it was acquired, or when the lock became free; null where that is not known. */
+  /** When the lock was acquired or became free; null if unknown. */
   readonly since: Date | null;
 }
 
-/** What is known of one lock, from readings and events, of which only what is newer is taken. */
-class Known {
+/** Tracks who holds one lock. Each method applies a view or an event if it is newer, and returns the change or null. */
+class LeadershipTracker {
   #held: boolean | null = null;
   #fencingToken = 0;
 
-  /** A reading: what it tells anew, else null. */
-  view({ held, holder, fencingToken, acquiredAt }: LockView): Leadership | null {
-    return this.#take(held, fencingToken ?? this.#fencingToken, holder, acquiredAt);
+  applyView({ held, holder, fencingToken, acquiredAt }: LockView): Leadership | null {
+    return this.#update(held, fencingToken ?? this.#fencingToken, holder, acquiredAt);
   }
 
-  /** An event: what it tells anew, else null. */
-  event({ kind, fencingToken, holder, at }: Told): Leadership | null {
-    if (kind === "renewed") return this.#take(true, fencingToken, holder, null);
-    return this.#take(kind === "acquired", fencingToken, holder, at);
+  applyEvent({ kind, fencingToken, holder, at }: LeadershipEvent): Leadership | null {
+    if (kind === "renewed") return this.#update(true, fencingToken, holder, null);
+    return this.#update(kind === "acquired", fencingToken, holder, at);
   }
 
-  #take(held: boolean, fencingToken: number, holder: string | null, since: Date | null): Leadership | null {
+  #update(held: boolean, fencingToken: number, holder: string | null, since: Date | null): Leadership | null {
     const before = this.#held;
     const older = fencingToken < this.#fencingToken || (held && fencingToken === this.#fencingToken);
     if (before !== null && older) return null;
@@ -63,17 +60,17 @@ class Known {
   }
 }
 
-/** A loop over the changes. Leaving it, `return()` and the caller's signal end the request at once. */
+/** The iterator of a watch. Leaving the loop, `return()` and the caller's signal end the request at once. */
 export class Watch implements AsyncIterableIterator<Leadership> {
   readonly #changes: AsyncGenerator<Leadership, void>;
-  readonly #end = new AbortController();
+  readonly #cancel = new AbortController();
   readonly #signal: AbortSignal | undefined;
-  readonly #onAbort = (): void => this.#end.abort(this.#signal?.reason);
-  #left = false;
+  readonly #onAbort = (): void => this.#cancel.abort(this.#signal?.reason);
+  #returned = false;
 
-  constructor(means: Watching, key: string, signal: AbortSignal | undefined) {
+  constructor(context: WatchContext, key: string, signal: AbortSignal | undefined) {
     this.#signal = signal;
-    this.#changes = changes(means, key, this.#end.signal);
+    this.#changes = watchChanges(context, key, this.#cancel.signal);
     if (signal?.aborted) this.#onAbort();
     else signal?.addEventListener("abort", this.#onAbort);
   }
@@ -82,18 +79,18 @@ export class Watch implements AsyncIterableIterator<Leadership> {
   async next(): Promise<IteratorResult<Leadership, void>> {
     try {
       const result = await this.#changes.next();
-      if (!this.#left) return result;
+      if (!this.#returned) return result;
     } catch (error) {
-      this.#forget();
-      if (!this.#left) throw error;
+      this.#removeAbortListener();
+      if (!this.#returned) throw error;
     }
     return { done: true, value: undefined };
   }
 
   async return(): Promise<IteratorResult<Leadership, void>> {
-    this.#left = true;
-    this.#forget();
-    this.#end.abort();
+    this.#returned = true;
+    this.#removeAbortListener();
+    this.#cancel.abort();
     await this.#changes.return().catch(() => {});
     return { done: true, value: undefined };
   }
@@ -102,87 +99,91 @@ export class Watch implements AsyncIterableIterator<Leadership> {
     return this;
   }
 
-  #forget(): void {
+  #removeAbortListener(): void {
     this.#signal?.removeEventListener("abort", this.#onAbort);
   }
 }
 
-/** What a watch works with. */
-export interface Watching {
-  readonly flows: Flows;
+/** The client's parts that a watch uses. */
+export interface WatchContext {
+  readonly operations: Operations;
   readonly clock: Clock;
   readonly timeoutSeconds: number;
 }
 
-/** The changes of `key`, until `ended` aborts: then it throws its reason. */
-async function* changes(means: Watching, key: string, ended: AbortSignal): AsyncGenerator<Leadership, void> {
-  const known = new Known();
-  const rests = new Rests();
-  const place = { id: "" };
+/** Yields the changes until `signal` aborts, then throws its reason. */
+async function* watchChanges(
+  context: WatchContext,
+  key: string,
+  signal: AbortSignal,
+): AsyncGenerator<Leadership, void> {
+  const tracker = new LeadershipTracker();
+  const backoff = new Backoff();
+  const position = { id: "" };
   for (;;) {
-    const begunAt = means.clock.now();
+    const startedAt = context.clock.now();
     let retryAfter: number | null = null;
     try {
-      yield* followed(means, key, ended, known, place);
+      yield* followStream(context, key, signal, tracker, position);
     } catch (error) {
-      ended.throwIfAborted();
-      if (!(error instanceof VolcanoError && worthARest(error))) throw error;
+      signal.throwIfAborted();
+      if (!(error instanceof VolcanoError && isRetryable(error))) throw error;
       retryAfter = error.retryAfter;
     }
-    if (means.clock.now() - begunAt >= LASTED_SECONDS) rests.reset();
-    await restUntil(means.clock, means.clock.now() + rests.next(retryAfter), ended);
-    ended.throwIfAborted();
+    if (context.clock.now() - startedAt >= STABLE_SECONDS_MIN) backoff.reset();
+    await waitUntil(context.clock, context.clock.now() + backoff.next(retryAfter), signal);
+    signal.throwIfAborted();
   }
 }
 
-/** What one stream tells, and the reading at its begin, until it ends or something is missing. */
-async function* followed(
-  { flows, timeoutSeconds }: Watching,
+/** Opens one stream, reads the view once the stream has started, and yields the changes until the stream ends. */
+async function* followStream(
+  { operations, timeoutSeconds }: WatchContext,
   key: string,
-  ended: AbortSignal,
-  known: Known,
-  place: { id: string },
+  signal: AbortSignal,
+  tracker: LeadershipTracker,
+  position: { id: string },
 ): AsyncGenerator<Leadership, void> {
   const requestId = newUuid();
-  const pace = { requestId, signal: ended, timeoutSeconds, attempts: 1 };
-  const read = (): Promise<LockView> => flows.view(key, { ...pace, requestId: newUuid() });
-  const chunks = await flows.events(key, HEADER_VALUE.test(place.id) ? place.id : null, pace);
-  ended.addEventListener("abort", chunks.end);
+  const call = { requestId, signal, timeoutSeconds, attempts: 1 };
+  const read = (): Promise<LockView> => operations.view(key, { ...call, requestId: newUuid() });
+  const stream = await operations.openEvents(key, HEADER_VALUE.test(position.id) ? position.id : null, call);
+  signal.addEventListener("abort", stream.end);
   try {
-    const stream = blocks(chunks, requestId);
-    let block = await stream.next();
-    // The first block says that the stream has begun, and where: whatever happens later, it will tell.
-    let change = known.view(await read());
+    const events = readEvents(stream, requestId);
+    // The first event carries the position at which the stream started: it covers every later change.
+    let event = await events.next();
+    let change = tracker.applyView(await read());
     if (change !== null) yield change;
-    for (; !block.done; block = await stream.next()) {
-      const { kind, data, id } = block.value;
-      place.id = id || place.id;
+    for (; !event.done; event = await events.next()) {
+      const { kind, data, id } = event.value;
+      position.id = id || position.id;
       if (kind === RESET) {
-        change = known.view(await read());
+        change = tracker.applyView(await read());
       } else {
-        const told = toldBy(kind, data, requestId);
-        change = told === null ? null : known.event(told);
+        const leadershipEvent = parseLeadershipEvent(kind, data, requestId);
+        change = leadershipEvent === null ? null : tracker.applyEvent(leadershipEvent);
       }
       if (change !== null) yield change;
     }
   } finally {
-    ended.removeEventListener("abort", chunks.end);
-    chunks.end();
+    signal.removeEventListener("abort", stream.end);
+    stream.end();
   }
 }
 
-async function* blocks(chunks: Chunks, requestId: string): AsyncGenerator<StreamEvent, void> {
-  const reader = new EventReader();
+async function* readEvents(stream: ByteStream, requestId: string): AsyncGenerator<SseEvent, void> {
+  const parser = new SseParser();
   for (;;) {
-    const bytes = await chunks.next(SILENCE_SECONDS_MAX);
+    const bytes = await stream.next(SILENCE_SECONDS_MAX);
     if (bytes === null) return;
-    yield* whole(reader, bytes, requestId);
+    yield* parseBytes(parser, bytes, requestId);
   }
 }
 
-function whole(reader: EventReader, bytes: Uint8Array, requestId: string): StreamEvent[] {
+function parseBytes(parser: SseParser, bytes: Uint8Array, requestId: string): SseEvent[] {
   try {
-    return reader.read(bytes);
+    return parser.parse(bytes);
   } catch (error) {
     throw new TransportError((error as Error).message, { requestId });
   }

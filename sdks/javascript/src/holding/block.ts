@@ -1,24 +1,24 @@
 /**
- * One `withLock` block: acquire and start renewing; stop renewing, then release.
+ * One `withLock` block: acquire the lock, run the body while the renewer runs, then release the lock.
  *
- * The body never runs without the lock (case 18). On leaving, by whatever way, the renewals have ended before the
- * release goes out, and an answer that is still under way can re-arm nothing (SDK-5). What the block resolves with:
+ * The body never runs without the lock (case 18). The renewer ends before the release is sent, and a late response to a
+ * renewal changes nothing (SDK-5). The block resolves with:
  *
- * - the body threw: its error; a loss or a failed release is attached to it as `suppressed`;
- * - the body threw nothing but the loss (or the `AbortError` it caused), or it succeeded and the lease had been lost
- *   at some time: the `LockOwnershipLostError`, beside what the body returned;
- * - it succeeded and owned the lock throughout, but the release was not confirmed: its result. The work was
- *   protected, and to report it as failed would invite doing it twice; the lock frees itself at its expiry, and
+ * - the body's error, if it threw; a loss or a failed release is attached to it as `suppressed`;
+ * - the `LockOwnershipLostError`, if the lease was lost and the body returned, or threw only the loss or the `AbortError`
+ *   that it caused; `data` is what the body returned;
+ * - the body's result, if it held the lock throughout, even if the release was not confirmed. The work was protected, and
+ *   reporting it as failed would invite a second run. The lock becomes free when its lease expires, and
  *   `guard.releaseError` says why.
  *
- * A block that is to hold the lock for longer than its body took does not release: it renews once, to the rest of that
- * time, and leaves the lease to expire, so that a job of 200 ms does not run again on a host whose clock fires a little
- * later (SDK-12). A renewal that fails then counts like a failed release.
+ * A block with `holdAtLeast` that ends early does not release. It renews once, to the remaining time, and lets the lease
+ * expire, so that a job of 200 ms does not run again on a host whose clock is slightly late (SDK-12). If that renewal
+ * fails, it counts as a failed release.
  */
 
-import { type Clock, restUntil } from "../clock.ts";
+import { type Clock, waitUntil } from "../clock.ts";
 import {
-  attach,
+  attachSuppressed,
   ConflictError,
   type ContentionReason,
   contentionReason,
@@ -26,97 +26,104 @@ import {
   type VolcanoError,
 } from "../errors.ts";
 import { WAIT_SLICE_SECONDS } from "../protocol/acquire_wait.ts";
-import { REST_SECONDS_MAX } from "../protocol/backoff.ts";
+import { newUuid, TTL_SECONDS_MIN } from "../protocol/arguments.ts";
+import { BACKOFF_SECONDS_MAX } from "../protocol/backoff.ts";
 import type { Lease } from "../protocol/lease.ts";
-import { newUuid, TTL_SECONDS_MIN } from "../protocol/messages.ts";
-import { ATTEMPTS_MAX, type Flows, type Granted } from "../protocol/operations.ts";
-import { Hold, keep, LockGuard, type Renewed } from "./guard.ts";
+import { ATTEMPTS_MAX, type Grant, type Operations } from "../protocol/operations.ts";
+import { LockGuard } from "./guard.ts";
+import { Hold } from "./hold.ts";
+import { type ConfirmedLease, runRenewals } from "./renewer.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;
-/** A renewal under way could land after the one to the rest, and cut it short. */
-const RENEWAL_END_SECONDS_MAX = 1;
+/** How long to wait for a renewal in flight, which could arrive after the final renewal and shorten the lease. */
+const RENEWAL_DRAIN_SECONDS_MAX = 1;
 
-/** What `withLock` resolves with. */
+/** Result of `withLock`. */
 export type WithLockResult<T> =
   | { readonly acquired: true; readonly data: T; readonly error: null; readonly reason?: undefined }
-  /** `data` is what the body returned, if it returned in spite of a loss. */
+  /** After a loss `data` is what the body returned, or null if it threw. */
   | { readonly acquired: true; readonly data: T | null; readonly error: Error; readonly reason?: undefined }
   | { readonly acquired: false; readonly data: null; readonly error: null; readonly reason: ContentionReason }
   | { readonly acquired: false; readonly data: null; readonly error: VolcanoError; readonly reason?: undefined };
 
-/** What a block works with. */
-export interface Means {
-  readonly flows: Flows;
+/** The client's parts and the options that a block uses. */
+export interface BlockContext {
+  readonly operations: Operations;
   readonly clock: Clock;
   readonly timeoutSeconds: number;
   readonly signal: AbortSignal | undefined;
-  /** How long the lock is kept from its grant on, however soon the body ends. */
+  /** How long to hold the lock from its grant on, even if the body ends sooner. */
   readonly holdAtLeastSeconds: number;
-  acquire(): Promise<Renewed>;
-  /** The lease that `granted` prolongs `lease` to. */
-  prolonged(lease: Lease, granted: Granted): Lease;
+  acquire(): Promise<ConfirmedLease>;
+  /** The lease that a renewal of `lease` granted. */
+  renewedLease(lease: Lease, grant: Grant): Lease;
 }
 
-/** How a block ended, for what is built of blocks. */
-export interface BlockEnd<T> {
+/** How a block ended, for `lead` and `exclusive`, which build on blocks. */
+export interface BlockOutcome<T> {
   readonly result: WithLockResult<T>;
-  /** Whether the block was entered and what its result tells is the loss of its own lease. */
+  /** Whether the block was entered and its error is the loss of its own lease. */
   readonly lost: boolean;
-  /** Why it was not entered, if that was contention. */
+  /** The contention that prevented entry, if any. */
   readonly contention: ConflictError | null;
 }
 
-type Outcome<T> = { readonly data: T } | { readonly thrown: unknown };
+type BodyOutcome<T> = { readonly data: T } | { readonly thrown: unknown };
 
-/** Never rejects. */
-export async function runBlock<T>(means: Means, body: (guard: LockGuard) => T | PromiseLike<T>): Promise<BlockEnd<T>> {
+/** Runs one block. Never rejects. */
+export async function runBlock<T>(
+  context: BlockContext,
+  body: (guard: LockGuard) => T | PromiseLike<T>,
+): Promise<BlockOutcome<T>> {
   let hold: Hold;
-  const beganAt = means.clock.now();
+  const startedAt = context.clock.now();
   try {
-    const { lease, granted } = await means.acquire();
-    // From here to the body nothing awaits: there is no moment in which a lease has no keeper.
-    const acquiredAt = Math.max(beganAt, grantedAfter(lease, granted, means.timeoutSeconds));
-    hold = new Hold(lease, granted.deadline, means.clock, means.timeoutSeconds, Math.random(), acquiredAt);
+    const { lease, grant } = await context.acquire();
+    // No `await` from here to the renewer: a granted lease is always renewed or released.
+    const acquiredAt = Math.max(startedAt, earliestGrantTime(lease, grant, context.timeoutSeconds));
+    hold = new Hold(lease, grant.deadline, context.clock, context.timeoutSeconds, Math.random(), acquiredAt);
   } catch (error) {
-    const outside = { acquired: false, data: null } as const;
+    const notEntered = { acquired: false, data: null } as const;
     if (!(error instanceof ConflictError)) {
-      return { result: { ...outside, error: error as VolcanoError }, lost: false, contention: null };
+      return { result: { ...notEntered, error: error as VolcanoError }, lost: false, contention: null };
     }
-    const result = { ...outside, error: null, reason: contentionReason(error) };
+    const result = { ...notEntered, error: null, reason: contentionReason(error) };
     return { result, lost: false, contention: error };
   }
-  const begins = means.signal?.aborted !== true;
-  const heldUntil = begins ? means.clock.now() + means.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
-  const kept = keep(hold, means.clock, (lease, seconds, signal) => renewOnce(means, lease, seconds, signal));
+  const bodyRuns = context.signal?.aborted !== true;
+  const keepUntil = bodyRuns ? context.clock.now() + context.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
+  const renewals = runRenewals(hold, context.clock, (lease, seconds, signal) =>
+    renewOnce(context, lease, seconds, signal),
+  );
   let releaseError: VolcanoError | null = null;
-  const outcome = await inBody(means, body, new LockGuard(hold, () => releaseError), hold);
+  const outcome = await runBody(context, body, new LockGuard(hold, () => releaseError), hold);
   hold.leave();
-  if (means.clock.now() < heldUntil) await within(RENEWAL_END_SECONDS_MAX, kept, means.clock);
-  hold.cut();
-  await kept;
-  const left = await leave(means, hold, heldUntil);
-  releaseError = left.releaseError;
-  const result = resultOf(outcome, left.loss, releaseError);
-  return { result, lost: left.loss !== null && result.error === left.loss, contention: null };
+  if (context.clock.now() < keepUntil) await waitAtMost(RENEWAL_DRAIN_SECONDS_MAX, renewals, context.clock);
+  hold.cancelRenewal();
+  await renewals;
+  const release = await releaseOrKeep(context, hold, keepUntil);
+  releaseError = release.releaseError;
+  const result = blockResult(outcome, release.loss, releaseError);
+  return { result, lost: release.loss !== null && result.error === release.loss, contention: null };
 }
 
-/** An instant before the grant: a wait's lease may be known by a later request, or by its confirmation. */
-function grantedAfter(lease: Lease, granted: Granted, timeoutSeconds: number): number {
-  const repeated = ATTEMPTS_MAX * (timeoutSeconds + REST_SECONDS_MAX);
-  return granted.deadline - lease.ttlSeconds - WAIT_SLICE_SECONDS - repeated;
+/** An instant before the grant, which may precede the successful response by retries, a wait and its confirmation. */
+function earliestGrantTime(lease: Lease, grant: Grant, timeoutSeconds: number): number {
+  const repeated = ATTEMPTS_MAX * (timeoutSeconds + BACKOFF_SECONDS_MAX);
+  return grant.deadline - lease.ttlSeconds - WAIT_SLICE_SECONDS - repeated;
 }
 
-async function inBody<T>(
-  { clock, signal }: Means,
+async function runBody<T>(
+  { clock, signal }: BlockContext,
   body: (guard: LockGuard) => T | PromiseLike<T>,
   guard: LockGuard,
   hold: Hold,
-): Promise<Outcome<T>> {
+): Promise<BodyOutcome<T>> {
   if (signal?.aborted) return { thrown: signal.reason };
-  const onAbort = (): void => hold.stop(signal?.reason);
+  const onAbort = (): void => hold.abortBody(signal?.reason);
   signal?.addEventListener("abort", onAbort);
-  // The process lives until the body has ended, even if the lease was lost and its timers are gone (SDK-19).
+  // Keep the process alive until the body has ended, even after a loss has cancelled the other timers (SDK-19).
   const cancelKeepAlive = clock.at(Number.POSITIVE_INFINITY, () => {});
   try {
     return { data: await body(guard) };
@@ -128,41 +135,47 @@ async function inBody<T>(
   }
 }
 
-/** Until `work` has ended, or `seconds` have passed. */
-async function within(seconds: number, work: Promise<void>, clock: Clock): Promise<void> {
+/** Waits for `work`, but at most `seconds`. */
+async function waitAtMost(seconds: number, work: Promise<void>, clock: Clock): Promise<void> {
   const ended = new AbortController();
-  await Promise.race([work, restUntil(clock, clock.now() + seconds, ended.signal)]);
+  await Promise.race([work, waitUntil(clock, clock.now() + seconds, ended.signal)]);
   ended.abort();
 }
 
-async function renewOnce(means: Means, lease: Lease, timeoutSeconds: number, signal: AbortSignal): Promise<Renewed> {
-  const pace = { requestId: newUuid(), timeoutSeconds, signal, attempts: 1 };
-  const granted = await means.flows.renew(lease, lease.ttlSeconds, pace);
-  return { lease: means.prolonged(lease, granted), granted };
+async function renewOnce(
+  context: BlockContext,
+  lease: Lease,
+  timeoutSeconds: number,
+  signal: AbortSignal,
+): Promise<ConfirmedLease> {
+  const call = { requestId: newUuid(), timeoutSeconds, signal, attempts: 1 };
+  const grant = await context.operations.renew(lease, lease.ttlSeconds, call);
+  return { lease: context.renewedLease(lease, grant), grant };
 }
 
 /**
- * The release at the end: bounded in time, of a lost lease also quiet, and none if the service told of the loss. Where
- * the lock is to be held until `heldUntil`, the last renewal in its place.
+ * Releases the lock, or renews it a last time to hold it until `keepUntil`. Bounded in time. Sends nothing if the service
+ * itself reported the loss.
  */
-async function leave(
-  means: Means,
+async function releaseOrKeep(
+  context: BlockContext,
   hold: Hold,
-  heldUntil: number,
+  keepUntil: number,
 ): Promise<{ loss: LockOwnershipLostError | null; releaseError: VolcanoError | null }> {
   const loss = hold.loss();
   if (loss !== null && loss.status !== null) return { loss, releaseError: null };
-  const now = means.clock.now();
+  const now = context.clock.now();
   const lostUntil = now + RELEASE_LOST_SECONDS_MAX;
   const ownedUntil = Math.max(Math.min(now + RELEASE_SECONDS_MAX, hold.deadline), lostUntil);
-  const pace = {
+  const call = {
     requestId: newUuid(),
-    timeoutSeconds: means.timeoutSeconds,
+    timeoutSeconds: context.timeoutSeconds,
     until: loss === null ? ownedUntil : lostUntil,
   };
   try {
-    if (loss === null && now < heldUntil) await means.flows.renew(hold.lease, restSeconds(heldUntil - now), pace);
-    else await means.flows.release(hold.lease, pace);
+    const keep = loss === null && now < keepUntil;
+    if (keep) await context.operations.renew(hold.lease, remainingTtl(keepUntil - now), call);
+    else await context.operations.release(hold.lease, call);
   } catch (error) {
     if (error instanceof LockOwnershipLostError) return { loss: loss ?? error, releaseError: null };
     return { loss, releaseError: error as VolcanoError };
@@ -170,32 +183,32 @@ async function leave(
   return { loss, releaseError: null };
 }
 
-/** The shortest lease that lasts so long; what a sum of fractions added below a microsecond is no second more. */
-function restSeconds(seconds: number): number {
+/** The shortest TTL that covers `seconds`. Rounding to microseconds absorbs floating-point error. */
+function remainingTtl(seconds: number): number {
   return Math.max(TTL_SECONDS_MIN, Math.ceil(Math.round(seconds * 1e6) / 1e6));
 }
 
-function resultOf<T>(
-  outcome: Outcome<T>,
+function blockResult<T>(
+  outcome: BodyOutcome<T>,
   loss: LockOwnershipLostError | null,
   releaseError: VolcanoError | null,
 ): WithLockResult<T> {
   if (!("thrown" in outcome)) return { acquired: true, data: outcome.data, error: loss };
   const failed = { acquired: true, data: null } as const;
-  if (loss !== null && isEffectOf(loss, outcome.thrown)) return { ...failed, error: loss };
+  if (loss !== null && wasStoppedBy(loss, outcome.thrown)) return { ...failed, error: loss };
   const error = asError(outcome.thrown);
-  attach(error, loss, releaseError);
+  attachSuppressed(error, loss, releaseError);
   return { ...failed, error };
 }
 
-/** Whether the body ended with nothing but what its signal told it. */
-function isEffectOf(loss: LockOwnershipLostError, thrown: unknown): boolean {
+/** Whether the body threw only the loss that its signal reported. */
+function wasStoppedBy(loss: LockOwnershipLostError, thrown: unknown): boolean {
   if (thrown === loss) return true;
   return thrown instanceof Error && thrown.name === "AbortError" && thrown.cause === loss;
 }
 
-/** What was thrown, if it is an error; else one that has it as its cause, so that `if (result.error)` sees it. */
+/** Wraps a thrown value that is not an error, so that `if (result.error)` detects it. */
 function asError(thrown: unknown): Error {
   if (thrown instanceof Error || Object.prototype.toString.call(thrown) === "[object Error]") return thrown as Error;
-  return new Error("the body threw something that is no error", { cause: thrown });
+  return new Error("the body threw a value that is not an error", { cause: thrown });
 }

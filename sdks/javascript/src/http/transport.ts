@@ -1,20 +1,20 @@
 /**
- * One request on the wire, by the platform's `fetch` or the one given.
+ * Sends HTTP requests with the platform's `fetch` or a given one.
  *
- * The time a request takes is measured on the client's clock from its first byte to its last, so that a server which
- * trickles, or a machine that was suspended, cannot stretch it; it ends on time even if `fetch` does not listen to its
- * signal. Redirects are not followed: the service sends none, and the service key goes to the configured address
- * only. Nothing told here holds a token or the service key, also when a proxy echoed them (SDK-8): what `fetch` threw
- * is retold, not attached.
+ * The time-out is measured on the client's clock from the first byte to the last, so a slow server or a suspended
+ * machine cannot extend it. It also applies if `fetch` ignores its signal. Redirects are not followed, since the service
+ * sends none and the service key must go to the configured address only. Errors and response texts never contain a
+ * token or the service key, even if a proxy echoed them (SDK-8): the message of an error of `fetch` is redacted and
+ * copied, and the error itself is not attached.
  */
 
 import type { Clock } from "../clock.ts";
 import type { Config } from "../config.ts";
 import { TransportError, VolcanoError } from "../errors.ts";
-import type { Answer } from "../protocol/messages.ts";
+import type { LockResponse } from "../protocol/messages.ts";
 import { VERSION } from "../version.ts";
 
-export const ANSWER_BYTES_MAX = 65_536;
+export const RESPONSE_BYTES_MAX = 65_536;
 const USER_AGENT = `volcano-locks-javascript/${VERSION}`;
 const REQUEST_ID = "X-Volcano-Request-Id";
 const JSON_TYPE = "application/json";
@@ -32,27 +32,27 @@ export interface LockRequest {
   readonly timeoutSeconds: number;
   readonly token?: string;
   readonly ttlSeconds?: number;
-  /** How long the service may keep the request in the lock's line. */
+  /** How long the service may hold the request in the lock's queue. */
   readonly waitSeconds?: number;
-  /** The longest answer to read, `ANSWER_BYTES_MAX` if left out. */
-  readonly answerBytesMax?: number;
-  /** Of a stream: the event to go on behind. */
+  /** The longest response to read; defaults to `RESPONSE_BYTES_MAX`. */
+  readonly responseBytesMax?: number;
+  /** For a stream: resume after this event. */
   readonly lastEventId?: string;
 }
 
-/** An answer that is a stream, or else the whole answer that came instead of one. */
-export type Opened = { readonly chunks: Chunks } | { readonly answer: Answer };
+/** An open stream, or the complete response that came instead. */
+export type OpenedStream = { readonly stream: ByteStream } | { readonly response: LockResponse };
 
-/** A stream under way. It belongs to whoever opened it, who ends it. */
-export interface Chunks {
-  /** The next bytes, null at the stream's end; a `TransportError` once nothing came for `seconds`. */
+/** The body of a streaming response. The caller that opened it must end it. */
+export interface ByteStream {
+  /** The next bytes, or null at the end. Rejects with a `TransportError` if none arrive within `seconds`. */
   next(seconds: number): Promise<Uint8Array | null>;
   /** Ends the request. */
   end(): void;
 }
 
-/** What `fetch` fails with when the request certainly never left (Node and Bun; elsewhere nobody can tell). */
-const NEVER_LEFT: ReadonlySet<unknown> = new Set([
+/** Error codes of `fetch` for requests that were certainly not sent (Node and Bun; other runtimes do not report it). */
+const NOT_SENT_CODES: ReadonlySet<unknown> = new Set([
   "ECONNREFUSED",
   "ENOTFOUND",
   "EAI_AGAIN",
@@ -62,8 +62,8 @@ const NEVER_LEFT: ReadonlySet<unknown> = new Set([
   "ConnectionRefused",
 ]);
 
-/** Sends requests with the key and the holder's label of `config`. */
-export class Sender {
+/** Sends requests with the service key and the holder's label of `config`. */
+export class Transport {
   readonly #config: Config;
   readonly #clock: Clock;
   readonly #fetch: Fetch;
@@ -74,29 +74,29 @@ export class Sender {
     this.#fetch = fetch;
   }
 
-  /** The answer, whatever its status. Anything else is a `TransportError`, at the latest when the time is up. */
-  send(request: LockRequest, signal?: AbortSignal): Promise<Answer> {
+  /** Sends a request and resolves with the response of any status. Without one in time, rejects with a `TransportError`. */
+  send(request: LockRequest, signal?: AbortSignal): Promise<LockResponse> {
     const connection = new AbortController();
-    const answer = async (): Promise<Answer> =>
-      this.#whole(await this.#response(request, connection, JSON_TYPE), request);
-    return this.#within(request.timeoutSeconds, answer, request, connection, signal);
+    const exchange = async (): Promise<LockResponse> =>
+      this.#readResponse(await this.#fetchResponse(request, connection, JSON_TYPE), request);
+    return this.#withTimeout(request.timeoutSeconds, exchange, request, connection, signal);
   }
 
-  /** A stream of events, which begins in time; any other answer in whole. */
-  async open(request: LockRequest, signal?: AbortSignal): Promise<Opened> {
+  /** Opens an event stream; any other response is read completely. The time-out covers the start of the stream. */
+  async open(request: LockRequest, signal?: AbortSignal): Promise<OpenedStream> {
     const connection = new AbortController();
-    const begin = async (): Promise<{ response: Response } | { answer: Answer }> => {
-      const response = await this.#response(request, connection, STREAM_TYPE);
-      const begins = response.status === 200 && response.headers.get("Content-Type")?.startsWith(STREAM_TYPE);
-      return begins ? { response } : { answer: await this.#whole(response, request) };
+    const start = async (): Promise<{ streaming: Response } | { response: LockResponse }> => {
+      const response = await this.#fetchResponse(request, connection, STREAM_TYPE);
+      const isStream = response.status === 200 && response.headers.get("Content-Type")?.startsWith(STREAM_TYPE);
+      return isStream ? { streaming: response } : { response: await this.#readResponse(response, request) };
     };
-    const begun = await this.#within(request.timeoutSeconds, begin, request, connection, signal);
-    if ("answer" in begun) return begun;
-    const reader = begun.response.body?.getReader();
+    const started = await this.#withTimeout(request.timeoutSeconds, start, request, connection, signal);
+    if ("response" in started) return started;
+    const reader = started.streaming.body?.getReader();
     const next = async (): Promise<Uint8Array | null> => (await reader?.read())?.value ?? null;
     return {
-      chunks: {
-        next: (seconds) => this.#within(seconds, next, request, connection, signal),
+      stream: {
+        next: (seconds) => this.#withTimeout(seconds, next, request, connection, signal),
         end: () => {
           connection.abort();
           reader?.cancel().catch(() => {});
@@ -105,63 +105,63 @@ export class Sender {
     };
   }
 
-  /** What `work` gives, or a `TransportError`, at the latest when the time is up; then the connection is ended. */
-  #within<T>(
+  /** Runs `work` with a time-out and the caller's signal; either one rejects it and aborts the connection. */
+  #withTimeout<T>(
     seconds: number,
     work: () => Promise<T>,
     request: LockRequest,
     connection: AbortController,
     signal: AbortSignal | undefined,
   ): Promise<T> {
-    const told = `${request.method} ${request.path}`;
+    const target = `${request.method} ${request.path}`;
     const { requestId } = request;
-    if (signal?.aborted) return Promise.reject(cancelled(told, requestId, false, signal));
+    if (signal?.aborted) return Promise.reject(cancelledError(target, requestId, false, signal));
     if (seconds <= 0) {
-      return Promise.reject(new TransportError("no time left to ask", { requestSent: false, requestId }));
+      return Promise.reject(new TransportError(`${target}: not sent, no time left`, { requestSent: false, requestId }));
     }
     const until = this.#clock.now() + seconds;
     return new Promise((resolve, reject) => {
       const end = (settle: () => void): void => {
-        forgetTime();
+        cancelTimer();
         signal?.removeEventListener("abort", onAbort);
         settle();
       };
-      const breakOff = (error: TransportError): void => {
+      const abort = (error: TransportError): void => {
         end(() => reject(error));
         connection.abort();
       };
-      const late = `${told}: no answer within ${Number(seconds.toPrecision(3))} seconds`;
-      const timeIsUp = (): void => breakOff(new TransportError(late, { requestId }));
-      // Two steps: an answer that had come while this program was busy is looked at before its time is called up.
-      let forgetTime = this.#clock.at(until, () => {
-        forgetTime = this.#clock.at(until, timeIsUp);
+      const late = `${target}: no response within ${Number(seconds.toPrecision(3))} seconds`;
+      const onTimeout = (): void => abort(new TransportError(late, { requestId }));
+      // A second timer lets a response win that arrived while the event loop was blocked.
+      let cancelTimer = this.#clock.at(until, () => {
+        cancelTimer = this.#clock.at(until, onTimeout);
       });
-      const onAbort = (): void => breakOff(cancelled(told, requestId, true, signal));
+      const onAbort = (): void => abort(cancelledError(target, requestId, true, signal));
       signal?.addEventListener("abort", onAbort);
       work().then(
         (result) => end(() => resolve(result)),
-        (error) => end(() => reject(this.#failure(request, error))),
+        (error) => end(() => reject(this.#toVolcanoError(request, error))),
       );
     });
   }
 
-  async #response(request: LockRequest, connection: AbortController, accept: string): Promise<Response> {
+  async #fetchResponse(request: LockRequest, connection: AbortController, accept: string): Promise<Response> {
     const response = await this.#fetch(this.#config.apiUrl + request.path, {
       method: request.method,
       headers: { ...this.#headers(request), Accept: accept },
       redirect: "manual",
       signal: connection.signal,
-      ...(request.ttlSeconds === undefined ? {} : { body: bodyOf(request) }),
+      ...(request.ttlSeconds === undefined ? {} : { body: requestBody(request) }),
     });
-    const told = response.headers.get(REQUEST_ID);
-    if (told === null || told.toLowerCase() === request.requestId.toLowerCase()) return response;
-    // It came unasked, just as this request went out: what comes next on its connection is somebody else's as well.
+    const requestId = response.headers.get(REQUEST_ID);
+    if (requestId === null || requestId.toLowerCase() === request.requestId.toLowerCase()) return response;
+    // A stray response for another request; later responses on this connection would be misassigned too.
     response.body?.cancel().catch(() => {});
-    throw unusable(request, "is to another request");
+    throw unusableResponse(request, "belongs to another request");
   }
 
-  async #whole(response: Response, request: LockRequest): Promise<Answer> {
-    const text = this.#withoutSecrets(await wholeText(response, request), request);
+  async #readResponse(response: Response, request: LockRequest): Promise<LockResponse> {
+    const text = this.#redact(await readText(response, request), request);
     return { status: response.status, text, header: (name) => response.headers.get(name) };
   }
 
@@ -177,31 +177,31 @@ export class Sender {
     };
   }
 
-  #failure(request: LockRequest, error: unknown): VolcanoError {
+  #toVolcanoError(request: LockRequest, error: unknown): VolcanoError {
     if (error instanceof VolcanoError) return error;
     const reasons = [error, (error as { cause?: unknown } | null)?.cause].filter((one) => one instanceof Error);
     const codes = [error, ...reasons].map((one) => (one as { code?: unknown } | null)?.code);
     const why = reasons.length === 0 ? String(error) : reasons.map((one) => `${one.name}: ${one.message}`).join("; ");
-    const message = this.#withoutSecrets(`${request.method} ${request.path}: ${why}`, request);
-    const requestSent = !codes.some((code) => NEVER_LEFT.has(code));
+    const message = this.#redact(`${request.method} ${request.path}: ${why}`, request);
+    const requestSent = !codes.some((code) => NOT_SENT_CODES.has(code));
     return new TransportError(message, { requestSent, requestId: request.requestId });
   }
 
-  #withoutSecrets(text: string, request: LockRequest): string {
-    const told = text.replaceAll(this.#config.serviceKey, HIDDEN);
-    // A token is a UUID: it needs no escaping, and a proxy may repeat it in another case.
-    return request.token === undefined ? told : told.replace(new RegExp(request.token, "gi"), HIDDEN);
+  #redact(text: string, request: LockRequest): string {
+    const redacted = text.replaceAll(this.#config.serviceKey, HIDDEN);
+    // A token is a UUID, so it needs no escaping. A proxy may change its case.
+    return request.token === undefined ? redacted : redacted.replace(new RegExp(request.token, "gi"), HIDDEN);
   }
 }
 
-function bodyOf({ ttlSeconds, waitSeconds }: LockRequest): string {
+function requestBody({ ttlSeconds, waitSeconds }: LockRequest): string {
   return JSON.stringify({ ttl_seconds: ttlSeconds, wait_seconds: waitSeconds });
 }
 
-/** The body, up to a limit that no answer of the service comes near. */
-async function wholeText(response: Response, request: LockRequest): Promise<string> {
+/** Reads the body up to a limit far above every valid response. */
+async function readText(response: Response, request: LockRequest): Promise<string> {
   if (response.body === null) return "";
-  const bytesMax = request.answerBytesMax ?? ANSWER_BYTES_MAX;
+  const bytesMax = request.responseBytesMax ?? RESPONSE_BYTES_MAX;
   const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let text = "";
@@ -212,23 +212,23 @@ async function wholeText(response: Response, request: LockRequest): Promise<stri
     bytes += value.byteLength;
     if (bytes > bytesMax) {
       reader.cancel().catch(() => {});
-      throw unusable(request, `longer than ${bytesMax} bytes`);
+      throw unusableResponse(request, `is longer than ${bytesMax} bytes`);
     }
     text += decoder.decode(value, { stream: true });
   }
 }
 
-function unusable(request: LockRequest, why: string): TransportError {
-  return new TransportError(`${request.method} ${request.path}: answer ${why}`, { requestId: request.requestId });
+function unusableResponse(request: LockRequest, why: string): TransportError {
+  return new TransportError(`${request.method} ${request.path}: the response ${why}`, { requestId: request.requestId });
 }
 
-function cancelled(
-  told: string,
+function cancelledError(
+  target: string,
   requestId: string,
   requestSent: boolean,
   signal: AbortSignal | undefined,
 ): TransportError {
-  return new TransportError(`${told}: cancelled by the caller's signal`, {
+  return new TransportError(`${target}: cancelled by the caller's signal`, {
     requestSent,
     requestId,
     cause: signal?.reason,

@@ -1,145 +1,158 @@
 /**
- * Acquiring a lock that may be held for a while: a place in its line, kept over as many requests as it takes (SDK-11).
+ * Waits for a lock: one queued waiter, kept over as many acquire requests as needed (SDK-11).
  *
- * Each request lets the service keep it for a slice of the wait; the same owner token asks again and takes its own place
- * over, through lost connections, 5xx and 429, until the lock is granted or the time is up. Whoever is made to stop
- * waiting gives the place back.
+ * The service holds each request for a slice of the wait. The client repeats the request with the same owner token, which
+ * keeps its position in the queue, through lost connections, 5xx and 429, until the lock is granted or the wait ends. A
+ * cancelled wait sends a release, which leaves the queue.
  *
- * A lease counts from its grant, which may have come at the end of a long request or at its begin, and who asked cannot
- * tell. So an answer that took longer than a third of the TTL is confirmed by one renewal before anybody gets the lease,
- * and the deadline counts from that one. A lease that cannot be confirmed, or that ran out unheard of, is given back, and
- * waited for anew with a new token.
+ * The TTL counts from the grant, but the client cannot tell whether the grant came at the start or at the end of a long
+ * request. So if the response took longer than a third of the TTL, one renewal confirms the lease, and the deadline
+ * counts from the renewal. A lease that cannot be confirmed, or that expired before its response arrived, is released,
+ * and the wait continues with a new token.
  *
- * Not promised: a place in the order of those who began to wait, once this client was silent for longer than the service
- * keeps its place.
+ * Limit: a client that sends no request for longer than the service keeps its waiter loses its position.
  */
 
-import { type Clock, restUntil } from "../clock.ts";
-import { attach, LockHeldError, LockOwnershipLostError, TransportError, type VolcanoError } from "../errors.ts";
-import { Rests, worthARest } from "./backoff.ts";
-import { newUuid } from "./messages.ts";
-import { type Flows, type Granted, mayHaveBeenServed, type Owner, type Pace } from "./operations.ts";
+import { type Clock, waitUntil } from "../clock.ts";
+import {
+  attachSuppressed,
+  LockHeldError,
+  LockOwnershipLostError,
+  TransportError,
+  type VolcanoError,
+} from "../errors.ts";
+import { newUuid } from "./arguments.ts";
+import { Backoff, isRetryable } from "./backoff.ts";
+import { type CallOptions, type Grant, mayHaveBeenServed, type Operations, type Owner } from "./operations.ts";
 
 export const WAIT_SLICE_SECONDS = 50;
-/** An answer later than this part of the TTL is confirmed. */
+/** A response that took longer than this part of the TTL is confirmed. */
 export const CONFIRM_AFTER_FRACTION: number = 1 / 3;
-/** "Held" sooner than after this part of what was asked for is followed by a rest. */
+/** If "held" comes before this part of the requested slice has passed, the client backs off. */
 export const WAITED_FRACTION = 0.5;
 
-/** A lease got by waiting, and the token that owns it. */
-export interface Won {
+/** The grant at the end of a wait, and the owner token that holds it. */
+export interface WaitedGrant {
   readonly token: string;
-  readonly granted: Granted;
+  readonly grant: Grant;
 }
 
-/** A wait of `waitSeconds` (may be infinite) for the lease that `owner` asks for. */
-export class Wait {
-  readonly #flows: Flows;
+/** Waits up to `waitSeconds` (may be infinite) for the lease of `owner`. */
+export class AcquireWait {
+  readonly #operations: Operations;
   readonly #clock: Clock;
   readonly #ttlSeconds: number;
-  readonly #pace: Pace;
+  readonly #call: CallOptions;
   readonly #until: number;
-  readonly #rests = new Rests();
+  readonly #backoff = new Backoff();
   #owner: Owner;
   #requests = 0;
-  /** Whether the token may hold the lock, for all that is known. */
+  /** Whether the token may hold the lock without our knowledge. */
   #uncertain = false;
 
-  constructor(flows: Flows, clock: Clock, owner: Owner, ttlSeconds: number, waitSeconds: number, pace: Pace) {
-    this.#flows = flows;
+  constructor(
+    operations: Operations,
+    clock: Clock,
+    owner: Owner,
+    ttlSeconds: number,
+    waitSeconds: number,
+    call: CallOptions,
+  ) {
+    this.#operations = operations;
     this.#clock = clock;
     this.#owner = owner;
     this.#ttlSeconds = ttlSeconds;
-    this.#pace = pace;
+    this.#call = call;
     this.#until = clock.now() + waitSeconds;
   }
 
-  /** The lease; once. Rejects with a `VolcanoError`, after what the token may have got was given back (SDK-2). */
-  async won(): Promise<Won> {
+  /** Runs the wait; call it once. Rejects with a `VolcanoError`, after releasing what the token may hold (SDK-2). */
+  async run(): Promise<WaitedGrant> {
     try {
       for (;;) {
-        const won = await this.#try();
-        if (won !== null) return won;
+        const waited = await this.#attempt();
+        if (waited !== null) return waited;
       }
     } catch (error) {
-      const leaves = this.#requests > 0 && this.#pace.signal?.aborted;
-      if (this.#uncertain || leaves) attach(error, await this.#flows.giveUp(this.#owner));
+      const mayBeQueued = this.#requests > 0 && this.#call.signal?.aborted;
+      if (this.#uncertain || mayBeQueued)
+        attachSuppressed(error, await this.#operations.releaseBestEffort(this.#owner));
       throw error;
     }
   }
 
-  get #left(): number {
+  get #secondsLeft(): number {
     return Math.max(0, this.#until - this.#clock.now());
   }
 
-  get #goesOn(): boolean {
-    return this.#left > 0 && !this.#pace.signal?.aborted;
+  get #continues(): boolean {
+    return this.#secondsLeft > 0 && !this.#call.signal?.aborted;
   }
 
-  /** The lease, or null if it is to be asked for again, now. Throws what ends the wait. */
-  async #try(): Promise<Won | null> {
-    const waitSeconds = Math.min(WAIT_SLICE_SECONDS, this.#left);
-    const askedAt = this.#clock.now();
-    let granted: Granted;
+  /** Sends one acquire. Resolves with null if the next one may be sent at once; throws what ends the wait. */
+  async #attempt(): Promise<WaitedGrant | null> {
+    const waitSeconds = Math.min(WAIT_SLICE_SECONDS, this.#secondsLeft);
+    const sentAt = this.#clock.now();
+    let grant: Grant;
     try {
-      if (!this.#pace.signal?.aborted) this.#requests += 1;
-      granted = await this.#flows.acquireOnce(this.#owner, this.#ttlSeconds, waitSeconds, this.#pace);
+      if (!this.#call.signal?.aborted) this.#requests += 1;
+      grant = await this.#operations.acquireOnce(this.#owner, this.#ttlSeconds, waitSeconds, this.#call);
     } catch (error) {
-      // What an answer that nobody got had granted is over.
-      if (error instanceof LockOwnershipLostError && this.#uncertain && this.#goesOn) return this.#anew();
+      // A grant whose response was lost has ended.
+      if (error instanceof LockOwnershipLostError && this.#uncertain && this.#continues) return this.#startOver();
       this.#uncertain ||= mayHaveBeenServed(error);
-      const seconds = this.#clock.now() - askedAt;
-      await this.#rest(error as VolcanoError, () => this.#pauseAfter(error as VolcanoError, seconds, waitSeconds));
+      const seconds = this.#clock.now() - sentAt;
+      await this.#backOff(error as VolcanoError, () => this.#pauseAfter(error as VolcanoError, seconds, waitSeconds));
       return null;
     }
-    this.#rests.reset();
-    if (this.#clock.now() - askedAt <= this.#ttlSeconds * CONFIRM_AFTER_FRACTION) {
-      return { token: this.#owner.token, granted };
+    this.#backoff.reset();
+    if (this.#clock.now() - sentAt <= this.#ttlSeconds * CONFIRM_AFTER_FRACTION) {
+      return { token: this.#owner.token, grant };
     }
-    return this.#confirmed();
+    return this.#confirm();
   }
 
   #pauseAfter(error: VolcanoError, seconds: number, waitSeconds: number): number {
     if (error instanceof LockHeldError) {
-      if (seconds < waitSeconds * WAITED_FRACTION) return this.#rests.next(null);
-      this.#rests.reset();
+      if (seconds < waitSeconds * WAITED_FRACTION) return this.#backoff.next(null);
+      this.#backoff.reset();
       return 0;
     }
     if (this.#requests === 1 && error instanceof TransportError) return 0;
-    return this.#rests.next(error.retryAfter);
+    return this.#backoff.next(error.retryAfter);
   }
 
-  /** What a late answer granted, if it is still there. */
-  async #confirmed(): Promise<Won | null> {
+  /** Confirms the grant of a late response by a renewal. */
+  async #confirm(): Promise<WaitedGrant | null> {
     const { token } = this.#owner;
     const until = this.#clock.now() + this.#ttlSeconds;
-    const pace = { ...this.#pace, requestId: newUuid(), attempts: 1, until };
+    const call = { ...this.#call, requestId: newUuid(), attempts: 1, until };
     this.#uncertain = true;
     try {
-      return { token, granted: await this.#flows.renew(this.#owner, this.#ttlSeconds, pace) };
+      return { token, grant: await this.#operations.renew(this.#owner, this.#ttlSeconds, call) };
     } catch (error) {
-      if (!this.#goesOn) throw error;
-      await this.#anew();
+      if (!this.#continues) throw error;
+      await this.#startOver();
       if (error instanceof LockOwnershipLostError) return null;
-      await this.#rest(error as VolcanoError, () => this.#rests.next((error as VolcanoError).retryAfter));
+      await this.#backOff(error as VolcanoError, () => this.#backoff.next((error as VolcanoError).retryAfter));
       return null;
     }
   }
 
-  /** Gives back what the token may still hold; the next request has another, since this one may be retired. */
-  async #anew(): Promise<null> {
-    await this.#flows.giveUp(this.#owner);
+  /** Releases what the token may still hold. The next request has a new token, since this one may be retired. */
+  async #startOver(): Promise<null> {
+    await this.#operations.releaseBestEffort(this.#owner);
     this.#owner = { key: this.#owner.key, token: newUuid() };
     this.#uncertain = false;
     return null;
   }
 
-  /** Rests for `pause()`, or throws `error` where asking again is worth nothing or the wait is over before that. */
-  async #rest(error: VolcanoError, pause: () => number): Promise<void> {
-    const again = worthARest(error) || error instanceof LockHeldError;
-    if (!this.#goesOn || !again) throw error;
+  /** Pauses for `pause()`. Throws `error` if a retry is pointless or the wait would end during the pause. */
+  async #backOff(error: VolcanoError, pause: () => number): Promise<void> {
+    const retryable = isRetryable(error) || error instanceof LockHeldError;
+    if (!this.#continues || !retryable) throw error;
     const seconds = pause();
-    if (seconds >= this.#left) throw error;
-    if (seconds > 0) await restUntil(this.#clock, this.#clock.now() + seconds, this.#pace.signal);
+    if (seconds >= this.#secondsLeft) throw error;
+    if (seconds > 0) await waitUntil(this.#clock, this.#clock.now() + seconds, this.#call.signal);
   }
 }

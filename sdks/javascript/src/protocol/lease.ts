@@ -1,26 +1,19 @@
 /**
- * One holding of a lock, and what a read says of one.
+ * A lease, its record for storage, and the state that a read returns.
  *
- * A lease's owner token is a secret: it is in a private field, so neither `JSON.stringify` nor `util.inspect` nor a
- * spread shows it (SDK-8). `toRecord()` gives it out on purpose; the record has the same fields in every language.
+ * The owner token is a secret in a private field, so `JSON.stringify`, `util.inspect` and a spread do not show it (SDK-8).
+ * `toRecord()` reveals it on purpose; the record has the same fields in every language.
  *
- * `await using lease = …` releases at the end of the scope. That release is bounded and never throws, since what it
- * threw would hide the error of the scope. Not promised: an own lease is not renewed by itself, and nothing tells of
+ * `await using lease = …` releases at the end of the scope. That release is bounded in time and never throws, since its
+ * error would hide the error of the scope. Limit: a lease of `acquire` is not renewed automatically and does not report
  * its loss; `withLock` does both.
  */
 
-import { brand } from "../brand.ts";
-import {
-  checkedKey,
-  checkedTtl,
-  checkedUuid,
-  FENCING_TOKEN_MAX,
-  isFencingToken,
-  parseDate,
-  typeName,
-} from "./messages.ts";
+import { brandClass } from "../cross_build_instanceof.ts";
+import { checkedKey, checkedTtl, checkedUuid, typeName } from "./arguments.ts";
+import { FENCING_TOKEN_MAX, isFencingToken, parseDate } from "./messages.ts";
 
-/** Everything needed to renew or release a lease elsewhere, its secret token included: store it as a secret. */
+/** Everything needed to renew or release a lease elsewhere. It contains the owner token: store it as a secret. */
 export interface LeaseRecord {
   key: string;
   token: string;
@@ -29,7 +22,7 @@ export interface LeaseRecord {
   fencing_token: number;
 }
 
-/** The record of a lease whose acquire has an unknown outcome. */
+/** The record of a lease with an unknown outcome. */
 export interface UncertainLeaseRecord {
   key: string;
   token: string;
@@ -38,17 +31,17 @@ export interface UncertainLeaseRecord {
   fencing_token: null;
 }
 
-/** What is known of an acquire: `granted` with an expiry and a fencing token, or `uncertain` without either. */
+/** The known outcome of an acquire: `granted` with expiry and fencing token, or `uncertain` without them. */
 export type LeaseOutcome = "granted" | "uncertain";
 
 /**
- * What a failed acquire with the caller's own token leaves: it may or may not hold the lock. Acquire again with the same
- * `token` and `requestId` to find out, or release it.
+ * The result of a failed acquire with the caller's own token: it may or may not hold the lock. Acquire again with the
+ * same `token` and `requestId` to find out, or release it.
  */
 export type UncertainLease = Lease<"uncertain">;
 
-/** What a lease is made of. */
-export interface LeaseFacts {
+/** Constructor fields of a lease. */
+export interface LeaseFields {
   readonly key: string;
   readonly token: string;
   readonly ttlSeconds: number;
@@ -68,20 +61,20 @@ const SHOWN_PROPERTIES_MAX = 5;
 export class Lease<Outcome extends LeaseOutcome = "granted"> {
   readonly key: string;
   readonly ttlSeconds: number;
-  /** The server's time, for people: what to rely on is `withLock`'s `signal`. Null if the outcome is unknown. */
+  /** Server time, for display only: programs rely on the `signal` of `withLock`. Null if the outcome is unknown. */
   readonly expiresAt: Outcome extends "granted" ? Date : null;
   /**
-   * Rises whenever the lock changes hands: send it along with every write, and refuse a lower one there. Null if the
-   * outcome is unknown.
+   * Increases whenever the lock changes hands. Send it with every write and refuse lower ones there. Null if the outcome
+   * is unknown.
    */
   readonly fencingToken: Outcome extends "granted" ? number : null;
-  /** `await using`, in runtimes that have it. */
+  /** For `await using`, in runtimes that support it. */
   declare readonly [Symbol.asyncDispose]: () => Promise<void>;
   readonly #token: string;
-  readonly #dispose: LeaseFacts["dispose"];
+  readonly #dispose: LeaseFields["dispose"];
 
-  /** Made by `client.locks` and `Lease.fromRecord`. */
-  constructor(facts: LeaseFacts) {
+  /** Created by `client.locks` and `Lease.fromRecord`. */
+  constructor(facts: LeaseFields) {
     this.key = facts.key;
     this.ttlSeconds = facts.ttlSeconds;
     this.expiresAt = facts.expiresAt as Lease<Outcome>["expiresAt"];
@@ -96,7 +89,7 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
     return this.#token;
   }
 
-  /** For storage or another process; contains the secret token. */
+  /** A record for storage or another process; contains the secret owner token. */
   toRecord(): Outcome extends "granted" ? LeaseRecord : UncertainLeaseRecord {
     return {
       key: this.key,
@@ -107,7 +100,7 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
     } as Outcome extends "granted" ? LeaseRecord : UncertainLeaseRecord;
   }
 
-  /** The lease that `toRecord` described. `TypeError` or `RangeError` names the field that is wrong. */
+  /** The lease of a record. Throws a `TypeError` or `RangeError` that names the invalid field. */
   static fromRecord(record: LeaseRecord): Lease;
   static fromRecord(record: UncertainLeaseRecord): UncertainLease;
   static fromRecord(record: LeaseRecord | UncertainLeaseRecord): AnyLease;
@@ -122,7 +115,7 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
     };
     const { expires_at: expiresAt, fencing_token: fencingToken } = record;
     if (expiresAt === null && fencingToken === null) return new Lease({ ...owner, expiresAt, fencingToken });
-    if (typeof expiresAt !== "string") throw new TypeError("lease record: expires_at must be a date as text");
+    if (typeof expiresAt !== "string") throw new TypeError("lease record: expires_at must be a date string");
     if (!isFencingToken(fencingToken)) {
       throw new RangeError(`lease record: fencing_token must be an integer from 1 to ${FENCING_TOKEN_MAX}`);
     }
@@ -143,12 +136,12 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
   }
 
   static {
-    brand(Lease, "Lease");
+    brandClass(Lease, "Lease");
     if (Symbol.asyncDispose !== undefined) {
       Object.defineProperty(Lease.prototype, Symbol.asyncDispose, {
         value(this: Lease<LeaseOutcome>): Promise<void> {
           if (this.#dispose !== undefined) return this.#dispose(this as AnyLease);
-          return Promise.reject(new TypeError("a lease from a record knows no client: use client.locks.release"));
+          return Promise.reject(new TypeError("a lease from a record has no client: use client.locks.release"));
         },
         configurable: true,
         writable: true,
@@ -157,26 +150,28 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
   }
 }
 
-/** What a read says. Not held: an acquire would succeed now. */
+/** Result of a read. If not held, an acquire would succeed now. */
 export type LockState =
   | { readonly held: true; readonly expiresAt: Date; readonly fencingToken: number }
   | { readonly held: false; readonly expiresAt: null; readonly fencingToken: null };
 
-/** `lease` if it is one of the lock `key`, else `TypeError`. */
+/** Returns `lease` if it is a lease of the lock `key`; throws a `TypeError` otherwise. */
 export function checkedLeaseOf(key: unknown, lease: unknown): AnyLease {
   if (key instanceof Lease) {
     throw new TypeError("key must be a string, got a Lease: pass the lock's key first, then the lease");
   }
   const name = checkedKey(key);
   if (!(lease instanceof Lease)) {
-    throw new TypeError(`lease must be a Lease, got ${described(lease)}: pass the lease that acquire resolved with`);
+    throw new TypeError(
+      `lease must be a Lease, got ${describeValue(lease)}: pass the lease that acquire resolved with`,
+    );
   }
   if (lease.key === name) return lease;
   throw new TypeError(`lease must be of the lock ${name}, got a lease of ${lease.key}: pass the key of its lock`);
 }
 
-/** What came instead of a lease; of an object the names of its properties, which show that it is the options. */
-function described(value: unknown): string {
+/** Describes an argument that is not a lease; an object's property names show that it is, for example, the options. */
+function describeValue(value: unknown): string {
   if (typeof value !== "object" || value === null) return typeName(value);
   const names = Object.keys(value).slice(0, SHOWN_PROPERTIES_MAX);
   return names.length === 0 ? "an object" : `an object with ${names.join(", ")}`;

@@ -1,88 +1,89 @@
 /**
- * What people and programs that do not hold a lock are told of it: one row of the list, and the events of its stream.
+ * Parses what observers see of a lock: its view, pages of the list, and leadership events.
  *
- * An answer that lacks a field of a row is none (SDK-15). Events of a kind that is not known here are passed over.
+ * A view with a missing field makes the response malformed (SDK-15). Events of unknown kinds are skipped.
  */
 
 import { type ServerError, TransportError, type VolcanoError } from "../errors.ts";
-import { type Answer, bodyOf, isFencingToken, malformed, parseDate } from "./messages.ts";
+import { isFencingToken, type LockResponse, malformedResponse, parseBody, parseDate } from "./messages.ts";
 
-/** One lock as everybody may see it, without any token. What belongs to a lease is null of a lock that is free. */
+/** One lock without its owner token. The fields of the lease are null if the lock is free. */
 export interface LockView {
   readonly key: string;
   /** False: an acquire would succeed now. */
   readonly held: boolean;
-  /** The label of who holds it. */
+  /** The holder's label. */
   readonly holder: string | null;
   readonly acquiredAt: Date | null;
   readonly renewedAt: Date | null;
   readonly expiresAt: Date | null;
   readonly ttlSeconds: number | null;
-  /** The last one, also of a free lock; null where none is known. */
+  /** The latest one, also of a free lock; null if unknown. */
   readonly fencingToken: number | null;
-  /** How many wait for it. */
+  /** The number of waiters. */
   readonly waiters: number;
 }
 
-/** A page of the list, and where the next one begins. */
-export interface Page {
+/** A page of the list, and the cursor of the next one. */
+export interface ViewPage {
   readonly views: readonly LockView[];
   readonly nextCursor: string | null;
 }
 
-/** What an event tells of who holds a lock. */
-export interface Told {
+/** An event that says who holds a lock. */
+export interface LeadershipEvent {
   readonly kind: "acquired" | "renewed" | "released" | "expired" | "force_released";
   readonly fencingToken: number;
   readonly holder: string | null;
   readonly at: Date;
 }
 
-const ABOUT_LEADERSHIP: ReadonlySet<string> = new Set(["acquired", "renewed", "released", "expired", "force_released"]);
+const LEADERSHIP_KINDS: ReadonlySet<string> = new Set(["acquired", "renewed", "released", "expired", "force_released"]);
 
 type Fields = Record<string, unknown>;
 
-/** The row that `answer` is; `ServerError` if it is none. */
-export function viewOf(answer: Answer, requestId: string): LockView {
-  return row(bodyOf(answer, requestId), (why) => malformed(answer, why, requestId));
+/** Parses a view. Throws a `ServerError` if the response is malformed. */
+export function parseView(response: LockResponse, requestId: string): LockView {
+  return viewFromFields(parseBody(response, requestId), (why) => malformedResponse(response, why, requestId));
 }
 
-/** The page that `answer` is; `ServerError` if it is none. */
-export function pageOf(answer: Answer, requestId: string): Page {
-  const wrong = (why: string): ServerError => malformed(answer, why, requestId);
-  const { items, next_cursor: nextCursor } = bodyOf(answer, requestId);
-  if (!Array.isArray(items)) throw wrong("items is not a list");
+/** Parses a page. Throws a `ServerError` if the response is malformed. */
+export function parsePage(response: LockResponse, requestId: string): ViewPage {
+  const malformed = (why: string): ServerError => malformedResponse(response, why, requestId);
+  const { items, next_cursor: nextCursor } = parseBody(response, requestId);
+  if (!Array.isArray(items)) throw malformed("items is not a list");
   if (nextCursor !== null && (typeof nextCursor !== "string" || nextCursor === "")) {
-    throw wrong("next_cursor is neither text nor null");
+    throw malformed("next_cursor is neither a string nor null");
   }
-  return { views: items.map((item) => row(Object(item), wrong)), nextCursor };
+  return { views: items.map((item) => viewFromFields(Object(item), malformed)), nextCursor };
 }
 
 /**
- * What the event of `kind` with `data` tells, null if that is nothing about who holds it. One that is none is as good as
- * lost on its way: `TransportError`.
+ * Parses an event; null if its kind is not about who holds the lock. Throws a `TransportError` for a malformed event,
+ * which counts as lost in transit.
  */
-export function toldBy(kind: string, data: string, requestId: string): Told | null {
-  if (!ABOUT_LEADERSHIP.has(kind)) return null;
-  const wrong = (why: string): TransportError => new TransportError(`an event ${kind} is none: ${why}`, { requestId });
+export function parseLeadershipEvent(kind: string, data: string, requestId: string): LeadershipEvent | null {
+  if (!LEADERSHIP_KINDS.has(kind)) return null;
+  const malformed = (why: string): TransportError =>
+    new TransportError(`malformed event ${kind}: ${why}`, { requestId });
   let fields: Fields;
   try {
     fields = Object(JSON.parse(data));
   } catch {
-    throw wrong("its data is not JSON");
+    throw malformed("its data is not JSON");
   }
-  const field = reader(fields, wrong);
+  const field = fieldReader(fields, malformed);
   const fencingToken = field("fencing_token", isFencingToken);
   return {
-    kind: kind as Told["kind"],
+    kind: kind as LeadershipEvent["kind"],
     fencingToken,
     holder: field("holder", textOrNull),
     at: field("at", isDate, date),
   };
 }
 
-function row(fields: Fields, wrong: (why: string) => ServerError): LockView {
-  const field = reader(fields, wrong);
+function viewFromFields(fields: Fields, malformed: (why: string) => ServerError): LockView {
+  const field = fieldReader(fields, malformed);
   const held = field("held", (value): value is boolean => typeof value === "boolean");
   const whenHeld = held ? isDate : dateOrNull;
   return Object.freeze({
@@ -100,15 +101,15 @@ function row(fields: Fields, wrong: (why: string) => ServerError): LockView {
   });
 }
 
-type Reader = {
+type FieldReader = {
   <T>(name: string, fits: (value: unknown) => value is T): T;
   <T, R>(name: string, fits: (value: unknown) => value is T, read: (value: T) => R): R;
 };
 
-function reader(fields: Fields, wrong: (why: string) => VolcanoError): Reader {
+function fieldReader(fields: Fields, malformed: (why: string) => VolcanoError): FieldReader {
   return <T>(name: string, fits: (value: unknown) => value is T, read: (value: T) => unknown = (value) => value) => {
     const value = fields[name];
-    if (!fits(value)) throw wrong(`its ${name} is not what it must be`);
+    if (!fits(value)) throw malformed(`its ${name} is missing or invalid`);
     return read(value) as never;
   };
 }

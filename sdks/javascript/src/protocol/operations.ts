@@ -1,230 +1,241 @@
 /**
- * What each verb does: which requests it sends, which failure is worth another try, and how it clears up.
+ * The operation behind each verb: which requests it sends, which failures it retries, and how it cleans up.
  *
- * SDK-1: token and request id are made before the first send and kept through every retry.
- * SDK-2: an acquire is sent at most twice; a refusal (4xx) is an answer. If any attempt may have been served and the
- * caller does not get the lease, a release with its token follows, also after the caller's `signal` aborted.
- * SDK-18: no release follows if the caller can recover the lease, with a token of its own.
+ * SDK-1: token and request id are generated before the first send and kept through every retry.
+ * SDK-2: an acquire is sent at most twice; a 4xx is final. If an attempt may have been served and the caller does not get
+ * the lease, the client sends a release with its token, even after the caller's `signal` aborted.
+ * SDK-18: it sends no release if the caller chose the token and can recover the lease.
  *
- * Not promised: that this release arrives. Until it does the lock may stay held for one TTL; acquiring again with the
- * same `token` then gives the same lease.
+ * Limit: that release is best effort. If it does not arrive, the lock may stay held for one TTL; an acquire with the same
+ * `token` then returns the same lease.
  */
 
 import type { Clock } from "../clock.ts";
 import {
-  attach,
+  attachSuppressed,
   LockOwnershipLostError,
   ServerError,
   TransportError,
   UnavailableError,
   VolcanoError,
 } from "../errors.ts";
-import type { Chunks, LockRequest, Sender } from "../http/transport.ts";
-import { type LockView, type Page, pageOf, viewOf } from "./lock_view.ts";
-import { type Answer, grantedTerm, malformed, newUuid, readTerm, refusalFrom, type Term } from "./messages.ts";
+import type { ByteStream, LockRequest, Transport } from "../http/transport.ts";
+import { newUuid } from "./arguments.ts";
+import { type LockView, parsePage, parseView, type ViewPage } from "./lock_view.ts";
+import {
+  errorFromResponse,
+  type LeaseTerm,
+  type LockResponse,
+  malformedResponse,
+  parseGrantedTerm,
+  parseHeldTerm,
+} from "./messages.ts";
 
 export const ATTEMPTS_MAX = 2;
-export const GIVE_UP_SECONDS_MAX = 2;
+export const BEST_EFFORT_RELEASE_SECONDS_MAX = 2;
 export const RETRY_PAUSE_SECONDS = 0.5;
 export const RETRY_PAUSE_SECONDS_MAX = 2;
 const PAGE_ROWS_MAX = 500;
 const PAGE_BYTES_MAX = 1_048_576;
 const REQUEST_TIMEOUT_STATUS = 408;
 
-/** A term, and the instant on the client's clock after which not to rely on it. */
-export interface Granted extends Term {
+/** A granted lease term and its local deadline: the instant on the client's clock until which to rely on it. */
+export interface Grant extends LeaseTerm {
   readonly deadline: number;
 }
 
-/** Who asks about which lease. */
+/** A lock's key and the owner token of the caller. */
 export interface Owner {
   readonly key: string;
   readonly token: string;
 }
 
-/** What all verbs take: the id of the request, what the caller may stop it with, and how long it may take. */
-export interface Pace {
+/** Options of one operation: its request id, its cancellation signal and its limits. */
+export interface CallOptions {
   readonly requestId: string;
   readonly signal?: AbortSignal | undefined;
-  /** The most one request may take, in seconds. */
+  /** Time-out of one request. */
   readonly timeoutSeconds: number;
-  /** The instant on the client's clock that the verb must end by. */
+  /** The instant on the client's clock by which the operation must end. */
   readonly until?: number;
   readonly attempts?: number;
 }
 
-/** A grant that came after the time it granted (case 14). */
-class LateAnswerError extends TransportError {}
+/** A grant whose lease expired before the response arrived (case 14). */
+class LateResponseError extends TransportError {}
 
-/** The verbs of one client. Each resolves with what was asked for, or rejects with a `VolcanoError`. */
-export class Flows {
-  readonly #sender: Sender;
+/** The operations of one client. Each resolves with its result or rejects with a `VolcanoError`. */
+export class Operations {
+  readonly #transport: Transport;
   readonly #clock: Clock;
 
-  constructor(sender: Sender, clock: Clock) {
-    this.#sender = sender;
+  constructor(transport: Transport, clock: Clock) {
+    this.#transport = transport;
     this.#clock = clock;
   }
 
   /**
-   * A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease. With `onUncertain`
-   * the caller recovers an unknown outcome: it is called instead of sending a release, before the failure is thrown.
+   * Acquires a lease. Its deadline is the send time plus the TTL; a later response is a failure. If the outcome is
+   * unknown and `onUncertain` is given, it is called instead of sending a release, and the failure is thrown.
    */
-  async acquire(owner: Owner, ttlSeconds: number, pace: Pace, onUncertain?: () => void): Promise<Granted> {
+  async acquire(owner: Owner, ttlSeconds: number, call: CallOptions, onUncertain?: () => void): Promise<Grant> {
     let uncertain = false;
-    const once = async (): Promise<Granted> => {
+    const once = async (): Promise<Grant> => {
       try {
-        return inTime(owner, await this.acquireOnce(owner, ttlSeconds, 0, pace), this.#clock, pace);
+        return rejectLateGrant(owner, await this.acquireOnce(owner, ttlSeconds, 0, call), this.#clock, call);
       } catch (error) {
         uncertain ||= mayHaveBeenServed(error);
         throw error;
       }
     };
     try {
-      return await this.#retried(once, pace);
+      return await this.#withRetry(once, call);
     } catch (error) {
-      if (onUncertain !== undefined && isUncertain(error) && !pace.signal?.aborted) onUncertain();
-      else if (uncertain) attach(error, await this.giveUp(owner));
+      if (onUncertain !== undefined && isOutcomeUnknown(error) && !call.signal?.aborted) onUncertain();
+      else if (uncertain) attachSuppressed(error, await this.releaseBestEffort(owner));
       throw error;
     }
   }
 
   /**
-   * One request for a lease, which the service may keep in the lock's line for `waitSeconds`. The deadline it grants
-   * may have passed before the answer came: nothing here looks.
+   * Sends one acquire, which the service may hold in the lock's queue for `waitSeconds`. The caller must check the
+   * deadline, which may have passed before the response arrived.
    */
-  acquireOnce(owner: Owner, ttlSeconds: number, waitSeconds: number, pace: Pace): Promise<Granted> {
-    const timeoutSeconds = waitSeconds + Math.min(pace.timeoutSeconds, ttlSeconds);
+  acquireOnce(owner: Owner, ttlSeconds: number, waitSeconds: number, call: CallOptions): Promise<Grant> {
+    const timeoutSeconds = waitSeconds + Math.min(call.timeoutSeconds, ttlSeconds);
     const more = waitSeconds > 0 ? { waitSeconds } : {};
-    return this.#granted("POST", 201, owner, ttlSeconds, { ...pace, timeoutSeconds }, more);
+    return this.#requestLease("POST", 201, owner, ttlSeconds, { ...call, timeoutSeconds }, more);
   }
 
-  /** Not cut short by the caller's signal; why it failed is attached to the acquire's error, which is what is told. */
-  async giveUp(owner: Owner): Promise<VolcanoError | null> {
-    const pace = { requestId: newUuid(), timeoutSeconds: GIVE_UP_SECONDS_MAX };
+  /** Sends one release, even after the caller's signal aborted. Resolves with its error, if any. */
+  async releaseBestEffort(owner: Owner): Promise<VolcanoError | null> {
+    const call = { requestId: newUuid(), timeoutSeconds: BEST_EFFORT_RELEASE_SECONDS_MAX };
     try {
-      await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token });
+      await this.#send("DELETE", leasePath(owner.key), 204, call, { token: owner.token });
       return null;
     } catch (error) {
       return error as VolcanoError;
     }
   }
 
-  /** The same lease with a new expiry; it keeps its fencing token and its owner token. */
-  renew(owner: Owner, ttlSeconds: number, pace: Pace): Promise<Granted> {
-    const once = async (): Promise<Granted> =>
-      inTime(owner, await this.#granted("PATCH", 200, owner, ttlSeconds, pace), this.#clock, pace);
-    return this.#retried(once, pace);
+  /** Sets a new expiry of the lease, which keeps its fencing token and its owner token. */
+  renew(owner: Owner, ttlSeconds: number, call: CallOptions): Promise<Grant> {
+    const once = async (): Promise<Grant> =>
+      rejectLateGrant(owner, await this.#requestLease("PATCH", 200, owner, ttlSeconds, call), this.#clock, call);
+    return this.#withRetry(once, call);
   }
 
   /**
-   * Nothing, once the service said that the lock is not held with this token. If an earlier attempt may have been
-   * served, "not yours" is what its success looks like after somebody else took the lock: the token holds nothing
-   * any more, which is all that was asked (case 19).
+   * Releases the lock. If an earlier attempt may have been served, ownership lost counts as success: that attempt
+   * released the lock, and another caller acquired it meanwhile (case 19).
    */
-  async release(owner: Owner, pace: Pace): Promise<void> {
+  async release(owner: Owner, call: CallOptions): Promise<void> {
     let uncertain = false;
     const once = async (): Promise<void> => {
       try {
-        await this.#ask("DELETE", leasePath(owner.key), 204, pace, { token: owner.token });
+        await this.#send("DELETE", leasePath(owner.key), 204, call, { token: owner.token });
       } catch (error) {
         if (uncertain && error instanceof LockOwnershipLostError) return;
         uncertain ||= mayHaveBeenServed(error);
         throw error;
       }
     };
-    await this.#retried(once, pace);
+    await this.#withRetry(once, call);
   }
 
-  /** The term of a held lock, null for a free one. */
-  get(key: string, pace: Pace): Promise<Term | null> {
-    const once = async (): Promise<Term | null> =>
-      readTerm(await this.#ask("GET", lockPath(key), 200, pace), pace.requestId);
-    return this.#retried(once, pace);
+  /** Reads the lease term of a held lock; null for a free one. */
+  get(key: string, call: CallOptions): Promise<LeaseTerm | null> {
+    const once = async (): Promise<LeaseTerm | null> =>
+      parseHeldTerm(await this.#send("GET", lockPath(key), 200, call), call.requestId);
+    return this.#withRetry(once, call);
   }
 
-  /** What there is to see of a lock. */
-  view(key: string, pace: Pace): Promise<LockView> {
+  /** Reads the full view of a lock. */
+  view(key: string, call: CallOptions): Promise<LockView> {
     const once = async (): Promise<LockView> =>
-      viewOf(await this.#ask("GET", `${lockPath(key)}?view=full`, 200, pace), pace.requestId);
-    return this.#retried(once, pace);
+      parseView(await this.#send("GET", `${lockPath(key)}?view=full`, 200, call), call.requestId);
+    return this.#withRetry(once, call);
   }
 
-  /** One page of the list. */
-  page(prefix: string, state: string, cursor: string | null, pace: Pace): Promise<Page> {
-    const asked = new URLSearchParams({ prefix, state, limit: String(PAGE_ROWS_MAX) });
-    if (cursor !== null) asked.set("cursor", cursor);
-    const more = { answerBytesMax: PAGE_BYTES_MAX };
-    const once = async (): Promise<Page> => {
-      const answer = await this.#ask("GET", `/locks?${asked}`, 200, pace, more);
-      const page = pageOf(answer, pace.requestId);
+  /** Reads one page of the list. */
+  listPage(prefix: string, state: string, cursor: string | null, call: CallOptions): Promise<ViewPage> {
+    const query = new URLSearchParams({ prefix, state, limit: String(PAGE_ROWS_MAX) });
+    if (cursor !== null) query.set("cursor", cursor);
+    const once = async (): Promise<ViewPage> => {
+      const response = await this.#send("GET", `/locks?${query}`, 200, call, { responseBytesMax: PAGE_BYTES_MAX });
+      const page = parsePage(response, call.requestId);
       if (page.nextCursor === null || page.nextCursor !== cursor) return page;
-      throw malformed(answer, "its next page is this one", pace.requestId);
+      throw malformedResponse(response, "its next page is itself", call.requestId);
     };
-    return this.#retried(once, pace);
+    return this.#withRetry(once, call);
   }
 
-  /** The lock's events from now on, or behind `lastEventId`. Asked for once. */
-  async events(key: string, lastEventId: string | null, pace: Pace): Promise<Chunks> {
-    const { requestId, timeoutSeconds } = pace;
+  /** Opens a stream of the lock's events from now on, or after `lastEventId`. One attempt. */
+  async openEvents(key: string, lastEventId: string | null, call: CallOptions): Promise<ByteStream> {
+    const { requestId, timeoutSeconds } = call;
     const resumed = lastEventId === null ? {} : { lastEventId };
     const request = { method: "GET", path: `${lockPath(key)}/events`, requestId, timeoutSeconds, ...resumed } as const;
-    const opened = await this.#sender.open(request, pace.signal);
-    if ("chunks" in opened) return opened.chunks;
-    if (opened.answer.status === 200) throw malformed(opened.answer, "it is no stream of events", requestId);
-    throw refusalFrom(opened.answer, requestId);
+    const opened = await this.#transport.open(request, call.signal);
+    if ("stream" in opened) return opened.stream;
+    const { response } = opened;
+    if (response.status === 200) throw malformedResponse(response, "it is not an event stream", requestId);
+    throw errorFromResponse(response, requestId);
   }
 
-  /** Nothing, once the lock is free. Sent again only if it never left: a second one could evict the next holder. */
-  async forceRelease(key: string, pace: Pace): Promise<void> {
-    const once = (): Promise<Answer> => this.#ask("DELETE", lockPath(key), 204, pace);
-    await this.#retried(once, pace, (error) => !mayHaveBeenServed(error));
+  /** Frees the lock. Retried only if the request was not sent: a second one could evict the next holder. */
+  async forceRelease(key: string, call: CallOptions): Promise<void> {
+    const once = (): Promise<LockResponse> => this.#send("DELETE", lockPath(key), 204, call);
+    await this.#withRetry(once, call, (error) => !mayHaveBeenServed(error));
   }
 
-  async #granted(
+  async #requestLease(
     method: "POST" | "PATCH",
     status: number,
     owner: Owner,
     ttlSeconds: number,
-    pace: Pace,
+    call: CallOptions,
     more: Pick<LockRequest, "waitSeconds"> = {},
-  ): Promise<Granted> {
+  ): Promise<Grant> {
     const deadline = this.#clock.now() + ttlSeconds;
     const { key, token } = owner;
-    const answer = await this.#ask(method, leasePath(key), status, pace, { token, ttlSeconds, ...more });
-    return { ...grantedTerm(answer, pace.requestId), deadline };
+    const response = await this.#send(method, leasePath(key), status, call, { token, ttlSeconds, ...more });
+    return { ...parseGrantedTerm(response, call.requestId), deadline };
   }
 
-  async #ask(
+  async #send(
     method: LockRequest["method"],
     path: string,
     status: number,
-    pace: Pace,
-    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "answerBytesMax"> = {},
-  ): Promise<Answer> {
-    const timeoutSeconds = Math.min(pace.timeoutSeconds, (pace.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
-    const request: LockRequest = { method, path, requestId: pace.requestId, timeoutSeconds, ...more };
-    const answer = await this.#sender.send(request, pace.signal);
-    if (answer.status === status) return answer;
-    throw refusalFrom(answer, pace.requestId);
+    call: CallOptions,
+    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "responseBytesMax"> = {},
+  ): Promise<LockResponse> {
+    const timeoutSeconds = Math.min(call.timeoutSeconds, (call.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
+    const request: LockRequest = { method, path, requestId: call.requestId, timeoutSeconds, ...more };
+    const response = await this.#transport.send(request, call.signal);
+    if (response.status === status) return response;
+    throw errorFromResponse(response, call.requestId);
   }
 
-  async #retried<T>(once: () => Promise<T>, pace: Pace, worthIt: (error: unknown) => boolean = () => true): Promise<T> {
+  async #withRetry<T>(
+    once: () => Promise<T>,
+    call: CallOptions,
+    safeToRepeat: (error: unknown) => boolean = () => true,
+  ): Promise<T> {
     for (let attempt = 1; ; attempt += 1) {
       try {
         return await once();
       } catch (error) {
-        const again = attempt < (pace.attempts ?? ATTEMPTS_MAX) && isUncertain(error) && worthIt(error);
-        const pause = pauseAfter(error);
-        const late = this.#clock.now() + pause >= (pace.until ?? Number.POSITIVE_INFINITY);
-        if (!again || late || pace.signal?.aborted) throw error;
-        if (pause > 0) await this.#clock.pause(pause, pace.signal);
+        const again = attempt < (call.attempts ?? ATTEMPTS_MAX) && isOutcomeUnknown(error) && safeToRepeat(error);
+        const pause = retryPause(error);
+        const late = this.#clock.now() + pause >= (call.until ?? Number.POSITIVE_INFINITY);
+        if (!again || late || call.signal?.aborted) throw error;
+        if (pause > 0) await this.#clock.pause(pause, call.signal);
       }
     }
   }
 }
 
-/** A valid key needs no escaping. */
+/** A valid key needs no URL escaping. */
 function leasePath(key: string): string {
   return `/locks/${key}/lease`;
 }
@@ -233,27 +244,27 @@ function lockPath(key: string): string {
   return `/locks/${key}`;
 }
 
-function inTime(owner: Owner, granted: Granted, clock: Clock, pace: Pace): Granted {
-  if (clock.now() < granted.deadline) return granted;
-  const late = `the lease of ${owner.key} had run out before the answer that granted it came`;
-  throw new LateAnswerError(late, { requestId: pace.requestId });
+function rejectLateGrant(owner: Owner, grant: Grant, clock: Clock, call: CallOptions): Grant {
+  if (clock.now() < grant.deadline) return grant;
+  const late = `the lease of ${owner.key} expired before the response that granted it arrived`;
+  throw new LateResponseError(late, { requestId: call.requestId });
 }
 
-/** Whether the outcome is unknown, so that the same request is worth another try. */
-function isUncertain(error: unknown): boolean {
-  if (error instanceof LateAnswerError) return false;
+/** Whether the outcome is unknown, so that the same request may be retried. */
+function isOutcomeUnknown(error: unknown): boolean {
+  if (error instanceof LateResponseError) return false;
   return error instanceof TransportError || error instanceof UnavailableError;
 }
 
-/** Whether a request that failed so may have been served all the same. */
+/** Whether the service may have served a request that failed with `error`. */
 export function mayHaveBeenServed(error: unknown): boolean {
   if (error instanceof TransportError) return error.requestSent;
   if (error instanceof VolcanoError) return error instanceof ServerError || error.status === REQUEST_TIMEOUT_STATUS;
   return true;
 }
 
-/** A broken connection is tried anew at once; a service that asks for time gets some. */
-function pauseAfter(error: unknown): number {
+/** Seconds before the retry: none after a broken connection, the service's `Retry-After` after a 503. */
+function retryPause(error: unknown): number {
   if (!(error instanceof UnavailableError)) return 0;
   return Math.min(error.retryAfter ?? RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX);
 }

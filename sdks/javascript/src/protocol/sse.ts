@@ -1,23 +1,23 @@
 /**
- * Server-sent events, read from the bytes of a stream, without a socket or a clock.
+ * Parses server-sent events from the bytes of a stream, without I/O.
  *
- * A block ends with an empty line; what comes of a block that was never ended is no event. A block may tell an id alone:
- * that is a place to go on from. No block is longer than `EVENT_CHARACTERS_MAX`, whatever a server or proxy sends.
+ * An event ends with an empty line; an unterminated one is dropped. An event may consist of an id alone, which is a
+ * position to resume from. An event longer than `EVENT_CHARACTERS_MAX` is an error.
  */
 
 export const EVENT_CHARACTERS_MAX = 65_536;
 const LINE_END = /\r\n|\n|\r/;
 
-/** One block that was ended. `data` is empty where it told none. */
-export interface StreamEvent {
+/** One event. `data` is empty if it had none. */
+export interface SseEvent {
   readonly kind: string;
   readonly data: string;
-  /** The last id told up to here, empty if none was. */
+  /** The last id of the stream so far; empty if there was none. */
   readonly id: string;
 }
 
-/** The blocks of one stream, in order. */
-export class EventReader {
+/** Parses one stream. */
+export class SseParser {
   readonly #decoder = new TextDecoder();
   #unread = "";
   #afterReturn = false;
@@ -26,23 +26,23 @@ export class EventReader {
   #data: string[] = [];
   #id = "";
 
-  /** The blocks that `bytes` ended. `RangeError` for one that is too long. */
-  read(bytes: Uint8Array): StreamEvent[] {
-    const came = this.#decoder.decode(bytes, { stream: true });
-    // The "\n" of a "\r\n" that came in two pieces ends no second line.
-    const text = this.#afterReturn && came.startsWith("\n") ? came.slice(1) : came;
-    if (came !== "") this.#afterReturn = came.endsWith("\r");
+  /** Returns the events that `bytes` completed. Throws a `RangeError` if one is too long. */
+  parse(bytes: Uint8Array): SseEvent[] {
+    const decoded = this.#decoder.decode(bytes, { stream: true });
+    // A "\r\n" split between two chunks is one line end.
+    const text = this.#afterReturn && decoded.startsWith("\n") ? decoded.slice(1) : decoded;
+    if (decoded !== "") this.#afterReturn = decoded.endsWith("\r");
     const lines = (this.#unread + text).split(LINE_END);
     this.#unread = lines.pop() ?? "";
-    const events = lines.map((line) => this.#line(line)).filter((event) => event !== null);
-    this.#bound(this.#unread.length);
+    const events = lines.map((line) => this.#parseLine(line)).filter((event) => event !== null);
+    this.#checkLength(this.#unread.length);
     return events;
   }
 
-  #line(line: string): StreamEvent | null {
-    if (line === "") return this.#ended();
+  #parseLine(line: string): SseEvent | null {
+    if (line === "") return this.#completeEvent();
     if (line.startsWith(":")) return null;
-    this.#bound(line.length);
+    this.#checkLength(line.length);
     this.#length += line.length;
     const [, field, value = ""] = /^([^:]*)(?:: ?(.*))?$/s.exec(line) ?? [];
     if (field === "event") this.#kind = value;
@@ -51,7 +51,7 @@ export class EventReader {
     return null;
   }
 
-  #ended(): StreamEvent {
+  #completeEvent(): SseEvent {
     const event = { kind: this.#kind || "message", data: this.#data.join("\n"), id: this.#id };
     this.#kind = "";
     this.#data = [];
@@ -59,8 +59,8 @@ export class EventReader {
     return event;
   }
 
-  #bound(more: number): void {
+  #checkLength(more: number): void {
     if (this.#length + more <= EVENT_CHARACTERS_MAX) return;
-    throw new RangeError(`an event is longer than ${EVENT_CHARACTERS_MAX} characters`);
+    throw new RangeError(`event longer than ${EVENT_CHARACTERS_MAX} characters`);
   }
 }

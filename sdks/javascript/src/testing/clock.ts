@@ -1,11 +1,11 @@
 /**
  * A clock that stands still until the test moves it.
  *
- * `advance` stops at every instant somebody waits for and lets what is due there run to its next rest before it
- * moves on, so that ten minutes pass as they would, at once. `jump` moves without stopping, like a suspended machine.
- * Time on the way to a real server takes what it takes: `advance` waits for the requests that `track` was told of.
+ * `advance` stops at every timer and runs the code that is due before it moves on, so ten minutes of behaviour run at
+ * once. `jump` moves without stopping, like a suspended machine. Requests to a real server take real time: `advance`
+ * waits for those that were passed to `track`.
  *
- * A caller's own pause between two attempts moves the clock by itself: the caller is the one who would move it.
+ * The client's pause before a retry moves the clock itself, since the test awaits the call and cannot.
  */
 
 import type { Clock } from "../clock.ts";
@@ -18,7 +18,7 @@ const START_SECONDS = 1_000;
 
 const realNow: () => number = performance.now.bind(performance);
 const realTimeout: typeof setTimeout = setTimeout;
-const turn: () => Promise<void> =
+const eventLoopTurn: () => Promise<void> =
   typeof setImmediate === "function"
     ? (
         (immediate) => () =>
@@ -26,7 +26,7 @@ const turn: () => Promise<void> =
       )(setImmediate)
     : () => pauseMs(0);
 
-interface Wait {
+interface Timer {
   readonly until: number;
   readonly wake: () => void;
 }
@@ -34,11 +34,11 @@ interface Wait {
 /** A `Clock` for tests. */
 export class ManualClock implements Clock {
   readonly #onMove: ((seconds: number) => void) | undefined;
-  readonly #waits: Set<Wait> = new Set();
+  readonly #timers: Set<Timer> = new Set();
   #seconds = START_SECONDS;
   #tracked = 0;
 
-  /** `onMove` is told each step in seconds first: move a server's clock in step there. */
+  /** `onMove` is called with each step in seconds before it takes effect, for example to move a server's clock. */
   constructor(options: { onMove?: ((seconds: number) => void) | undefined } = {}) {
     this.#onMove = options.onMove;
   }
@@ -47,32 +47,32 @@ export class ManualClock implements Clock {
     return this.#seconds;
   }
 
-  /** The date this clock shows: 2026-01-01 plus what it was moved. */
+  /** The clock's date: 2026-01-01 plus every move. */
   utcNow(): Date {
     return new Date(START_MS + Math.round((this.#seconds - START_SECONDS) * 1_000));
   }
 
   at(until: number, wake: () => void): () => void {
-    const wait: Wait = { until, wake };
-    this.#waits.add(wait);
-    if (until <= this.#seconds) void this.track(turn().then(() => this.#wake(wait)));
-    return () => void this.#waits.delete(wait);
+    const timer: Timer = { until, wake };
+    this.#timers.add(timer);
+    if (until <= this.#seconds) void this.track(eventLoopTurn().then(() => this.#wake(timer)));
+    return () => void this.#timers.delete(timer);
   }
 
-  /** Moves the clock by `seconds` itself. */
+  /** Moves the clock by `seconds`. */
   async pause(seconds: number): Promise<void> {
     this.jump(seconds);
   }
 
-  /** Move at once and wake whoever is due, waiting for nobody. */
+  /** Moves at once and fires the timers that are due, without waiting for their effects. */
   jump(seconds: number): void {
     if (!(seconds >= 0)) throw new RangeError(`seconds must not be negative, got ${seconds}`);
-    this.#moveTo(this.#after(seconds));
+    this.#moveTo(this.#instantAfter(seconds));
   }
 
-  /** Move step by step, settling at each. */
+  /** Moves from timer to timer and settles at each. */
   async advance(seconds: number): Promise<void> {
-    const target = this.#after(seconds);
+    const target = this.#instantAfter(seconds);
     await this.settle();
     while (this.#seconds < target) {
       this.#moveTo(Math.min(this.nextDue(), target));
@@ -80,29 +80,29 @@ export class ManualClock implements Clock {
     }
   }
 
-  /** The next instant somebody waits for; infinite if nobody does. */
+  /** The instant of the next timer; infinite if there is none. */
   nextDue(): number {
-    const later = [...this.#waits].map((wait) => wait.until).filter((until) => until > this.#seconds);
+    const later = [...this.#timers].map((timer) => timer.until).filter((until) => until > this.#seconds);
     return Math.min(...later, Number.POSITIVE_INFINITY);
   }
 
-  /** How many wait on this clock: none, once everything has ended. */
+  /** The number of pending timers. Zero once everything has ended. */
   get waiting(): number {
-    return this.#waits.size;
+    return this.#timers.size;
   }
 
-  /** Resolves once everything has run to its next rest. Rejects if tracked work does not end within real seconds. */
+  /** Resolves when all code waits on a timer. Rejects if tracked work does not end within 20 real seconds. */
   async settle(): Promise<void> {
-    const giveUp = realNow() + SETTLE_MS_MAX;
+    const timeoutAt = realNow() + SETTLE_MS_MAX;
     for (let quiet = 0, turns = 0; quiet < QUIET_TURNS; turns += 1) {
-      await turn();
+      await eventLoopTurn();
       quiet = this.#tracked === 0 ? quiet + 1 : 0;
-      if (realNow() > giveUp) throw new Error("work that the clock was told of does not end");
+      if (realNow() > timeoutAt) throw new Error("tracked work did not end within 20 seconds");
       if (turns > BUSY_TURNS_MAX) await pauseMs(1);
     }
   }
 
-  /** Have `settle` wait for `work`, which does not wait on this clock: a request to a real server. */
+  /** Makes `settle` wait for `work` that does not depend on this clock, such as a request to a real server. */
   async track<T>(work: Promise<T>): Promise<T> {
     this.#tracked += 1;
     try {
@@ -112,23 +112,23 @@ export class ManualClock implements Clock {
     }
   }
 
-  /** To the microsecond, so that steps which add up to an instant meet it; so does a step up to what `nextDue` told. */
-  #after(seconds: number): number {
+  /** Rounds to microseconds, and to a timer that is as close, so that accumulated steps reach their instant exactly. */
+  #instantAfter(seconds: number): number {
     const instant = Math.round((this.#seconds + seconds) * 1e6) / 1e6;
-    const near = [...this.#waits].map((wait) => wait.until).filter((until) => Math.abs(until - instant) < 1e-6);
+    const near = [...this.#timers].map((timer) => timer.until).filter((until) => Math.abs(until - instant) < 1e-6);
     return Math.max(instant, ...near);
   }
 
   #moveTo(instant: number): void {
     this.#onMove?.(instant - this.#seconds);
     this.#seconds = instant;
-    for (const wait of [...this.#waits].sort((one, other) => one.until - other.until)) {
-      if (wait.until <= this.#seconds) this.#wake(wait);
+    for (const timer of [...this.#timers].sort((one, other) => one.until - other.until)) {
+      if (timer.until <= this.#seconds) this.#wake(timer);
     }
   }
 
-  #wake(wait: Wait): void {
-    if (this.#waits.delete(wait)) wait.wake();
+  #wake(timer: Timer): void {
+    if (this.#timers.delete(timer)) timer.wake();
   }
 }
 

@@ -1,76 +1,76 @@
 /**
- * What happened to the locks of a fake, as server-sent events for whoever watches.
+ * The event log of a fake server: publishes lock events to subscribers as server-sent events.
  *
- * Each stream begins with its place, so that it can be gone on from, and says something every fifteen seconds. The last
- * `HAPPENINGS_MAX` events can be resumed from; older ones, and those from before a restart, are told as a `reset`.
+ * Each stream starts with its position, so that it can be resumed, and sends a comment every fifteen seconds. A subscriber
+ * can resume from the last `EVENTS_KEPT_MAX` events. For older ones and those before a restart it gets a `reset`.
  */
 
 import type { ManualClock } from "./clock.ts";
 
-export const HAPPENINGS_MAX = 1_000;
+export const EVENTS_KEPT_MAX = 1_000;
 const COMMENT_EVERY_SECONDS = 15;
 
-export interface Happening {
+export interface LockEvent {
   readonly key: string;
   readonly kind: "acquired" | "renewed" | "released" | "expired" | "force_released" | "waiting" | "gave_up";
   readonly fencingToken: number | null;
   readonly holder: string | null;
   readonly why: string;
-  /** Milliseconds since 1970, of a lease that runs on. */
+  /** Milliseconds since 1970; only if the lock is still held. */
   readonly expiresAtMs?: number;
 }
 
-interface Told {
+interface LoggedEvent {
   readonly number: number;
   readonly key: string;
   readonly text: string;
 }
 
-interface Stream {
+interface Subscriber {
   readonly matches: (key: string) => boolean;
   write(text: string): void;
   end(): void;
 }
 
-/** The happenings of one fake. */
-export class Happenings {
+/** The events of one fake server. */
+export class EventLog {
   readonly #clock: ManualClock;
-  readonly #streams: Set<Stream> = new Set();
-  #told: Told[] = [];
+  readonly #subscribers: Set<Subscriber> = new Set();
+  #events: LoggedEvent[] = [];
   #number = 0;
-  #begins = 1;
+  #oldest = 1;
 
   constructor(clock: ManualClock) {
     this.#clock = clock;
   }
 
-  watched(key: string): boolean {
-    return [...this.#streams].some((stream) => stream.matches(key));
+  hasSubscriber(key: string): boolean {
+    return [...this.#subscribers].some((subscriber) => subscriber.matches(key));
   }
 
-  tell({ key, kind, fencingToken, holder, why, expiresAtMs }: Happening): void {
+  publish({ key, kind, fencingToken, holder, why, expiresAtMs }: LockEvent): void {
     const at = this.#clock.utcNow().toISOString();
     const until = expiresAtMs === undefined ? {} : { expires_at: new Date(expiresAtMs).toISOString() };
     const data = { key, fencing_token: fencingToken, holder, at, why, ...until };
     this.#number += 1;
     const text = `id: ${this.#number}\nevent: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
-    this.#told.push({ number: this.#number, key, text });
-    if (this.#told.length > HAPPENINGS_MAX) this.#begins = (this.#told.shift()?.number ?? 0) + 1;
-    for (const stream of this.#streams) {
-      if (stream.matches(key)) stream.write(text);
+    this.#events.push({ number: this.#number, key, text });
+    if (this.#events.length > EVENTS_KEPT_MAX) this.#oldest = (this.#events.shift()?.number ?? 0) + 1;
+    for (const subscriber of this.#subscribers) {
+      if (subscriber.matches(key)) subscriber.write(text);
     }
   }
 
-  /** Ends every stream, and what was told before cannot be resumed. */
+  /** Ends every stream. Earlier events can no longer be resumed. */
   restart(): void {
-    for (const stream of [...this.#streams]) stream.end();
-    this.#told = [];
+    for (const subscriber of [...this.#subscribers]) subscriber.end();
+    this.#events = [];
     this.#number += 1;
-    this.#begins = this.#number + 1;
+    this.#oldest = this.#number + 1;
   }
 
-  /** A stream of the events of all keys that `matches`, from behind the one that `lastEventId` names. */
-  stream(matches: (key: string) => boolean, lastEventId: string | null, signal: AbortSignal | null): Response {
+  /** Opens a stream of the events of all matching keys, after `lastEventId` if given. */
+  subscribe(matches: (key: string) => boolean, lastEventId: string | null, signal: AbortSignal | null): Response {
     const encoder = new TextEncoder();
     let close = (): void => {};
     const body = new ReadableStream<Uint8Array>({
@@ -80,14 +80,14 @@ export class Happenings {
           close();
           controller.error(signal?.reason);
         };
-        let forget = (): void => {};
+        let cancelComment = (): void => {};
         const comment = (): void => {
-          forget = this.#clock.at(this.#clock.now() + COMMENT_EVERY_SECONDS, () => {
+          cancelComment = this.#clock.at(this.#clock.now() + COMMENT_EVERY_SECONDS, () => {
             write(":\n\n");
             comment();
           });
         };
-        const stream: Stream = {
+        const subscriber: Subscriber = {
           matches,
           write,
           end: () => {
@@ -96,13 +96,13 @@ export class Happenings {
           },
         };
         close = () => {
-          forget();
-          this.#streams.delete(stream);
+          cancelComment();
+          this.#subscribers.delete(subscriber);
           signal?.removeEventListener("abort", onAbort);
         };
         signal?.addEventListener("abort", onAbort);
-        this.#streams.add(stream);
-        write(this.#opening(matches, lastEventId));
+        this.#subscribers.add(subscriber);
+        write(this.#preamble(matches, lastEventId));
         comment();
       },
       cancel: () => close(),
@@ -110,12 +110,12 @@ export class Happenings {
     return new Response(body, { headers: { "Content-Type": "text/event-stream" } });
   }
 
-  #opening(matches: (key: string) => boolean, lastEventId: string | null): string {
+  #preamble(matches: (key: string) => boolean, lastEventId: string | null): string {
     const here = `retry: 1000\n: watching\nid: ${this.#number}\n\n`;
     if (lastEventId === null) return here;
     const last = Number(lastEventId);
-    if (last >= this.#begins - 1 && last <= this.#number) {
-      const missed = this.#told.filter((one) => one.number > last && matches(one.key));
+    if (last >= this.#oldest - 1 && last <= this.#number) {
+      const missed = this.#events.filter((one) => one.number > last && matches(one.key));
       return `retry: 1000\n: watching\nid: ${last}\n\n${missed.map((one) => one.text).join("")}`;
     }
     const data = JSON.stringify({

@@ -1,34 +1,34 @@
 /**
- * One lock of a fake: the lease rules and the lock's line, at the clock's instant.
+ * One lock of a fake server: the lease rules and the wait queue, at the clock's instant.
  *
- * Who waits is served first come, first served, in the moment in which the lock becomes free. A place is kept for a
- * while after its request ended, and whoever is absent is passed over without losing it. The clock is asked for a call
- * at the lock's expiry only while somebody waits or watches.
+ * Waiters are granted first in, first out, in the moment when the lock becomes free. A waiter stays queued for a while
+ * after its request ended; while it has no request it is skipped. The lock sets an expiry timer only while it has waiters
+ * or subscribers.
  */
 
 import { LOCK_HELD, LOCK_OWNERSHIP_LOST } from "../errors.ts";
 import { ACQUISITION_SECONDS_MAX, MARGIN_SECONDS } from "../protocol/renewal_plan.ts";
 import type { ManualClock } from "./clock.ts";
-import type { Happening, Happenings } from "./event_log.ts";
+import type { EventLog, LockEvent } from "./event_log.ts";
 
-export const PLACE_KEPT_SECONDS = 5;
+export const WAITER_KEPT_SECONDS = 5;
 const GRACE_SECONDS = 1;
 
-/** Who asks for a lease. */
-export interface Asking {
+/** An acquire or a renewal. */
+export interface LeaseRequest {
   readonly token: string;
   readonly holder: string | null;
   readonly ttlSeconds: number;
 }
 
-interface Place {
-  asking: Asking;
-  /** Ends the request that waits here; null while nobody asks. */
-  answer: ((response: Response) => void) | null;
+interface Waiter {
+  request: LeaseRequest;
+  /** Responds to the waiter's request; null while it has none. */
+  respond: ((response: Response) => void) | null;
   keptUntil: number;
 }
 
-interface Holding extends Asking {
+interface CurrentLease extends LeaseRequest {
   readonly acquiredAt: Date;
   readonly deadline: number;
   renewedAt: Date;
@@ -36,130 +36,131 @@ interface Holding extends Asking {
   ttlSeconds: number;
 }
 
-/** A lock that is not thrown away once it was known. */
+/** One lock. It is never deleted. */
 export class FakeLock {
   readonly key: string;
   readonly #clock: ManualClock;
-  readonly #happenings: Happenings;
+  readonly #events: EventLog;
   readonly #retired: Set<string> = new Set();
-  #line: Place[] = [];
-  #holding: Holding | null = null;
+  #queue: Waiter[] = [];
+  #lease: CurrentLease | null = null;
   #fencingToken = 0;
-  #forgetExpiry: () => void = () => {};
+  #cancelExpiry: () => void = () => {};
 
-  constructor(key: string, clock: ManualClock, happenings: Happenings) {
+  constructor(key: string, clock: ManualClock, events: EventLog) {
     this.key = key;
     this.#clock = clock;
-    this.#happenings = happenings;
+    this.#events = events;
   }
 
-  /** Whether nobody may take it over yet. */
+  /** Whether the lock is held, grace included. */
   get held(): boolean {
-    return this.#holding !== null && this.#clock.now() < this.#holding.expiresAt + GRACE_SECONDS;
+    return this.#lease !== null && this.#clock.now() < this.#lease.expiresAt + GRACE_SECONDS;
   }
 
-  /** Whether it is listed: somebody had it, or waits for it. */
+  /** Whether the list shows the lock: it was acquired before, or has waiters. */
   get known(): boolean {
-    return this.#fencingToken > 0 || this.#line.length > 0;
+    return this.#fencingToken > 0 || this.#queue.length > 0;
   }
 
-  acquire(asking: Asking, waited = false): Response {
-    const before = this.#holding;
+  acquire(request: LeaseRequest, waited = false): Response {
+    const before = this.#lease;
     if (this.held) {
-      return before?.token === asking.token ? this.#renewed(asking, "repeated", 201) : refused(409, LOCK_HELD);
+      return before?.token === request.token ? this.#extend(request, "repeated", 201) : errorResponse(409, LOCK_HELD);
     }
-    if (this.#retired.has(asking.token)) return refused(409, LOCK_OWNERSHIP_LOST);
-    if (before !== null) this.#expired();
+    if (this.#retired.has(request.token)) return errorResponse(409, LOCK_OWNERSHIP_LOST);
+    if (before !== null) this.#expire();
     this.#retired.clear();
     const now = this.#clock.utcNow();
     this.#fencingToken = Math.max(this.#fencingToken + 1, now.getTime());
     const deadline = this.#clock.now() + ACQUISITION_SECONDS_MAX;
-    this.#holding = { ...asking, acquiredAt: now, renewedAt: now, expiresAt: 0, deadline };
+    this.#lease = { ...request, acquiredAt: now, renewedAt: now, expiresAt: 0, deadline };
     const why = before === null ? "free" : "taken_over";
-    return this.#granted(this.#holding, asking.ttlSeconds, "acquired", waited ? "waited" : why, 201);
+    return this.#grantResponse(this.#lease, request.ttlSeconds, "acquired", waited ? "waited" : why, 201);
   }
 
-  renew(asking: Asking): Response {
-    return this.#renewed(asking, "renewed", 200);
+  renew(request: LeaseRequest): Response {
+    return this.#extend(request, "renewed", 200);
   }
 
-  #renewed({ token, ttlSeconds }: Asking, why: string, status: number): Response {
-    const lease = this.#holding;
+  #extend({ token, ttlSeconds }: LeaseRequest, why: string, status: number): Response {
+    const lease = this.#lease;
     if (lease === null || lease.token !== token || this.#clock.now() >= lease.expiresAt - MARGIN_SECONDS) {
-      return refused(409, LOCK_OWNERSHIP_LOST);
+      return errorResponse(409, LOCK_OWNERSHIP_LOST);
     }
     lease.renewedAt = this.#clock.utcNow();
-    return this.#granted(lease, ttlSeconds, "renewed", why, status);
+    return this.#grantResponse(lease, ttlSeconds, "renewed", why, status);
   }
 
   release(token: string): Response {
-    const place = this.#placeOf(token);
-    if (place !== undefined) this.#leave(place, refused(409, LOCK_OWNERSHIP_LOST));
-    if (this.held && this.#holding?.token !== token) {
-      return place === undefined ? refused(409, LOCK_OWNERSHIP_LOST) : new Response(null, { status: 204 });
+    const waiter = this.#findWaiter(token);
+    if (waiter !== undefined) this.#removeWaiter(waiter, errorResponse(409, LOCK_OWNERSHIP_LOST));
+    if (this.held && this.#lease?.token !== token) {
+      return waiter === undefined ? errorResponse(409, LOCK_OWNERSHIP_LOST) : new Response(null, { status: 204 });
     }
     return this.#free("released", "released", token);
   }
 
   forceRelease(): Response {
-    return this.#free("force_released", "forced", this.#holding?.token ?? null);
+    return this.#free("force_released", "forced", this.#lease?.token ?? null);
   }
 
-  /** As `acquire`, after a place in the line if that would be refused; "held" once the time is up. */
-  wait(asking: Asking, seconds: number, signal: AbortSignal | null): Response | Promise<Response> {
-    if (!this.held || this.#holding?.token === asking.token) return this.acquire(asking);
+  /** Acquires the lock, or queues a waiter. Responds "held" when the time is up. */
+  wait(request: LeaseRequest, seconds: number, signal: AbortSignal | null): Response | Promise<Response> {
+    if (!this.held || this.#lease?.token === request.token) return this.acquire(request);
     return new Promise((resolve, reject) => {
-      const place = this.#taken(asking);
-      const end = (settle: () => void): void => {
-        forgetEnd();
+      const waiter = this.#enqueue(request);
+      const settleRequest = (settle: () => void): void => {
+        cancelTimeout();
         signal?.removeEventListener("abort", onAbort);
-        place.answer = null;
+        waiter.respond = null;
         settle();
       };
-      const forgetEnd = this.#clock.at(this.#clock.now() + seconds, () => {
-        place.keptUntil = this.#clock.now() + PLACE_KEPT_SECONDS;
-        place.answer?.(refused(409, LOCK_HELD));
-        this.attend();
+      const cancelTimeout = this.#clock.at(this.#clock.now() + seconds, () => {
+        waiter.keptUntil = this.#clock.now() + WAITER_KEPT_SECONDS;
+        waiter.respond?.(errorResponse(409, LOCK_HELD));
+        this.scheduleExpiry();
       });
       const onAbort = (): void => {
-        end(() => reject(signal?.reason));
-        this.#leave(place, null);
+        settleRequest(() => reject(signal?.reason));
+        this.#removeWaiter(waiter, null);
       };
-      place.answer = (response) => end(() => resolve(response));
+      waiter.respond = (response) => settleRequest(() => resolve(response));
       signal?.addEventListener("abort", onAbort);
-      this.attend();
+      this.scheduleExpiry();
     });
   }
 
-  /** Whoever waits is told to ask elsewhere, and has no place here any more. */
-  dismiss(): void {
-    const waiting = this.#line;
-    this.#line = [];
-    for (const place of waiting) place.answer?.(refused(503, "lock_service_unavailable", { "Retry-After": "1" }));
-    this.attend();
+  /** Responds 503 to every waiter and empties the queue. */
+  disconnectWaiters(): void {
+    const waiters = this.#queue;
+    this.#queue = [];
+    for (const { respond } of waiters)
+      respond?.(errorResponse(503, "lock_service_unavailable", { "Retry-After": "1" }));
+    this.scheduleExpiry();
   }
 
-  /** Be there when the lease runs out, if anybody cares. */
-  attend(): void {
-    this.#forgetExpiry();
-    this.#forgetExpiry = () => {};
-    const lease = this.held ? this.#holding : null;
-    if (lease === null || !(this.#happenings.watched(this.key) || this.#line.some((one) => one.answer))) return;
-    this.#forgetExpiry = this.#clock.at(lease.expiresAt + GRACE_SECONDS, () => {
-      if (this.held) return this.attend();
-      this.#expired();
-      this.#serve();
+  /** Sets a timer for the lease's expiry if the lock has waiters or subscribers. */
+  scheduleExpiry(): void {
+    this.#cancelExpiry();
+    this.#cancelExpiry = () => {};
+    const lease = this.held ? this.#lease : null;
+    if (lease === null || !(this.#events.hasSubscriber(this.key) || this.#queue.some((one) => one.respond))) return;
+    this.#cancelExpiry = this.#clock.at(lease.expiresAt + GRACE_SECONDS, () => {
+      if (this.held) return this.scheduleExpiry();
+      this.#expire();
+      this.#handOff();
     });
   }
 
-  /** What a read says. */
+  /** The response to a read. */
   read(): Response {
-    return Response.json(this.held && this.#holding !== null ? { held: true, ...this.#term(this.#holding) } : FREE);
+    return Response.json(this.held && this.#lease !== null ? { held: true, ...this.#termFields(this.#lease) } : FREE);
   }
 
-  /** One row of the list. */
-  row(): Record<string, unknown> {
-    const lease = this.held ? this.#holding : null;
+  /** The lock's view, also one row of the list. */
+  view(): Record<string, unknown> {
+    const lease = this.held ? this.#lease : null;
     return {
       key: this.key,
       held: lease !== null,
@@ -169,74 +170,80 @@ export class FakeLock {
       expires_at: lease === null ? null : this.#dateOf(lease.expiresAt),
       ttl_seconds: lease?.ttlSeconds ?? null,
       fencing_token: this.#fencingToken || null,
-      waiters: this.#line.filter((one) => one.answer !== null).length,
+      waiters: this.#queue.filter((one) => one.respond !== null).length,
     };
   }
 
-  #granted(lease: Holding, ttl: number, kind: Happening["kind"], why: string, status: number): Response {
+  #grantResponse(lease: CurrentLease, ttl: number, kind: LockEvent["kind"], why: string, status: number): Response {
     lease.ttlSeconds = ttl;
     lease.expiresAt = Math.min(this.#clock.now() + ttl, lease.deadline);
-    this.#tell(kind, lease.holder, this.#fencingToken, why, this.#dateOf(lease.expiresAt).getTime());
-    this.attend();
-    return Response.json(this.#term(lease), { status });
+    this.#publish(kind, lease.holder, this.#fencingToken, why, this.#dateOf(lease.expiresAt).getTime());
+    this.scheduleExpiry();
+    return Response.json(this.#termFields(lease), { status });
   }
 
-  #free(kind: Happening["kind"], why: string, retired: string | null): Response {
-    const lease = this.#holding;
-    if (lease !== null && !this.held) this.#expired();
-    else if (lease !== null) this.#tell(kind, lease.holder, this.#fencingToken, why);
-    this.#holding = null;
+  #free(kind: LockEvent["kind"], why: string, retired: string | null): Response {
+    const lease = this.#lease;
+    if (lease !== null && !this.held) this.#expire();
+    else if (lease !== null) this.#publish(kind, lease.holder, this.#fencingToken, why);
+    this.#lease = null;
     if (retired !== null) this.#retired.add(retired);
-    this.#serve();
+    this.#handOff();
     return new Response(null, { status: 204 });
   }
 
-  #expired(): void {
-    const lease = this.#holding;
-    this.#holding = null;
-    if (lease !== null) this.#tell("expired", lease.holder, this.#fencingToken, "not_renewed");
+  #expire(): void {
+    const lease = this.#lease;
+    this.#lease = null;
+    if (lease !== null) this.#publish("expired", lease.holder, this.#fencingToken, "not_renewed");
   }
 
-  #serve(): void {
+  #handOff(): void {
     while (!this.held) {
-      const next = this.#line.find((one) => one.answer !== null);
+      const next = this.#queue.find((one) => one.respond !== null);
       if (next === undefined) break;
-      this.#line = this.#line.filter((one) => one !== next);
-      next.answer?.(this.acquire(next.asking, true));
+      this.#queue = this.#queue.filter((one) => one !== next);
+      next.respond?.(this.acquire(next.request, true));
     }
-    this.attend();
+    this.scheduleExpiry();
   }
 
-  #placeOf(token: string): Place | undefined {
+  #findWaiter(token: string): Waiter | undefined {
     const now = this.#clock.now();
-    const stays = (one: Place): boolean => one.answer !== null || now < one.keptUntil;
-    for (const gone of this.#line.filter((one) => !stays(one))) this.#leave(gone, null);
-    return this.#line.find((one) => one.asking.token === token);
+    const stays = (one: Waiter): boolean => one.respond !== null || now < one.keptUntil;
+    for (const gone of this.#queue.filter((one) => !stays(one))) this.#removeWaiter(gone, null);
+    return this.#queue.find((one) => one.request.token === token);
   }
 
-  #taken(asking: Asking): Place {
-    const own = this.#placeOf(asking.token);
-    own?.answer?.(refused(409, LOCK_HELD));
-    if (own !== undefined) return Object.assign(own, { asking });
-    const place: Place = { asking, answer: null, keptUntil: 0 };
-    this.#line.push(place);
-    this.#tell("waiting", asking.holder, null, "held");
-    return place;
+  #enqueue(request: LeaseRequest): Waiter {
+    const own = this.#findWaiter(request.token);
+    own?.respond?.(errorResponse(409, LOCK_HELD));
+    if (own !== undefined) return Object.assign(own, { request });
+    const waiter: Waiter = { request, respond: null, keptUntil: 0 };
+    this.#queue.push(waiter);
+    this.#publish("waiting", request.holder, null, "held");
+    return waiter;
   }
 
-  #leave(place: Place, response: Response | null): void {
-    this.#line = this.#line.filter((one) => one !== place);
-    this.#tell("gave_up", place.asking.holder, null, response === null ? "left" : "refused");
-    if (response !== null) place.answer?.(response);
-    this.attend();
+  #removeWaiter(waiter: Waiter, response: Response | null): void {
+    this.#queue = this.#queue.filter((one) => one !== waiter);
+    this.#publish("gave_up", waiter.request.holder, null, response === null ? "left" : "refused");
+    if (response !== null) waiter.respond?.(response);
+    this.scheduleExpiry();
   }
 
-  #tell(kind: Happening["kind"], holder: string | null, fencingToken: number | null, why: string, ms?: number): void {
+  #publish(
+    kind: LockEvent["kind"],
+    holder: string | null,
+    fencingToken: number | null,
+    why: string,
+    ms?: number,
+  ): void {
     const until = ms === undefined ? {} : { expiresAtMs: ms };
-    this.#happenings.tell({ key: this.key, kind, fencingToken, holder, why, ...until });
+    this.#events.publish({ key: this.key, kind, fencingToken, holder, why, ...until });
   }
 
-  #term(lease: Holding): { expires_at: Date; fencing_token: number } {
+  #termFields(lease: CurrentLease): { expires_at: Date; fencing_token: number } {
     return { expires_at: this.#dateOf(lease.expiresAt), fencing_token: this.#fencingToken };
   }
 
@@ -248,6 +255,6 @@ export class FakeLock {
 
 const FREE = { held: false } as const;
 
-export function refused(status: number, code: string, headers: Record<string, string> = {}): Response {
+export function errorResponse(status: number, code: string, headers: Record<string, string> = {}): Response {
   return Response.json({ error: code.replaceAll("_", " "), code }, { status, headers });
 }

@@ -1,24 +1,24 @@
 /**
- * A network that fails by script, around any `fetch`: a fake's, or the runtime's own.
+ * Fault injection for tests: wraps a `fetch`, of a fake server or of the runtime, and fails by script.
  *
- * Each request takes the next fault of the script; when that is used up, `otherwise` applies. What was sent is kept
- * in `seen`, so that a test can tell a retry with the same ids from a new request.
+ * Each request takes the next fault of the script, and `otherwise` when the script is empty. `seen` records the requests,
+ * so that a test can distinguish a retry with the same ids from a new request.
  */
 
 import type { Fetch } from "../http/transport.ts";
 import type { ManualClock } from "./clock.ts";
 
 /**
- * - `pass`: let it through.
- * - `drop_before_send`: no connection; the request certainly was not served.
- * - `reset`: the connection breaks as the request goes out; not served, but the client cannot know (case 32).
- * - `drop_after_send`: served, and the answer is lost (case 13).
- * - `duplicate`: served twice; the second answer is the one that comes back.
- * - `hang_before`, `hang_after`: not served, or served; the answer never comes.
+ * - `pass`: no fault.
+ * - `drop_before_send`: the connection fails; the request was certainly not served.
+ * - `reset`: the connection breaks while sending; the request is not served, but the client cannot know (case 32).
+ * - `drop_after_send`: served, and the response is lost (case 13).
+ * - `duplicate`: served twice; the client gets the second response.
+ * - `hang_before`, `hang_after`: not served, or served; the response never arrives.
  * - `unavailable`, `rate_limited`: not served; 503 or 429 with `Retry-After: 1`.
- * - `delaySeconds`: served that much later, when somebody has moved the clock.
- * - `takesSeconds`: served, and the answer takes so long: moves the clock itself.
- * - `status`: not served; somebody in between answers this.
+ * - `delaySeconds`: served that much later, after the test has moved the clock.
+ * - `takesSeconds`: served, and the response takes this long: moves the clock itself.
+ * - `status`: not served; an intermediary sends this response.
  */
 export type Fault =
   | "pass"
@@ -34,7 +34,7 @@ export type Fault =
   | { readonly takesSeconds: number }
   | { readonly status: number; readonly body?: string; readonly headers?: Record<string, string> };
 
-/** One request as it left the client. */
+/** One request as the client sent it. */
 export interface Seen {
   readonly method: string;
   readonly path: string;
@@ -43,52 +43,57 @@ export interface Seen {
   readonly requestId: string | null;
 }
 
-/** A failing network. `script` and `otherwise` may be changed at any time. */
-export interface FlakyNetwork {
+/** A faulty transport. `script` and `otherwise` may be changed at any time. */
+export interface FaultyTransport {
   readonly fetch: Fetch;
   readonly seen: Seen[];
   script: Fault[];
   otherwise: Fault;
 }
 
-/** `inner` with faults, on the clock that its client has. */
-export function flakyFetch(inner: Fetch, clock: ManualClock, script: Iterable<Fault> = []): FlakyNetwork {
-  const network: FlakyNetwork = {
+/** Wraps `inner` with faults, on the client's clock. */
+export function faultyFetch(inner: Fetch, clock: ManualClock, script: Iterable<Fault> = []): FaultyTransport {
+  const transport: FaultyTransport = {
     seen: [],
     script: [...script],
     otherwise: "pass",
     fetch: (url, init) => {
-      network.seen.push(seenOf(url, init));
-      return faulty(network.script.shift() ?? network.otherwise, () => served(inner, clock, url, init), clock, init);
+      transport.seen.push(recordOf(url, init));
+      return applyFault(
+        transport.script.shift() ?? transport.otherwise,
+        () => serveRequest(inner, clock, url, init),
+        clock,
+        init,
+      );
     },
   };
-  return network;
+  return transport;
 }
 
-async function faulty(
+async function applyFault(
   fault: Fault,
   serve: () => Promise<Response>,
   clock: ManualClock,
   init: RequestInit,
 ): Promise<Response> {
-  if (typeof fault === "object") return timed(fault, serve, clock, init);
+  if (typeof fault === "object") return applyTimedFault(fault, serve, clock, init);
   switch (fault) {
     case "drop_before_send":
-      throw failed("ECONNREFUSED");
+      throw networkError("ECONNREFUSED");
     case "reset":
-      throw failed("ECONNRESET");
+      throw networkError("ECONNRESET");
     case "unavailable":
-      return scripted(503, "lock_service_unavailable");
+      return scriptedResponse(503, "lock_service_unavailable");
     case "rate_limited":
-      return scripted(429, "lock_rate_limited");
+      return scriptedResponse(429, "lock_rate_limited");
     case "hang_before":
-      return never(init);
+      return hang(init);
     case "hang_after":
       await serve();
-      return never(init);
+      return hang(init);
     case "drop_after_send":
       await serve();
-      throw failed("ECONNRESET");
+      throw networkError("ECONNRESET");
     case "duplicate":
       await serve();
       return serve();
@@ -97,7 +102,7 @@ async function faulty(
   }
 }
 
-async function timed(
+async function applyTimedFault(
   fault: Extract<Fault, object>,
   serve: () => Promise<Response>,
   clock: ManualClock,
@@ -105,11 +110,11 @@ async function timed(
 ): Promise<Response> {
   if ("status" in fault) return new Response(fault.body ?? null, fault);
   if ("delaySeconds" in fault) {
-    let forget = (): void => {};
+    let cancel = (): void => {};
     const due = new Promise<void>((wake) => {
-      forget = clock.at(clock.now() + fault.delaySeconds, wake);
+      cancel = clock.at(clock.now() + fault.delaySeconds, wake);
     });
-    await Promise.race([due, never(init)]).finally(forget);
+    await Promise.race([due, hang(init)]).finally(cancel);
     return serve();
   }
   const response = await serve();
@@ -117,26 +122,26 @@ async function timed(
   return response;
 }
 
-/** The whole answer, which has come before the clock may move on; one that waits for the clock itself as it comes. */
-function served(inner: Fetch, clock: ManualClock, url: string, init: RequestInit): Promise<Response> {
-  if (waits(init)) return inner(url, init);
-  const whole = async (): Promise<Response> => {
+/** Completes the response before the clock moves on. A long-lived request depends on the clock, so it is passed through. */
+function serveRequest(inner: Fetch, clock: ManualClock, url: string, init: RequestInit): Promise<Response> {
+  if (isLongLived(init)) return inner(url, init);
+  const exchange = async (): Promise<Response> => {
     const response = await inner(url, init);
     const { status, headers } = response;
     const text = await response.text();
     return new Response(text === "" ? null : text, { status, headers });
   };
-  return clock.track(whole());
+  return clock.track(exchange());
 }
 
-/** Whether it is a wait in a lock's line, or a stream of events. */
-function waits(init: RequestInit): boolean {
+/** Whether the request is a wait or an event stream. */
+function isLongLived(init: RequestInit): boolean {
   if (new Headers(init.headers).get("Accept") === "text/event-stream") return true;
   return typeof init.body === "string" && "wait_seconds" in JSON.parse(init.body);
 }
 
-/** Until the client breaks off. */
-function never(init: RequestInit): Promise<never> {
+/** Rejects when the client aborts the request. */
+function hang(init: RequestInit): Promise<never> {
   return new Promise((_, reject) => {
     const { signal } = init;
     if (signal?.aborted) reject(signal.reason);
@@ -144,16 +149,16 @@ function never(init: RequestInit): Promise<never> {
   });
 }
 
-/** What Node's `fetch` fails with. */
-function failed(code: string): TypeError {
+/** The error of Node's `fetch` for a failed connection. */
+function networkError(code: string): TypeError {
   return new TypeError("fetch failed", { cause: Object.assign(new Error(`scripted: ${code}`), { code }) });
 }
 
-function scripted(status: number, code: string): Response {
-  return Response.json({ error: "this answer was scripted", code }, { status, headers: { "Retry-After": "1" } });
+function scriptedResponse(status: number, code: string): Response {
+  return Response.json({ error: "scripted response", code }, { status, headers: { "Retry-After": "1" } });
 }
 
-function seenOf(url: string, init: RequestInit): Seen {
+function recordOf(url: string, init: RequestInit): Seen {
   const headers = new Headers(init.headers);
   return {
     method: init.method ?? "GET",

@@ -1,20 +1,20 @@
 /**
  * Makes `instanceof` work between two copies of this package in one program, such as its ESM and its CommonJS build.
  *
- * A branded class recognises instances by a registered symbol on their prototypes, which is the same in every copy. A
- * program's own subclass of it has no brand and recognises its own instances alone, as any class does.
+ * A branded class recognises its instances by a registered symbol on their prototypes, which every copy shares. A
+ * program's own subclass has no brand: it recognises only its own instances, as any class does.
  */
 
 type Class = abstract new (...args: never[]) => object;
 
 const BRANDS: WeakMap<object, symbol> = new WeakMap();
 
-/** Gives `type` the brand `name`, which is its name in every copy of this package. */
-export function brand(type: Class, name: string): void {
+/** Brands `type` with `name`, the name of the class in every copy of this package. */
+export function brandClass(type: Class, name: string): void {
   const symbol = Symbol.for(`volcano-locks.${name}`);
   BRANDS.set(type, symbol);
   Object.defineProperty(type.prototype, symbol, { value: true });
-  // Not a method of the class: TypeScript would take it for the types that `instanceof` narrows to.
+  // A static method of the class would change how TypeScript narrows on `instanceof`.
   Object.defineProperty(type, Symbol.hasInstance, { value: hasInstance, configurable: true });
 }
 

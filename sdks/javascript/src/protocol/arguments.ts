@@ -1,0 +1,96 @@
+/**
+ * Validates the arguments of the verbs before anything is sent. Each check returns the value, or throws a `TypeError` for
+ * a wrong type and a `RangeError` for a wrong value. No message shows an owner token or another secret (SDK-8).
+ */
+
+export const TTL_SECONDS_MIN = 5;
+export const TTL_SECONDS_MAX = 7_776_000;
+const SHOWN_CHARACTERS_MAX = 300;
+const KEY = /^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$/;
+const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
+
+export function checkedKey(key: unknown): string {
+  if (typeof key !== "string") throw new TypeError(`key must be a string, got ${typeName(key)}`);
+  if (KEY.test(key)) return key;
+  const rule = "key must be 1 to 128 of A-Z a-z 0-9 . _ : - and begin with a letter or digit";
+  throw new RangeError(`${rule}, got ${JSON.stringify(key.slice(0, SHOWN_CHARACTERS_MAX))}`);
+}
+
+/** A key prefix; the empty one matches every key. */
+export function checkedPrefix(prefix: unknown): string {
+  if (typeof prefix !== "string") throw new TypeError(`prefix must be a string, got ${typeName(prefix)}`);
+  if (prefix === "" || KEY.test(prefix)) return prefix;
+  const got = JSON.stringify(prefix.slice(0, SHOWN_CHARACTERS_MAX));
+  throw new RangeError(`prefix must be empty or the valid beginning of a key, got ${got}`);
+}
+
+export function checkedChoice<T extends string>(name: string, value: unknown, choices: readonly T[]): T {
+  if (typeof value !== "string") throw new TypeError(`${name} must be a string, got ${typeName(value)}`);
+  const found = choices.find((choice) => choice === value);
+  if (found !== undefined) return found;
+  const got = JSON.stringify(value.slice(0, SHOWN_CHARACTERS_MAX));
+  throw new RangeError(`${name} must be one of ${choices.join(", ")}, got ${got}`);
+}
+
+export function checkedTtl(ttl: unknown): number {
+  if (typeof ttl !== "number") throw new TypeError(`ttl must be a number of seconds, got ${typeName(ttl)}`);
+  if (Number.isInteger(ttl) && ttl >= TTL_SECONDS_MIN && ttl <= TTL_SECONDS_MAX) return ttl;
+  throw new RangeError(`ttl must be a whole number from ${TTL_SECONDS_MIN} to ${TTL_SECONDS_MAX} seconds, got ${ttl}`);
+}
+
+/** Seconds to wait; defaults to 0, may be infinite. */
+export function checkedWait(wait: unknown): number {
+  if (wait === undefined) return 0;
+  if (typeof wait !== "number") throw new TypeError(`wait must be a number of seconds, got ${typeName(wait)}`);
+  if (wait >= 0) return wait;
+  throw new RangeError(`wait must be 0 or more seconds, or Infinity, got ${wait}`);
+}
+
+/** Seconds to hold at least; defaults to 0. */
+export function checkedHoldAtLeast(seconds: unknown): number {
+  if (seconds === undefined) return 0;
+  if (typeof seconds !== "number") {
+    throw new TypeError(`holdAtLeast must be a number of seconds, got ${typeName(seconds)}`);
+  }
+  if (seconds >= 0 && seconds <= TTL_SECONDS_MAX) return seconds;
+  throw new RangeError(`holdAtLeast must be 0 to ${TTL_SECONDS_MAX} seconds, got ${seconds}`);
+}
+
+export function checkedFunction<T>(name: string, value: T): T {
+  if (typeof value === "function") return value;
+  throw new TypeError(`${name} must be a function, got ${typeName(value)}`);
+}
+
+export function checkedOptions<T extends object>(options: T): T {
+  if (typeof options === "object" && options !== null) return options;
+  throw new TypeError(`options must be an object, got ${typeName(options)}`);
+}
+
+/** A UUID in the caller's spelling. The error message does not show the value, which may be a secret (SDK-8). */
+export function checkedUuid(name: string, value: unknown): string {
+  if (typeof value !== "string") throw new TypeError(`${name} must be a UUID as a string, got ${typeName(value)}`);
+  if (UUID.test(value)) return value;
+  throw new RangeError(`${name} must be a UUID (8-4-4-4-12 hex digits), got ${value.length} other characters`);
+}
+
+/** The given id, or a new one for undefined and null. */
+export function givenOrNewUuid(name: string, value: unknown): string {
+  return value === undefined || value === null ? newUuid() : checkedUuid(name, value);
+}
+
+export function checkedSignal(signal: unknown): AbortSignal | undefined {
+  if (signal === undefined || signal === null) return undefined;
+  const like = signal as Partial<AbortSignal>;
+  if (typeof like.aborted === "boolean" && typeof like.addEventListener === "function") return signal as AbortSignal;
+  throw new TypeError(`signal must be an AbortSignal, got ${typeName(signal)}`);
+}
+
+/** A new owner token or request id. */
+export function newUuid(): string {
+  return crypto.randomUUID();
+}
+
+/** The type of a value, for messages: the value itself may be a secret. */
+export function typeName(value: unknown): string {
+  return value === null ? "null" : typeof value;
+}
