@@ -1,18 +1,18 @@
 /**
- * This client as a face of the conformance book: a process that is told one verb a line and answers one line each.
+ * The conformance adapter: runs this client as a target of the scenario suite. It reads one verb per line from standard
+ * input and writes one result per line to standard output.
  *
  *     → {"verb": "open", "args": {"api_url": "http://127.0.0.1:7420", "service_key": "sk-…"}}    ← {"answer": {}}
  *     → {"verb": "acquire", "args": {"actor": "ann", "key": "k", "ttl_seconds": 30, "lease": "ann_1", "token": null}}
  *     ← {"answer": {"expires_at_ms": 1767225630000, "fencing_token": 1767225600000}}
  *     → {"verb": "advance_ms", "args": {"value": 600000}}
- *     ← {"move_seconds": 10.1}    → {"moved": true}    … as often as time stops on the way …    ← {"answer": {}}
+ *     ← {"move_seconds": 10.1}    → {"moved": true}    … repeated at each timer on the way …    ← {"answer": {}}
  *     → {"verb": "close", "args": {}}                                                             ← {"answer": {}}
  *
- * The protocol is told in conformance/README.md: verbs, arguments and answers are those of the client's side there; the
- * server's own (`restart`, `purge`) are its owner's. `{"fake": true}` instead of an address opens the fake that the
- * client ships (SDK-10).
+ * conformance/README.md describes the protocol; the server's verbs (`restart`, `purge`) do not arrive here. With
+ * `{"fake": true}` instead of an address the adapter opens the fake server that the client ships (SDK-10).
  *
- * It uses what the built package exports and nothing else: `npm run build` first.
+ * It uses only the exports of the built package: run `npm run build` first.
  */
 
 import { readSync, writeSync } from "node:fs";
@@ -29,7 +29,7 @@ const OPERATIONS = {
 const STREAM = "stream";
 const STREAM_TYPE = "text/event-stream";
 const KINDS = [...Object.values(OPERATIONS), STREAM];
-const ANSWERS = {
+const ERROR_RESPONSES = {
   answer_503: [503, "lock_service_unavailable"],
   answer_403: [403, "missing_permission"],
   answer_500: [500, "internal"],
@@ -39,16 +39,16 @@ const RETRY_AFTER_STATUSES = new Set([429, 503]);
 const ANOTHER_KEY = "another-key";
 const TURNS_BETWEEN_VERBS = 8;
 const FOREVER = "forever";
-const AGAIN_MS = 1;
+const POLL_MS = 1;
 const ARRIVAL_MS_MAX = 10_000;
 const RESULT = "the function's result";
 
-// --- lines -------------------------------------------------------------------------------------------------
+// --- input and output -------------------------------------------------------------------------------------------------
 
 const chunk = Buffer.alloc(65_536);
 let unread = "";
 
-/** The next line, or null at the end. Blocks, so that nothing goes on while the one who asks is thinking. */
+/** The next line, or null at the end. Blocks the process, so that nothing runs while the runner prepares the next verb. */
 function nextLine() {
   for (;;) {
     const end = unread.indexOf("\n");
@@ -63,19 +63,19 @@ function nextLine() {
   }
 }
 
-function say(message) {
+function writeLine(message) {
   writeSync(1, `${JSON.stringify(message)}\n`);
 }
 
 // --- time --------------------------------------------------------------------------------------------------
 
 /**
- * The clock over a real server. Once a request has waited in a line there, time stops for what is due at the server too,
- * and goes on when the server is at rest: when all that is under way waits.
+ * The clock shared with a real server. Once a request has waited in a queue there, time also stops at the server's timers,
+ * and moves on when the server is idle: when every request in flight waits.
  */
 class SharedClock extends ManualClock {
-  waits = false;
-  #underWay = 0;
+  hasWaited = false;
+  #inFlight = 0;
   #serverDue = Number.POSITIVE_INFINITY;
 
   constructor() {
@@ -89,28 +89,28 @@ class SharedClock extends ManualClock {
   async settle() {
     for (;;) {
       await super.settle();
-      if (!this.waits) return;
-      say({ under_way: this.#underWay });
+      if (!this.hasWaited) return;
+      writeLine({ under_way: this.#inFlight });
       const { at_rest: atRest, next_due_seconds: seconds } = JSON.parse(nextLine());
       this.#serverDue = seconds === null ? Number.POSITIVE_INFINITY : this.now() + seconds;
       if (atRest) return;
-      await pauseMs(AGAIN_MS);
+      await pauseMs(POLL_MS);
     }
   }
 
-  /** One more request is under way, until `work` ends. */
-  async sending(work) {
-    this.#underWay += 1;
+  /** Counts one more request in flight until `work` ends. */
+  async countInFlight(work) {
+    this.#inFlight += 1;
     try {
       return await work;
     } finally {
-      this.#underWay -= 1;
+      this.#inFlight -= 1;
     }
   }
 }
 
 function askToMove(seconds) {
-  say({ move_seconds: seconds });
+  writeLine({ move_seconds: seconds });
   nextLine();
 }
 
@@ -118,119 +118,119 @@ function pauseMs(ms) {
   return new Promise((resolve) => setTimeout(resolve, ms));
 }
 
-/** Resolves once it is so, or real time is over. */
-async function until(isSo) {
-  const giveUp = performance.now() + ARRIVAL_MS_MAX;
-  while (!isSo() && performance.now() < giveUp) await pauseMs(AGAIN_MS);
+/** Resolves when `condition` holds, or after a limit of real time. */
+async function until(condition) {
+  const timeoutAt = performance.now() + ARRIVAL_MS_MAX;
+  while (!condition() && performance.now() < timeoutAt) await pauseMs(POLL_MS);
 }
 
-// --- the network -------------------------------------------------------------------------------------------
+// --- fault injection -------------------------------------------------------------------------------------------
 
-/** Trouble that the scenario tells of, shared by all actors. */
-class Outages {
-  #told = [];
+/** The faults that the scenario has set, for all actors. */
+class FaultScript {
+  #faults = [];
 
-  tell({ kind, count = Number.POSITIVE_INFINITY, of = KINDS, actor = null, ...more }) {
-    this.#told.push({ kind, left: count, of, actor, ...more });
+  add({ kind, count = Number.POSITIVE_INFINITY, of = KINDS, actor = null, ...more }) {
+    this.#faults.push({ kind, left: count, of, actor, ...more });
   }
 
-  end() {
-    this.#told = [];
+  clear() {
+    this.#faults = [];
   }
 
-  striking(operation, actor) {
-    const fits = (one) => one.left > 0 && one.of.includes(operation) && (one.actor ?? actor) === actor;
-    const outage = this.#told.find(fits);
-    if (outage !== undefined) outage.left -= 1;
-    return outage ?? { kind: "none" };
+  next(operation, actor) {
+    const matches = (fault) => fault.left > 0 && fault.of.includes(operation) && (fault.actor ?? actor) === actor;
+    const fault = this.#faults.find(matches);
+    if (fault !== undefined) fault.left -= 1;
+    return fault ?? { kind: "none" };
   }
 }
 
-/** One actor's way to the server. Time on the way is waited for on the clock. */
-class Network {
+/** One actor's transport to the server. The clock waits for its requests. */
+class FaultyTransport {
   sent = [];
   #streams = new Set();
 
-  constructor(actor, inner, clock, outages) {
-    Object.assign(this, { actor, inner, clock, outages });
+  constructor(actor, inner, clock, faults) {
+    Object.assign(this, { actor, inner, clock, faults });
   }
 
   fetch = async (url, init) => {
-    const place = new URL(url).pathname.endsWith("/lease") ? "lease" : "lock";
+    const resource = new URL(url).pathname.endsWith("/lease") ? "lease" : "lock";
     const headers = new Headers(init.headers);
-    const operation = isStream(headers) ? STREAM : OPERATIONS[`${init.method} ${place}`];
+    const operation = isStream(headers) ? STREAM : OPERATIONS[`${init.method} ${resource}`];
     const ids = { token: headers.get("X-Volcano-Lock-Token"), requestId: headers.get("X-Volcano-Request-Id") };
     this.sent.push({ operation, ...ids });
-    const outage = this.outages.striking(operation, this.actor);
-    if (outage.kind === "answer_page") {
+    const fault = this.faults.next(operation, this.actor);
+    if (fault.kind === "answer_page") {
       return new Response("<html>Bad Gateway</html>", { status: 502, headers: { "Content-Type": "text/html" } });
     }
-    if (outage.kind === "answer_503_empty") return new Response(null, { status: 503 });
-    if (outage.kind in ANSWERS) return scripted(outage);
-    if (outage.kind === "drop_before") throw failed("ECONNREFUSED");
-    if (outage.kind === "reset") throw failed("ECONNRESET");
-    if (outage.kind === "hang_before") await this.#never(init);
-    if (outage.kind === "delay_before") await this.#later(outage, init);
-    let response = await this.#served(url, init);
-    if (outage.kind === "duplicate") response = await this.#served(url, init);
-    if (outage.kind === "altered") response = await altered(response, outage.answer);
-    if (outage.kind === "drop_after") throw failed("ECONNRESET");
-    if (outage.kind === "hang_after") await this.#never(init);
-    if (outage.kind === "delay_after") await this.#later(outage, init);
+    if (fault.kind === "answer_503_empty") return new Response(null, { status: 503 });
+    if (fault.kind in ERROR_RESPONSES) return scriptedResponse(fault);
+    if (fault.kind === "drop_before") throw networkError("ECONNREFUSED");
+    if (fault.kind === "reset") throw networkError("ECONNRESET");
+    if (fault.kind === "hang_before") await this.#hang(init);
+    if (fault.kind === "delay_before") await this.#delay(fault, init);
+    let response = await this.#serve(url, init);
+    if (fault.kind === "duplicate") response = await this.#serve(url, init);
+    if (fault.kind === "altered") response = await alterFields(response, fault.answer);
+    if (fault.kind === "drop_after") throw networkError("ECONNRESET");
+    if (fault.kind === "hang_after") await this.#hang(init);
+    if (fault.kind === "delay_after") await this.#delay(fault, init);
     return response;
   };
 
-  /** Break the connections of all streams. */
+  /** Breaks the connections of all streams. */
   cut() {
     for (const stream of this.#streams) stream.cut();
   }
 
-  #served(url, init) {
-    if (isStream(new Headers(init.headers))) return this.clock.track(this.#sending(this.#begun(url, init)));
-    const whole = async () => {
+  #serve(url, init) {
+    if (isStream(new Headers(init.headers))) return this.clock.track(this.#countInFlight(this.#openStream(url, init)));
+    const exchange = async () => {
       const response = await this.inner(url, init);
       const text = await response.text();
       return new Response(text === "" ? null : text, { status: response.status, headers: response.headers });
     };
-    if (!waits(init)) return this.clock.track(this.#sending(whole()));
-    this.clock.waits = true;
-    return this.#sending(whole());
+    if (!isWait(init)) return this.clock.track(this.#countInFlight(exchange()));
+    this.clock.hasWaited = true;
+    return this.#countInFlight(exchange());
   }
 
-  /** A stream, which is under way until it has begun. */
-  async #begun(url, init) {
-    this.clock.waits = true;
+  /** Opens a stream, which counts as in flight until it has started. */
+  async #openStream(url, init) {
+    this.clock.hasWaited = true;
     const response = await this.inner(url, init);
     const { status, headers } = response;
     if (headers.get("Content-Type") !== STREAM_TYPE) return new Response(await response.text(), { status, headers });
-    const stream = new Followed(response.body, () => this.#streams.delete(stream));
+    const stream = new CuttableStream(response.body, () => this.#streams.delete(stream));
     this.#streams.add(stream);
     return new Response(stream.body, { status, headers });
   }
 
-  #sending(work) {
-    return this.clock instanceof SharedClock ? this.clock.sending(work) : work;
+  #countInFlight(work) {
+    return this.clock instanceof SharedClock ? this.clock.countInFlight(work) : work;
   }
 
-  #never({ signal }) {
+  #hang({ signal }) {
     return new Promise((_, reject) => {
       if (signal.aborted) reject(signal.reason);
       signal.addEventListener("abort", () => reject(signal.reason));
     });
   }
 
-  async #later({ delay_ms: ms }, init) {
+  async #delay({ delay_ms: ms }, init) {
     const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
-    await Promise.race([due, this.#never(init)]);
+    await Promise.race([due, this.#hang(init)]);
   }
 }
 
-/** A stream that was begun, until its connection is cut. */
-class Followed {
+/** An open stream whose connection can be cut. */
+class CuttableStream {
   constructor(bytes, onEnd) {
     const reader = bytes.getReader();
     const broken = new Promise((_, reject) => {
-      this.cut = () => reject(failed("ECONNRESET"));
+      this.cut = () => reject(networkError("ECONNRESET"));
     });
     broken.catch(onEnd);
     const end = () => {
@@ -255,23 +255,23 @@ function isStream(headers) {
   return headers.get("Accept") === STREAM_TYPE;
 }
 
-function waits({ body }) {
+function isWait({ body }) {
   return typeof body === "string" && "wait_seconds" in JSON.parse(body);
 }
 
-/** An answer whose fields are others. */
-async function altered(response, fields) {
+/** Replaces fields of a response. */
+async function alterFields(response, fields) {
   const { status } = response;
   return Response.json({ ...(await response.json()), ...fields }, { status });
 }
 
-function scripted({ kind, retry_after_seconds: seconds = 1 }) {
-  const [status, code] = ANSWERS[kind];
+function scriptedResponse({ kind, retry_after_seconds: seconds = 1 }) {
+  const [status, code] = ERROR_RESPONSES[kind];
   const headers = RETRY_AFTER_STATUSES.has(status) ? { "Retry-After": String(seconds) } : {};
-  return Response.json({ error: "this answer was scripted", code }, { status, headers });
+  return Response.json({ error: "scripted response", code }, { status, headers });
 }
 
-function failed(code) {
+function networkError(code) {
   return new TypeError("fetch failed", { cause: Object.assign(new Error("scripted"), { code }) });
 }
 
@@ -279,7 +279,7 @@ function failed(code) {
 
 class BodyError extends Error {}
 
-/** A `withLock` whose body waits to be ended. */
+/** A `withLock` whose body runs until the scenario ends it. */
 class Block {
   stopped = false;
   cancelled = new AbortController();
@@ -293,7 +293,7 @@ class Block {
         return this.#body(guard);
       });
     });
-    this.begun = Promise.race([entered, this.result]);
+    this.entered = Promise.race([entered, this.result]);
   }
 
   #body({ signal }) {
@@ -306,7 +306,7 @@ class Block {
     });
   }
 
-  /** How `withLock` ended. */
+  /** Ends the body and returns how `withLock` ended. */
   async leave(how) {
     if (how === "cancelled") this.cancelled.abort(new Error("cancelled from outside"));
     else this.end(how);
@@ -320,7 +320,7 @@ class Block {
 
 // --- waits -------------------------------------------------------------------------------------------------
 
-/** An acquire that waits while others act. */
+/** An acquire that waits while other actors act. */
 class BackgroundWait {
   #cancelled = new AbortController();
   result = null;
@@ -338,7 +338,7 @@ class BackgroundWait {
 
 // --- watching and leading ----------------------------------------------------------------------------------
 
-/** A `watch` that goes on while others act. */
+/** A `watch` that runs while other actors act. */
 class BackgroundWatch {
   seen = [];
   error = null;
@@ -355,7 +355,7 @@ class BackgroundWatch {
   }
 }
 
-/** A `lead` whose function runs until it is told to end. */
+/** A `lead` whose function runs until the scenario ends it. */
 class Campaign {
   starts = 0;
   ends = 0;
@@ -369,7 +369,7 @@ class Campaign {
 
   async #run(guard) {
     if (this.starts !== this.ends) throw new Error("two runs of one campaign overlap");
-    if (guard.lost) throw new Error("the function starts with a lease that is lost");
+    if (guard.lost) throw new Error("the function started with a lost lease");
     this.starts += 1;
     this.fencingToken = guard.lease.fencingToken;
     try {
@@ -386,30 +386,30 @@ class Campaign {
     this.#stopped.abort(new Error("cancelled from outside"));
   }
 
-  /** How it ended, once it has been told to. */
-  async resigned(how) {
+  /** Ends the campaign and returns how `lead` ended. */
+  async resign(how) {
     if (how === "cancelled") this.stop();
     else this.end(how);
     const { data, error } = await this.result;
     if (error instanceof BodyError) return { error: "body" };
     const { reason } = this.#stopped.signal;
     if (error !== null && (error === reason || error.cause === reason)) return { error: "cancelled" };
-    if (error === null && data !== RESULT) throw new Error(`lead gives ${data}`);
+    if (error === null && data !== RESULT) throw new Error(`lead resolved with ${data}`);
     return error === null ? {} : failure(error);
   }
 }
 
-// --- the face ----------------------------------------------------------------------------------------------
+// --- the target ----------------------------------------------------------------------------------------------
 
-class Face {
+class Target {
   #clients = new Map();
-  #networks = new Map();
+  #transports = new Map();
   #leases = new Map();
   #blocks = new Map();
   #waits = new Map();
   #watches = new Map();
   #campaigns = new Map();
-  #outages = new Outages();
+  #faults = new FaultScript();
 
   open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
     this.clock = fake ? new ManualClock() : new SharedClock();
@@ -435,46 +435,46 @@ class Face {
   }
 
   outage(args) {
-    this.#outages.tell(args);
+    this.#faults.add(args);
     return {};
   }
 
   outage_ends() {
-    this.#outages.end();
+    this.#faults.clear();
     return {};
   }
 
   sent({ actor }) {
-    const { sent } = this.#network(actor);
+    const { sent } = this.#transport(actor);
     const count = (operation) => [operation, sent.filter((one) => one.operation === operation).length];
-    const told = Object.fromEntries(KINDS.map(count));
+    const counts = Object.fromEntries(KINDS.map(count));
     const tokens = new Set(sent.map((one) => one.token).filter((token) => token !== null));
     const requestIds = new Set(sent.map((one) => one.requestId));
     sent.length = 0;
-    return { ...told, tokens: tokens.size, request_ids: requestIds.size };
+    return { ...counts, tokens: tokens.size, request_ids: requestIds.size };
   }
 
   async acquire(args) {
     const result = await this.#blocking(this.#acquire(args));
-    const answer = result.acquired ? shown(result.lease) : failureOfAcquire(result);
+    const answer = result.acquired ? leaseFields(result.lease) : failureOfAcquire(result);
     return "spelling" in args ? { ...answer, ids_kept: idsKept(args, result) } : answer;
   }
 
   async wait(args) {
-    this.#waits.set(placeOf(args), new BackgroundWait((signal) => this.#acquire(args, signal)));
+    this.#waits.set(idOf(args), new BackgroundWait((signal) => this.#acquire(args, signal)));
     await this.clock.settle();
     return {};
   }
 
   async waited(args) {
     await this.clock.settle();
-    const { result } = this.#waits.get(placeOf(args));
+    const { result } = this.#waits.get(idOf(args));
     if (result === null) return { pending: true };
-    return result.acquired ? shown(result.lease) : failureOfAcquire(result);
+    return result.acquired ? leaseFields(result.lease) : failureOfAcquire(result);
   }
 
   async hang_up(args) {
-    const wait = this.#waits.get(placeOf(args));
+    const wait = this.#waits.get(idOf(args));
     wait.hangUp();
     await this.#blocking(wait.ended);
     return {};
@@ -482,7 +482,7 @@ class Face {
 
   async watch(args) {
     const watch = new BackgroundWatch(this.#locks(args.actor).watch(args.key));
-    this.#watches.set(placeOf(args), watch);
+    this.#watches.set(idOf(args), watch);
     await until(() => watch.seen.length > 0 || watch.error !== null);
     await this.clock.settle();
     return {};
@@ -490,27 +490,27 @@ class Face {
 
   async watched(args) {
     await this.clock.settle();
-    const watch = this.#watches.get(placeOf(args));
+    const watch = this.#watches.get(idOf(args));
     await until(() => watch.seen.length >= (args.count ?? 0) || watch.error !== null);
     if (watch.error !== null) return failure(watch.error);
-    return { changes: watch.seen.splice(0).map(changeTold) };
+    return { changes: watch.seen.splice(0).map(changeFields) };
   }
 
   async cut({ actor }) {
-    this.#network(actor).cut();
+    this.#transport(actor).cut();
     await this.clock.settle();
     return {};
   }
 
   async lead(args) {
-    this.#campaigns.set(placeOf(args), new Campaign(this.#locks(args.actor), args));
+    this.#campaigns.set(idOf(args), new Campaign(this.#locks(args.actor), args));
     await this.clock.settle();
     return {};
   }
 
   async leading(args) {
     await this.clock.settle();
-    const campaign = this.#campaigns.get(placeOf(args));
+    const campaign = this.#campaigns.get(idOf(args));
     await until(() => campaign.starts >= (args.starts ?? 0) && campaign.ends >= (args.ends ?? 0));
     await this.clock.settle();
     const { starts, ends, fencingToken } = campaign;
@@ -518,17 +518,17 @@ class Face {
   }
 
   resign(args) {
-    return this.#blocking(this.#campaigns.get(placeOf(args)).resigned(args.body ?? "returns"));
+    return this.#blocking(this.#campaigns.get(idOf(args)).resign(args.body ?? "returns"));
   }
 
   async call({ actor, key, ttl_seconds: ttl, on_held: onHeld, hold_at_least_seconds: holdAtLeast, body }) {
-    const told = { ran: false };
+    const outcome = { ran: false };
     const options = { ttl, onHeld, holdAtLeast, passGuard: true };
     const run = this.#locks(actor).exclusive(
       (name) => name,
       options,
       (_name, guard) => {
-        Object.assign(told, { ran: true, fencing_token: guard.lease.fencingToken });
+        Object.assign(outcome, { ran: true, fencing_token: guard.lease.fencingToken });
         if (body === "raises") throw new BodyError("the function's own error");
       },
     );
@@ -537,12 +537,12 @@ class Face {
     } catch (error) {
       return error instanceof BodyError ? { error: "body" } : failure(error);
     }
-    return told;
+    return outcome;
   }
 
-  /** End what goes on by itself. */
+  /** Ends background watches and campaigns. */
   async close() {
-    this.#outages.end();
+    this.#faults.clear();
     for (const { changes } of this.#watches.values()) await changes.return();
     for (const campaign of this.#campaigns.values()) {
       campaign.stop();
@@ -583,22 +583,24 @@ class Face {
   }
 
   async renew(args) {
-    const asked = await this.#owning(args, (locks, key, lease) => locks.renew(key, lease, { ttl: args.ttl_seconds }));
-    if (asked.error !== null) return failure(asked.error);
-    this.#leases.set(args.lease, asked.lease);
-    return shown(asked.lease);
+    const renewed = await this.#asOwner(args, (locks, key, lease) =>
+      locks.renew(key, lease, { ttl: args.ttl_seconds }),
+    );
+    if (renewed.error !== null) return failure(renewed.error);
+    this.#leases.set(args.lease, renewed.lease);
+    return leaseFields(renewed.lease);
   }
 
   async release(args) {
-    return told(await this.#owning(args, (locks, key, lease) => locks.release(key, lease)));
+    return emptyOrFailure(await this.#asOwner(args, (locks, key, lease) => locks.release(key, lease)));
   }
 
-  /** What `ask` resolves with. With `given` the call is wrong, and the language's own error for that is an answer too. */
-  async #owning({ actor, key, lease: name, given }, ask) {
+  /** Calls a verb of a lease's owner. With `given` the call is invalid, and the language's argument error is a result. */
+  async #asOwner({ actor, key, lease: name, given }, verb) {
     const lease = given === "no_lease" ? { ttl: 30 } : this.#leases.get(name);
-    const asked = ask(this.#locks(actor), given === "another_key" ? ANOTHER_KEY : key, lease);
+    const call = verb(this.#locks(actor), given === "another_key" ? ANOTHER_KEY : key, lease);
     try {
-      return await this.#blocking(asked);
+      return await this.#blocking(call);
     } catch (error) {
       if (given !== undefined && (error instanceof TypeError || error instanceof RangeError)) return { error };
       throw error;
@@ -606,13 +608,13 @@ class Face {
   }
 
   async force_release({ actor, key }) {
-    return told(await this.#blocking(this.#locks(actor).forceRelease(key)));
+    return emptyOrFailure(await this.#blocking(this.#locks(actor).forceRelease(key)));
   }
 
   async get({ actor, key }) {
     const { state, error } = await this.#blocking(this.#locks(actor).get(key));
     if (error !== null) return failure(error);
-    return state.held ? { held: true, ...shown(state) } : { held: false };
+    return state.held ? { held: true, ...leaseFields(state) } : { held: false };
   }
 
   async race({ key, ttl_seconds: ttl, tokens, wait_seconds }) {
@@ -622,24 +624,24 @@ class Face {
     const granted = results.filter((one) => one.acquired);
     const codes = results.filter((one) => !one.acquired).map((one) => failureOfAcquire(one).error);
     const refused = Object.fromEntries(codes.map((code) => [code, codes.filter((other) => other === code).length]));
-    return { granted: granted.length, refused, ...(granted.length > 0 ? shown(granted[0].lease) : {}) };
+    return { granted: granted.length, refused, ...(granted.length > 0 ? leaseFields(granted[0].lease) : {}) };
   }
 
   async enter(args) {
     const block = new Block(this.#locks(args.actor), args);
-    const ended = await this.#blocking(block.begun);
+    const ended = await this.#blocking(block.entered);
     if (ended !== undefined) return failureOfAcquire(ended);
-    this.#blocks.set(placeOf(args), block);
+    this.#blocks.set(idOf(args), block);
     return this.guard(args);
   }
 
   guard(args) {
-    const { guard, stopped } = this.#blocks.get(placeOf(args));
-    return { lost: guard.lost, stopped, ...shown(guard.lease) };
+    const { guard, stopped } = this.#blocks.get(idOf(args));
+    return { lost: guard.lost, stopped, ...leaseFields(guard.lease) };
   }
 
   exit(args) {
-    return this.#blocking(this.#blocks.get(placeOf(args)).leave(args.body ?? "returns"));
+    return this.#blocking(this.#blocks.get(idOf(args)).leave(args.body ?? "returns"));
   }
 
   async #acquire({ actor, key, ttl_seconds: ttl, lease: name, token, request_id, wait_seconds, spelling }, signal) {
@@ -650,30 +652,30 @@ class Face {
     return result;
   }
 
-  /** `work` that somebody waits for: time goes by until it is over, since nobody else would move it. */
+  /** Advances the clock until `work` ends: the runner waits for its result, so it cannot advance it. */
   async #blocking(work) {
-    let over = false;
-    const watched = Promise.resolve(work).finally(() => {
-      over = true;
+    let ended = false;
+    const result = Promise.resolve(work).finally(() => {
+      ended = true;
     });
-    watched.catch(() => {});
+    result.catch(() => {});
     for (;;) {
       await this.clock.settle();
-      if (over) return watched;
-      if (this.clock.nextDue() === Number.POSITIVE_INFINITY) throw new Error("waits for nothing that will come");
+      if (ended) return result;
+      if (this.clock.nextDue() === Number.POSITIVE_INFINITY) throw new Error("the call waits, but no timer is pending");
       await this.clock.advance(this.clock.nextDue() - this.clock.now());
     }
   }
 
-  #network(actor) {
-    const known = this.#networks.get(actor) ?? new Network(actor, this.inner, this.clock, this.#outages);
-    this.#networks.set(actor, known);
+  #transport(actor) {
+    const known = this.#transports.get(actor) ?? new FaultyTransport(actor, this.inner, this.clock, this.#faults);
+    this.#transports.set(actor, known);
     return known;
   }
 
   #locks(actor) {
     const { clock } = this;
-    const { fetch } = this.#network(actor);
+    const { fetch } = this.#transport(actor);
     const known = this.#clients.get(actor) ?? new Client({ ...this.address, clock, fetch, holder: actor });
     this.#clients.set(actor, known);
     return known.locks;
@@ -684,15 +686,15 @@ function secondsOf(seconds) {
   return seconds === FOREVER ? Number.POSITIVE_INFINITY : seconds;
 }
 
-function shown({ expiresAt, fencingToken }) {
+function leaseFields({ expiresAt, fencingToken }) {
   return { expires_at_ms: expiresAt.getTime(), fencing_token: fencingToken };
 }
 
-function changeTold({ held, holder, fencingToken, since }) {
+function changeFields({ held, holder, fencingToken, since }) {
   return { held, holder, fencing_token: fencingToken, at_ms: since?.getTime() ?? null };
 }
 
-function told({ error }) {
+function emptyOrFailure({ error }) {
   return error === null ? {} : failure(error);
 }
 
@@ -713,7 +715,7 @@ function codeOf(error) {
   throw error;
 }
 
-/** The names of the error's class and of all its base classes. */
+/** The names of the error's class and its base classes. */
 function classesOf(error) {
   const names = [];
   for (let one = Object.getPrototypeOf(error); one !== Object.prototype; one = Object.getPrototypeOf(one)) {
@@ -722,43 +724,43 @@ function classesOf(error) {
   return names;
 }
 
-/** Whether the lease and the error show the ids as the caller gave them. */
+/** Whether the lease and the error keep the caller's spelling of the ids. */
 function idsKept({ token, request_id: requestId }, { lease, error }) {
   return (lease === null || lease.token === token) && (error === null || error.requestId === requestId);
 }
 
-function placeOf({ actor, key }) {
+function idOf({ actor, key }) {
   return `${actor} ${key}`;
 }
 
-/** Without what is not there. */
+/** Drops undefined and null fields. */
 function optional(fields) {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== null));
 }
 
-// --- the conversation --------------------------------------------------------------------------------------
+// --- the main loop --------------------------------------------------------------------------------------
 
-const unseen = [];
-process.on("unhandledRejection", (reason) => unseen.push(`unhandled rejection: ${reason?.stack ?? reason}`));
-process.on("uncaughtException", (error) => unseen.push(`uncaught: ${error.stack}`));
+const unhandled = [];
+process.on("unhandledRejection", (reason) => unhandled.push(`unhandled rejection: ${reason?.stack ?? reason}`));
+process.on("uncaughtException", (error) => unhandled.push(`uncaught: ${error.stack}`));
 
-async function answer(face, { verb, args }) {
+async function perform(target, { verb, args }) {
   try {
-    if (verb.startsWith("#") || typeof face[verb] !== "function") return { crash: `this face does not know ${verb}` };
-    const answered = await face[verb](args);
-    if (verb === "close" && unseen.length > 0) return { crash: unseen.join("\n") };
-    return { answer: answered };
+    if (verb.startsWith("#") || typeof target[verb] !== "function") return { crash: `unknown verb ${verb}` };
+    const result = await target[verb](args);
+    if (verb === "close" && unhandled.length > 0) return { crash: unhandled.join("\n") };
+    return { answer: result };
   } catch (error) {
     return { crash: error.stack };
   }
 }
 
-let face = new Face();
+let target = new Target();
 for (;;) {
   for (let turn = 0; turn < TURNS_BETWEEN_VERBS; turn += 1) await new Promise((resolve) => setImmediate(resolve));
   const line = nextLine();
-  if (line === null) break; // and nothing may keep the process alive
-  const asked = JSON.parse(line);
-  if (asked.verb === "open") face = new Face();
-  say(await answer(face, asked));
+  if (line === null) break; // the process must exit by itself now
+  const request = JSON.parse(line);
+  if (request.verb === "open") target = new Target();
+  writeLine(await perform(target, request));
 }
