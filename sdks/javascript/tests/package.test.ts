@@ -1,4 +1,4 @@
-/** The packed package, as a program that depends on it sees it. `npm test` builds it first. */
+/** Tests the packed package as its users install it. `npm test` builds it first. */
 
 import { execFileSync, spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -19,7 +19,7 @@ client.locks.withLock("k", { ttl: 30 }, ({ lease, signal }) => [lease.fencingTok
 });
 `;
 const NAMES = "{ Client, LockHeldError, VERSION, VolcanoError }";
-const SAID = '[{"acquired":true,"data":[1767225600000,false],"error":null},"0.1.0",true,"function"]';
+const OUTPUT = '[{"acquired":true,"data":[1767225600000,false],"error":null},"0.1.0",true,"function"]';
 
 const TYPED = `
 import {
@@ -74,7 +74,7 @@ export async function byHand({ locks }: Client, token: string): Promise<number> 
 
 export async function narrowed({ locks }: Client, token: string): Promise<number> {
   const { lease, error } = await locks.acquire("k", { ttl: 30, token });
-  // @ts-expect-error: its outcome may be unknown
+  // @ts-expect-error: the outcome may be unknown
   const early: number | undefined = lease?.fencingToken;
   if (error) throw error;
   if (!lease) return early ?? 0;
@@ -90,7 +90,7 @@ export async function olderForms({ locks }: Client, lease: Lease): Promise<void>
   await locks.renew("k", { ttl: 30 });
   // @ts-expect-error: a lease is needed
   await locks.release("k");
-  // @ts-expect-error: there is no such option
+  // @ts-expect-error: unknown option
   new Client({ apiURL: "http://x.test" });
 }
 
@@ -116,13 +116,13 @@ export async function more({ locks }: Client, signal: AbortSignal, any: Exclusiv
   const lost: boolean = await guarded("a");
   // @ts-expect-error: it may have been skipped
   const wrong: number = await skipped("a");
-  // @ts-expect-error: for all that is known
+  // @ts-expect-error: onHeld may be skip
   const unsure: number = await maybe();
   return error === null && !lost ? data + certain : ((await maybe()) ?? (await skipped("a")));
 }
 `;
 
-/** What the README's programs use without declaring it. */
+/** Declarations that the README's programs use. */
 const AROUND_README = `
 type Work = (with_: { signal: AbortSignal; fencingToken: number }) => Promise<number>;
 declare const client: import("volcano-locks").Client;
@@ -154,7 +154,7 @@ describe("the packed package", () => {
     rmSync(folder, { recursive: true });
   });
 
-  it("holds what is needed and nothing else, and depends on nothing", () => {
+  it("contains only the needed files and has no dependencies", () => {
     const packed = join(folder, "node_modules/volcano-locks");
     expect(readdirSync(packed).sort()).toEqual(["LICENSE", "README.md", "dist", "package.json"]);
     expect(readdirSync(join(folder, "node_modules")).filter((name) => !name.startsWith("."))).toEqual([
@@ -165,17 +165,17 @@ describe("the packed package", () => {
   it("works by import", () => {
     const imports = `import ${NAMES} from "volcano-locks"; import { FakeClient } from "volcano-locks/testing";`;
     writeFileSync(join(folder, "program.mjs"), imports + PROGRAM);
-    expect(run("node", "program.mjs")).toBe(SAID);
+    expect(run("node", "program.mjs")).toBe(OUTPUT);
   });
 
   it("works by require", () => {
     const requires = `const ${NAMES} = require("volcano-locks"); const { FakeClient } = require("volcano-locks/testing");`;
     writeFileSync(join(folder, "program.cjs"), requires + PROGRAM);
-    expect(run("node", "program.cjs")).toBe(SAID);
+    expect(run("node", "program.cjs")).toBe(OUTPUT);
   });
 
   it(
-    "has types for both, also where nobody has heard of disposal",
+    "has types for both builds, also without the disposal library",
     () => {
       mkdirSync(join(folder, "typed"));
       writeFileSync(join(folder, "typed/esm.mts"), TYPED);
@@ -201,7 +201,7 @@ describe("the packed package", () => {
   );
 
   it(
-    "has a README whose programs have the right types",
+    "has a README whose programs compile",
     () => {
       const blocks = [...readFileSync(join(ROOT, "README.md"), "utf8").matchAll(/```ts\n(.*?)```/gs)];
       expect(blocks.length).toBeGreaterThan(7);
@@ -219,7 +219,7 @@ describe("the packed package", () => {
     SLOW_MS,
   );
 
-  it("a lease of its ESM form serves its CommonJS form", () => {
+  it("a lease of the ESM build works with the CommonJS build", () => {
     const program = `
       import { createRequire } from "node:module";
       import { FakeClient, FakeLocks } from "volcano-locks/testing";
@@ -233,7 +233,7 @@ describe("the packed package", () => {
     expect(run("node", "both.mjs")).toBe('true {"error":null}');
   });
 
-  it("SDK-9: instanceof works between its ESM and its CommonJS form, and is strict for a program's own subclasses", () => {
+  it("SDK-9: instanceof works between the ESM and the CommonJS build, and is strict for a program's own subclasses", () => {
     const program = `
       import { createRequire } from "node:module";
       import * as esm from "volcano-locks";
@@ -257,7 +257,7 @@ describe("the packed package", () => {
     expect(run("node", "instances.mjs")).toBe("12 []");
   });
 
-  it("runs where there is nothing but the web's standards, as on the edge", async () => {
+  it("runs with web standards only, as on edge runtimes", async () => {
     const { AbortController, AbortSignal, Headers, Response, URL, URLSearchParams } = globalThis;
     const { ReadableStream, TextDecoder, TextEncoder } = globalThis;
     const requests = { AbortController, AbortSignal, Headers, Response, URL, URLSearchParams };
@@ -290,8 +290,8 @@ describe("the packed package", () => {
     expect(() => new Real({})).toThrow("apiUrl is missing");
   });
 
-  it("speaks the language of the conformance book", () => {
-    const asked = [
+  it("has a conformance adapter that follows its protocol", () => {
+    const requests = [
       { verb: "open", args: { fake: true } },
       { verb: "enter", args: { actor: "ann", key: "k", ttl_seconds: 30, lease: "ann_1", token: null } },
       { verb: "advance_ms", args: { value: 300_000 } },
@@ -307,13 +307,13 @@ describe("the packed package", () => {
       { verb: "no_such_verb", args: {} },
       { verb: "close", args: {} },
     ];
-    const input = asked.map((one) => `${JSON.stringify(one)}\n`).join("");
+    const input = requests.map((one) => `${JSON.stringify(one)}\n`).join("");
     const { stdout } = spawnSync("node", [join(ROOT, "conformance-adapter.mjs")], { input, encoding: "utf8" });
-    const answers = stdout
+    const responses = stdout
       .trim()
       .split("\n")
       .map((line) => JSON.parse(line) as Record<string, unknown>);
-    expect(answers).toEqual([
+    expect(responses).toEqual([
       { answer: {} },
       { answer: { lost: false, stopped: false, expires_at_ms: 1767225630000, fencing_token: 1767225600000 } },
       { answer: {} },
@@ -331,7 +331,7 @@ describe("the packed package", () => {
     ]);
   });
 
-  it("a wait that somebody awaits keeps the process alive, also between two requests (SDK-11)", () => {
+  it("a pending wait keeps the process alive, also between two requests (SDK-11)", () => {
     const program = `
       import { Client } from "volcano-locks";
       let requests = 0;
@@ -345,7 +345,7 @@ describe("the packed package", () => {
     expect(run("node", "waits.mjs")).toBe("true 3");
   });
 
-  it("a watch that was left, and a wait that was given up, keep no process alive", () => {
+  it("a left watch and a cancelled wait do not keep the process alive", () => {
     const program = `
       import { createServer } from "node:http";
       import { Client } from "volcano-locks";
@@ -376,7 +376,7 @@ describe("the packed package", () => {
     expect(run("node", "left.mjs")).toBe("false\ntrue");
   });
 
-  it("case 10: a loop that was really blocked past the lease finds its signal aborted", () => {
+  it("case 10: after a really blocked event loop the signal is aborted", () => {
     const program = `
       import { Client } from "volcano-locks";
       const fetch = async () => Response.json({ expires_at: "2026-07-20T14:00:10Z", fencing_token: 1 }, { status: 201 });

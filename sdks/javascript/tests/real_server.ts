@@ -1,13 +1,12 @@
 /**
- * A real server for tests: the one in the repository's `.venv`, or the one that the Python named by VOLCANO_LOCKS_PYTHON
- * has.
+ * Starts a real server for tests, from the repository's `.venv` or from the Python named by VOLCANO_LOCKS_PYTHON.
  */
 
 import { type ChildProcess, spawn } from "node:child_process";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { fileURLToPath } from "node:url";
-import { there } from "./stage.ts";
+import { defined } from "./harness.ts";
 
 export interface Address {
   readonly apiUrl: string;
@@ -26,13 +25,13 @@ function command(): string {
   const here = fileURLToPath(new URL(".", import.meta.url));
   const bin = python === undefined ? join(here, "../../../.venv/bin") : dirname(python);
   const path = join(bin, "volcano-locks");
-  if (!existsSync(path)) throw new Error(`there is no server at ${path}: run make setup, or set VOLCANO_LOCKS_PYTHON`);
+  if (!existsSync(path)) throw new Error(`no server at ${path}: run make setup, or set VOLCANO_LOCKS_PYTHON`);
   return path;
 }
 
-/** What `volcano-locks dev` shows to paste. It may go on to show more: a closed pipe would end it. */
+/** The address that `volcano-locks dev` prints. The pipe stays open, since a closed one would end the server. */
 async function started(server: ChildProcess): Promise<Address> {
-  const stdout = there(server.stdout);
+  const stdout = defined(server.stdout);
   let shown = "";
   for await (const chunk of stdout.iterator({ destroyOnReturn: false })) {
     shown += String(chunk);

@@ -1,21 +1,21 @@
 import { describe, expect, it } from "vitest";
-import { ACQUISITION_SECONDS_MAX, RenewalPlan } from "../src/protocol/renewal_plan.ts";
+import { ACQUISITION_SECONDS_MAX, RenewalPlan } from "../../src/protocol/renewal_plan.ts";
 
 function heartbeat(ttlSeconds: number, jitter = 0.5, timeoutSeconds = 10): RenewalPlan {
   return new RenewalPlan({ ttlSeconds, acquiredAt: 0, deadline: ttlSeconds, timeoutSeconds, jitter });
 }
 
-describe("the plan of renewals", () => {
+describe("the renewal plan", () => {
   it.each([
     [0, 9],
     [0.5, 10],
     [1, 11],
-  ])("SDK-3: with jitter %d the first try of 30 seconds comes at %d", (jitter, due) => {
+  ])("SDK-3: with jitter %d the first attempt of 30 seconds comes at %d", (jitter, due) => {
     expect(heartbeat(30, jitter).nextAction(0)).toEqual({ kind: "wait", until: expect.closeTo(due) });
     expect(heartbeat(30, jitter).nextAction(due + 0.001).kind).toBe("renew");
   });
 
-  it("SDK-3: failed tries are repeated, ever further apart, and never in the last second", () => {
+  it("SDK-3: failed attempts are retried with growing back-off, and never in the last second", () => {
     const plan = heartbeat(60);
     const tries: number[] = [];
     for (let now = 0; ; ) {
@@ -39,20 +39,20 @@ describe("the plan of renewals", () => {
     expect(Math.max(...tries)).toBeLessThan(59);
   });
 
-  it("case 4: a Retry-After of an hour leaves another try within the lease", () => {
+  it("case 4: a Retry-After of an hour leaves another attempt within the lease", () => {
     const plan = heartbeat(30);
     plan.failed(10, 3_600);
     expect(plan.nextAction(10)).toEqual({ kind: "wait", until: 19.5 });
   });
 
-  it("case 6: a try gets half of what is left, and never more than the lease has", () => {
+  it("case 6: the time-out of an attempt is half of the remaining time", () => {
     expect(heartbeat(30).nextAction(10)).toEqual({ kind: "renew", timeoutSeconds: 10 });
     expect(heartbeat(30, 0.5, 60).nextAction(20)).toEqual({ kind: "renew", timeoutSeconds: 5 });
     expect(heartbeat(30).nextAction(28.5)).toEqual({ kind: "renew", timeoutSeconds: 1 });
     expect(heartbeat(30).nextAction(29)).toEqual({ kind: "wait", until: 30 });
   });
 
-  it("case 3: only a confirmed answer moves the deadline", () => {
+  it("case 3: only a confirmed renewal moves the deadline", () => {
     const plan = heartbeat(30);
     plan.nextAction(10);
     plan.failed(10, null);
@@ -62,13 +62,13 @@ describe("the plan of renewals", () => {
     expect(plan.nextAction(11)).toEqual({ kind: "wait", until: 20 });
   });
 
-  it("a renewal confirmed after the deadline brings nothing back", () => {
+  it("a renewal confirmed after the deadline changes nothing", () => {
     const plan = heartbeat(30);
     expect(plan.renewed(59, 30)).toBe(false);
     expect(plan.nextAction(30)).toEqual({ kind: "lost" });
   });
 
-  it("nothing is renewed past the absolute end of an acquisition", () => {
+  it("no renewal moves the deadline past the absolute end of an acquisition", () => {
     const plan = heartbeat(30);
     plan.renewed(ACQUISITION_SECONDS_MAX + 9, 20);
     expect(plan.deadline).toBe(ACQUISITION_SECONDS_MAX);

@@ -1,7 +1,7 @@
-/** SDK-14: the bytes of a stream of events. */
+/** SDK-14: parsing an event stream. */
 
 import { describe, expect, it } from "vitest";
-import { EVENT_CHARACTERS_MAX, type SseEvent, SseParser } from "../src/protocol/sse.ts";
+import { EVENT_CHARACTERS_MAX, type SseEvent, SseParser } from "../../src/protocol/sse.ts";
 
 function read(...pieces: Array<string | Uint8Array>): SseEvent[] {
   const reader = new SseParser();
@@ -10,14 +10,15 @@ function read(...pieces: Array<string | Uint8Array>): SseEvent[] {
 }
 
 const TEXT = "\uFEFFid: 7\n: hello\n\nevent: acquired\ndata: {\ndata:}\nid: ü8\n\nretry: 1000\ndata\n\nid:9\n";
+
 const EVENTS = [
   { kind: "message", data: "", id: "7" },
   { kind: "acquired", data: "{\n}", id: "ü8" },
   { kind: "message", data: "", id: "ü8" },
 ];
 
-describe("SDK-14: blocks of a stream", () => {
-  it.each(["\n", "\r\n", "\r"])("are read with line ends %j, however they are cut", (end) => {
+describe("SDK-14: events of a stream", () => {
+  it.each(["\n", "\r\n", "\r"])("are parsed with line ends %j, for every split into chunks", (end) => {
     const bytes = new TextEncoder().encode(TEXT.replaceAll("\n", end));
     expect(read(bytes)).toEqual(EVENTS);
     expect(read(...Array.from(bytes, (byte) => Uint8Array.of(byte)))).toEqual(EVENTS);
@@ -26,13 +27,13 @@ describe("SDK-14: blocks of a stream", () => {
     }
   });
 
-  it("two returns and a newline between two pieces are two line ends", () => {
+  it("\\r\\n is one line end, split between chunks or not", () => {
     expect(read("data: a\r", "\n", "\n")).toHaveLength(1);
     expect(read("data: a\r", "\r\n")).toHaveLength(1);
     expect(read("data: a\r", "\r", "\n", "data: b\r\r")).toHaveLength(2);
   });
 
-  it("have a bound, in lines and in sum, and comments count for nothing", () => {
+  it("have a maximum length, per line and in total; comments do not count", () => {
     const half = "x".repeat(EVENT_CHARACTERS_MAX / 2);
     expect(() => read("data: ", half, half)).toThrow(RangeError);
     expect(() => read(`data: ${half}\n`, `data: ${half}\n`)).toThrow(RangeError);
@@ -40,7 +41,7 @@ describe("SDK-14: blocks of a stream", () => {
     expect(read(...Array<string>(9).fill(`: ${half}\n`), "data: a\n\n")).toHaveLength(1);
   });
 
-  it("an id with a NUL is none", () => {
+  it("an id with a NUL is ignored", () => {
     expect(read("id: 1\nid: a\0b\n\n")[0]?.id).toBe("1");
   });
 });

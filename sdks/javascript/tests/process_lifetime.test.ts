@@ -1,6 +1,6 @@
 /**
- * SDK-19: a program lives until its pending block, campaign, watch or wait ends, and no longer. Real programs, which use
- * the built package over a real server; `npm test` builds it first.
+ * SDK-19: a program lives until its pending block, campaign, watch or wait ends, and no longer. The tests run real programs
+ * that use the built package and a real server; `npm test` builds it first.
  */
 
 import { type ChildProcess, spawn } from "node:child_process";
@@ -10,14 +10,14 @@ import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import { Client } from "../src/index.ts";
+import { defined, granted } from "./harness.ts";
 import { type RealServer, START_MS_MAX, startedServer } from "./real_server.ts";
-import { granted, there } from "./stage.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
-/** A timer that is left behind would keep the program for as long as a clock's nap, again and again. */
+/** A leaked timer would keep the program alive for longer, since the clock renews its timers. */
 const EXIT_MS_MAX = 1_000;
 
-/** A program under way, and the lines that it has printed. */
+/** A running program and the lines that it has printed. */
 class Program {
   readonly #lines: string[] = [];
   readonly #process: ChildProcess;
@@ -44,7 +44,7 @@ class Program {
     expect([this.#lines, this.#stderr]).toEqual([lines, ""]);
   }
 
-  /** Its lines, once it has ended well, and soon after the last of them. */
+  /** Its lines, after it has ended successfully and soon after its last line. */
   async lines(): Promise<string[]> {
     const exitCode = await this.#ended;
     expect([exitCode, this.#stderr]).toEqual([0, ""]);
@@ -57,7 +57,7 @@ class Program {
   }
 }
 
-describe.concurrent("SDK-19: a program lives until what it waits for ends", () => {
+describe.concurrent("SDK-19: a program lives until its pending call ends", () => {
   const programs: Program[] = [];
   let folder: string;
   let server: RealServer;
@@ -121,7 +121,7 @@ describe.concurrent("SDK-19: a program lives until what it waits for ends", () =
     expect(await program.lines()).toEqual(["leading", "leading", "resigned"]);
   });
 
-  it("a body that goes on after its loss is waited for, though nothing else keeps the process (real_time)", async () => {
+  it("a body that continues after its loss keeps the process alive (real_time)", async () => {
     const program = run(
       "after",
       `const { acquired, data, error } = await locks.withLock("after", { ttl: 5 }, async ({ signal }) => {
@@ -137,7 +137,7 @@ describe.concurrent("SDK-19: a program lives until what it waits for ends", () =
     expect(await program.lines()).toEqual(["holding", "true cleaned up LockOwnershipLostError"]);
   });
 
-  it("a watch waits for the next change, and lets go when its loop is left (real_time)", async () => {
+  it("a watch keeps the process alive until its loop is left (real_time)", async () => {
     const program = run(
       "watch",
       `for await (const { held } of locks.watch("watch")) {
@@ -151,14 +151,14 @@ describe.concurrent("SDK-19: a program lives until what it waits for ends", () =
     await client.locks.release("watch", lease);
   });
 
-  it("a wait is granted, and the program ends with its block (real_time)", async () => {
+  it("a wait keeps the process alive, and the program ends with its block (real_time)", async () => {
     const lease = granted(await client.locks.acquire("wait", { ttl: 30 }));
     const program = run(
       "wait",
       `const { data } = await locks.withLock("wait", { ttl: 7_776_000, wait: Infinity }, () => "waited");
       console.log(data);`,
     );
-    while (there((await client.locks.view("wait")).view).waiters === 0) {
+    while (defined((await client.locks.view("wait")).view).waiters === 0) {
       await new Promise((resolve) => setTimeout(resolve, 20));
     }
     await client.locks.release("wait", lease);
@@ -166,7 +166,7 @@ describe.concurrent("SDK-19: a program lives until what it waits for ends", () =
     expect((await client.locks.get("wait")).state?.held).toBe(false);
   });
 
-  it("a lease of acquire is not renewed, and keeps no process alive (SDK-6)", async () => {
+  it("a lease of acquire does not keep the process alive (SDK-6)", async () => {
     const program = run("plain", `console.log((await locks.acquire("plain", { ttl: 7_776_000 })).acquired);`);
     expect(await program.lines()).toEqual(["true"]);
   });
