@@ -61,22 +61,7 @@ export class SystemClock implements Clock {
   }
 
   pause(seconds: number, signal?: AbortSignal): Promise<void> {
-    const until = this.now() + seconds;
-    return new Promise((resolve) => {
-      let timer: Timer;
-      const done = (): void => {
-        clearTimeout(timer);
-        signal?.removeEventListener("abort", done);
-        resolve();
-      };
-      const schedule = (): void => {
-        const left = until - this.now();
-        if (left <= 0 || signal?.aborted) done();
-        else timer = setTimeout(schedule, timerMs(left));
-      };
-      signal?.addEventListener("abort", done);
-      schedule();
-    });
+    return waitUntil(this, this.now() + seconds, signal);
   }
 }
 

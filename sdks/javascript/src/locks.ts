@@ -8,8 +8,8 @@ import { ConflictError, contentionReason, type VolcanoError } from "./errors.ts"
 import { createExclusive, type Exclusive } from "./features/exclusive.ts";
 import { type LeadResult, runCampaigns } from "./features/leader.ts";
 import { type Leadership, Watch } from "./features/watch.ts";
-import { type BlockOutcome, runBlock, type WithLockResult } from "./holding/block.ts";
-import type { LockGuard } from "./holding/guard.ts";
+import { type BlockBody, type BlockOutcome, runBlock, type WithLockResult } from "./holding/block.ts";
+import type { ConfirmedLease } from "./holding/renewer.ts";
 import type {
   AcquireOptions,
   AcquireResult,
@@ -152,11 +152,7 @@ export class Locks {
    * `options.signal` cancels the acquire; once the body runs, it aborts the body's signal. `options.token` and
    * `options.requestId` apply to the acquire only.
    */
-  async withLock<T>(
-    key: string,
-    options: WithLockOptions,
-    body: (guard: LockGuard) => T | PromiseLike<T>,
-  ): Promise<WithLockResult<T>> {
+  async withLock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<WithLockResult<T>> {
     return (await this.#runBlock(key, options, checkedFunction("body", body))).result;
   }
 
@@ -166,11 +162,7 @@ export class Locks {
    * held the lock, with what it threw, or with an error that a retry cannot resolve. `options.signal` ends the campaign,
    * or aborts the signal of the run.
    */
-  async lead<T>(
-    key: string,
-    options: LeadOptions,
-    run: (guard: LockGuard) => T | PromiseLike<T>,
-  ): Promise<LeadResult<T>> {
+  async lead<T>(key: string, options: LeadOptions, run: BlockBody<T>): Promise<LeadResult<T>> {
     const { ttl, signal } = checkedOptions(options);
     checkedFunction("run", run);
     const campaign = (): Promise<BlockOutcome<T>> =>
@@ -220,11 +212,7 @@ export class Locks {
     }
   }
 
-  async #runBlock<T>(
-    key: string,
-    options: WithLockOptions,
-    body: (guard: LockGuard) => T | PromiseLike<T>,
-  ): Promise<BlockOutcome<T>> {
+  async #runBlock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<BlockOutcome<T>> {
     return runBlock(
       {
         acquire: this.#prepareAcquire(key, options),
@@ -244,7 +232,7 @@ export class Locks {
     key: string,
     options: AcquireOptions,
     onUncertain?: (lease: UncertainLease) => void,
-  ): () => Promise<{ lease: Lease; grant: Grant }> {
+  ): () => Promise<ConfirmedLease> {
     const name = checkedKey(key);
     const ttlSeconds = checkedTtl(checkedOptions(options).ttl);
     const ownToken = (options.token ?? null) !== null;

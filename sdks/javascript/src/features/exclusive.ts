@@ -5,7 +5,7 @@
  * cannot look up arguments by name, so a key that depends on them is a function of them.
  */
 
-import type { BlockOutcome } from "../holding/block.ts";
+import type { BlockBody, BlockOutcome } from "../holding/block.ts";
 import type { LockGuard } from "../holding/guard.ts";
 import type { WithLockOptions } from "../options.ts";
 import {
@@ -41,11 +41,7 @@ export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends {
   ? Awaited<R>
   : Awaited<R> | undefined;
 
-type RunBlock = <T>(
-  key: string,
-  options: WithLockOptions,
-  body: (guard: LockGuard) => T | PromiseLike<T>,
-) => Promise<BlockOutcome<T>>;
+type RunBlock = <T>(key: string, options: WithLockOptions, body: BlockBody<T>) => Promise<BlockOutcome<T>>;
 
 /** Type of the verb; with `passGuard` the function takes one more argument than the wrapper. */
 export interface Exclusive {
@@ -65,8 +61,7 @@ type AnyFunction = (this: unknown, ...args: unknown[]) => unknown;
 
 /** Creates the verb on top of `runBlock`. */
 export function createExclusive(runBlock: RunBlock): Exclusive {
-  return ((key: string | AnyFunction, options: ExclusiveOptions, run: AnyFunction) =>
-    wrap(runBlock, key, options, run)) as Exclusive;
+  return wrap.bind(null, runBlock) as Exclusive;
 }
 
 function wrap(runBlock: RunBlock, key: string | AnyFunction, options: ExclusiveOptions, run: AnyFunction): AnyFunction {
@@ -79,11 +74,9 @@ function wrap(runBlock: RunBlock, key: string | AnyFunction, options: ExclusiveO
   checkedFunction("run", run);
   const call = async function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const wait = onHeld === "wait" ? Number.POSITIVE_INFINITY : 0;
-    const { result, contention } = await runBlock(
-      keyOf.apply(this, args) as string,
-      { ttl, wait, holdAtLeast },
-      (guard) => run.apply(this, passGuard ? [...args, guard] : args),
-    );
+    const calledKey = keyOf.apply(this, args) as string;
+    const body: BlockBody<unknown> = (guard) => run.apply(this, passGuard ? [...args, guard] : args);
+    const { result, contention } = await runBlock(calledKey, { ttl, wait, holdAtLeast }, body);
     if (contention !== null && onHeld === "skip") return undefined;
     const error = contention ?? result.error;
     if (error !== null) throw error;

@@ -62,7 +62,7 @@ class LeadershipTracker {
 
 /** The iterator of a watch. Leaving the loop, `return()` and the caller's signal end the request at once. */
 export class Watch implements AsyncIterableIterator<Leadership> {
-  readonly #changes: AsyncGenerator<Leadership, void>;
+  readonly #changes: Changes;
   readonly #cancel = new AbortController();
   readonly #signal: AbortSignal | undefined;
   readonly #onAbort = (): void => this.#cancel.abort(this.#signal?.reason);
@@ -104,6 +104,8 @@ export class Watch implements AsyncIterableIterator<Leadership> {
   }
 }
 
+type Changes = AsyncGenerator<Leadership, void>;
+
 /** The client's parts that a watch uses. */
 export interface WatchContext {
   readonly operations: Operations;
@@ -112,11 +114,7 @@ export interface WatchContext {
 }
 
 /** Yields the changes until `signal` aborts, then throws its reason. */
-async function* watchChanges(
-  context: WatchContext,
-  key: string,
-  signal: AbortSignal,
-): AsyncGenerator<Leadership, void> {
+async function* watchChanges(context: WatchContext, key: string, signal: AbortSignal): Changes {
   const tracker = new LeadershipTracker();
   const backoff = new Backoff();
   const position = { id: "" };
@@ -143,7 +141,7 @@ async function* followStream(
   signal: AbortSignal,
   tracker: LeadershipTracker,
   position: { id: string },
-): AsyncGenerator<Leadership, void> {
+): Changes {
   const requestId = newUuid();
   const call = { requestId, signal, timeoutSeconds, attempts: 1 };
   const read = (): Promise<LockView> => operations.view(key, { ...call, requestId: newUuid() });

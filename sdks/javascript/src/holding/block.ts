@@ -69,13 +69,13 @@ export interface BlockOutcome<T> {
   readonly contention: ConflictError | null;
 }
 
+/** The function that runs under the lock. */
+export type BlockBody<T> = (guard: LockGuard) => T | PromiseLike<T>;
+
 type BodyOutcome<T> = { readonly data: T } | { readonly thrown: unknown };
 
 /** Runs one block. Never rejects. */
-export async function runBlock<T>(
-  context: BlockContext,
-  body: (guard: LockGuard) => T | PromiseLike<T>,
-): Promise<BlockOutcome<T>> {
+export async function runBlock<T>(context: BlockContext, body: BlockBody<T>): Promise<BlockOutcome<T>> {
   let hold: Hold;
   const startedAt = context.clock.now();
   try {
@@ -93,9 +93,11 @@ export async function runBlock<T>(
   }
   const bodyRuns = context.signal?.aborted !== true;
   const keepUntil = bodyRuns ? context.clock.now() + context.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
-  const renewals = runRenewals(hold, context.clock, (lease, seconds, signal) =>
-    renewOnce(context, lease, seconds, signal),
-  );
+  const renewals = runRenewals(hold, context.clock, async (lease, timeoutSeconds, signal) => {
+    const call = { requestId: newUuid(), timeoutSeconds, signal, attempts: 1 };
+    const grant = await context.operations.renew(lease, lease.ttlSeconds, call);
+    return { lease: context.renewedLease(lease, grant), grant };
+  });
   let releaseError: VolcanoError | null = null;
   const outcome = await runBody(context, body, new LockGuard(hold, () => releaseError), hold);
   hold.leave();
@@ -116,7 +118,7 @@ function earliestGrantTime(lease: Lease, grant: Grant, timeoutSeconds: number): 
 
 async function runBody<T>(
   { clock, signal }: BlockContext,
-  body: (guard: LockGuard) => T | PromiseLike<T>,
+  body: BlockBody<T>,
   guard: LockGuard,
   hold: Hold,
 ): Promise<BodyOutcome<T>> {
@@ -140,17 +142,6 @@ async function waitAtMost(seconds: number, work: Promise<void>, clock: Clock): P
   const ended = new AbortController();
   await Promise.race([work, waitUntil(clock, clock.now() + seconds, ended.signal)]);
   ended.abort();
-}
-
-async function renewOnce(
-  context: BlockContext,
-  lease: Lease,
-  timeoutSeconds: number,
-  signal: AbortSignal,
-): Promise<ConfirmedLease> {
-  const call = { requestId: newUuid(), timeoutSeconds, signal, attempts: 1 };
-  const grant = await context.operations.renew(lease, lease.ttlSeconds, call);
-  return { lease: context.renewedLease(lease, grant), grant };
 }
 
 /**

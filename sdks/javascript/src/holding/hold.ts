@@ -43,13 +43,7 @@ export class Hold {
   ) {
     this.#lease = lease;
     this.#clock = clock;
-    this.#plan = new RenewalPlan({
-      ttlSeconds: lease.ttlSeconds,
-      acquiredAt,
-      deadline,
-      timeoutSeconds,
-      jitter,
-    });
+    this.#plan = new RenewalPlan({ ttlSeconds: lease.ttlSeconds, acquiredAt, deadline, timeoutSeconds, jitter });
     this.signal = checkedOnRead(this.#bodyAbort.signal, () => this.loss());
     this.#cancelDeadlineTimer = this.#startDeadlineTimer();
   }

@@ -115,7 +115,11 @@ export class Transport {
   ): Promise<T> {
     const target = `${request.method} ${request.path}`;
     const { requestId } = request;
-    if (signal?.aborted) return Promise.reject(cancelledError(target, requestId, false, signal));
+    const cancelled = (requestSent: boolean): TransportError => {
+      const message = `${target}: cancelled by the caller's signal`;
+      return new TransportError(message, { requestSent, requestId, cause: signal?.reason });
+    };
+    if (signal?.aborted) return Promise.reject(cancelled(false));
     if (seconds <= 0) {
       return Promise.reject(new TransportError(`${target}: not sent, no time left`, { requestSent: false, requestId }));
     }
@@ -136,7 +140,7 @@ export class Transport {
       let cancelTimer = this.#clock.at(until, () => {
         cancelTimer = this.#clock.at(until, onTimeout);
       });
-      const onAbort = (): void => abort(cancelledError(target, requestId, true, signal));
+      const onAbort = (): void => abort(cancelled(true));
       signal?.addEventListener("abort", onAbort);
       work().then(
         (result) => end(() => resolve(result)),
@@ -220,17 +224,4 @@ async function readText(response: Response, request: LockRequest): Promise<strin
 
 function unusableResponse(request: LockRequest, why: string): TransportError {
   return new TransportError(`${request.method} ${request.path}: the response ${why}`, { requestId: request.requestId });
-}
-
-function cancelledError(
-  target: string,
-  requestId: string,
-  requestSent: boolean,
-  signal: AbortSignal | undefined,
-): TransportError {
-  return new TransportError(`${target}: cancelled by the caller's signal`, {
-    requestSent,
-    requestId,
-    cause: signal?.reason,
-  });
 }

@@ -14,6 +14,8 @@ import type { EventLog, LockEvent } from "./event_log.ts";
 export const WAITER_KEPT_SECONDS = 5;
 const GRACE_SECONDS = 1;
 
+type Kind = LockEvent["kind"];
+
 /** An acquire or a renewal. */
 export interface LeaseRequest {
   readonly token: string;
@@ -174,7 +176,7 @@ export class FakeLock {
     };
   }
 
-  #grantResponse(lease: CurrentLease, ttl: number, kind: LockEvent["kind"], why: string, status: number): Response {
+  #grantResponse(lease: CurrentLease, ttl: number, kind: Kind, why: string, status: number): Response {
     lease.ttlSeconds = ttl;
     lease.expiresAt = Math.min(this.#clock.now() + ttl, lease.deadline);
     this.#publish(kind, lease.holder, this.#fencingToken, why, this.#dateOf(lease.expiresAt).getTime());
@@ -182,7 +184,7 @@ export class FakeLock {
     return Response.json(this.#termFields(lease), { status });
   }
 
-  #free(kind: LockEvent["kind"], why: string, retired: string | null): Response {
+  #free(kind: Kind, why: string, retired: string | null): Response {
     const lease = this.#lease;
     if (lease !== null && !this.held) this.#expire();
     else if (lease !== null) this.#publish(kind, lease.holder, this.#fencingToken, why);
@@ -232,13 +234,7 @@ export class FakeLock {
     this.scheduleExpiry();
   }
 
-  #publish(
-    kind: LockEvent["kind"],
-    holder: string | null,
-    fencingToken: number | null,
-    why: string,
-    ms?: number,
-  ): void {
+  #publish(kind: Kind, holder: string | null, fencingToken: number | null, why: string, ms?: number): void {
     const until = ms === undefined ? {} : { expiresAtMs: ms };
     this.#events.publish({ key: this.key, kind, fencingToken, holder, why, ...until });
   }

@@ -12,9 +12,4 @@
 
 export { ManualClock } from "./clock.ts";
 export { FAKE_SERVICE_KEY, FAKE_URL, FakeClient, FakeLocks } from "./fake_server.ts";
-export {
-  type Fault,
-  type FaultyTransport,
-  faultyFetch,
-  type Seen,
-} from "./faulty_transport.ts";
+export { type Fault, type FaultyTransport, faultyFetch, type Seen } from "./faulty_transport.ts";
