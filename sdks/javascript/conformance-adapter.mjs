@@ -43,7 +43,7 @@ const POLL_MS = 1;
 const ARRIVAL_MS_MAX = 10_000;
 const RESULT = "the function's result";
 
-// --- input and output -------------------------------------------------------------------------------------------------
+// --- input and output ---
 
 const chunk = Buffer.alloc(65_536);
 let unread = "";
@@ -67,7 +67,7 @@ function writeLine(message) {
   writeSync(1, `${JSON.stringify(message)}\n`);
 }
 
-// --- time --------------------------------------------------------------------------------------------------
+// --- time ---
 
 /**
  * The clock shared with a real server. Once a request has waited in a queue there, time also stops at the server's timers,
@@ -124,7 +124,7 @@ async function until(condition) {
   while (!condition() && performance.now() < timeoutAt) await pauseMs(POLL_MS);
 }
 
-// --- fault injection -------------------------------------------------------------------------------------------
+// --- fault injection ---
 
 /** The faults that the scenario has set, for all actors. */
 class FaultScript {
@@ -275,7 +275,7 @@ function networkError(code) {
   return new TypeError("fetch failed", { cause: Object.assign(new Error("scripted"), { code }) });
 }
 
-// --- blocks ------------------------------------------------------------------------------------------------
+// --- blocks ---
 
 class BodyError extends Error {}
 
@@ -318,7 +318,7 @@ class Block {
   }
 }
 
-// --- waits -------------------------------------------------------------------------------------------------
+// --- waits ---
 
 /** An acquire that waits while other actors act. */
 class BackgroundWait {
@@ -336,7 +336,7 @@ class BackgroundWait {
   }
 }
 
-// --- watching and leading ----------------------------------------------------------------------------------
+// --- watching and leading ---
 
 /** A `watch` that runs while other actors act. */
 class BackgroundWatch {
@@ -399,7 +399,7 @@ class Campaign {
   }
 }
 
-// --- the target ----------------------------------------------------------------------------------------------
+// --- the target ---
 
 class Target {
   #clients = new Map();
@@ -738,7 +738,7 @@ function optional(fields) {
   return Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined && value !== null));
 }
 
-// --- the main loop --------------------------------------------------------------------------------------
+// --- the main loop ---
 
 const unhandled = [];
 process.on("unhandledRejection", (reason) => unhandled.push(`unhandled rejection: ${reason?.stack ?? reason}`));

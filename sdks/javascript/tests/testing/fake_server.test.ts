@@ -68,9 +68,10 @@ describe("SDK-10: waits and events of the fake server", () => {
     expect(await outcome(first)).toBe("409 lock_held");
     await server.clock.advance(5);
     expect(await outcome(again)).toBe("409 lock_held");
-    const third = send(server, "POST", `/locks/${KEY}/lease`, token("aa"), wait(60));
+    const third = send(server, "POST", `/locks/${KEY}/lease`, token("aa"), { ttl_seconds: 50, wait_seconds: 60 });
     await free();
     expect(await outcome(third)).toBe("201");
+    expect((await server.client().locks.view(KEY)).view?.ttlSeconds).toBe(50);
     await server.clock.advance(60);
     expect(await outcome(behind)).toBe("201");
   });
