@@ -703,8 +703,8 @@ function failureOfAcquire({ error, reason }) {
 }
 
 function failure(error) {
-  const told = { retry_after_seconds: error.retryAfter, error_classes: classesOf(error) };
-  return { error: codeOf(error), ...optional(told) };
+  const details = { retry_after_seconds: error.retryAfter, error_classes: classesOf(error) };
+  return { error: codeOf(error), ...optional(details) };
 }
 
 function codeOf(error) {

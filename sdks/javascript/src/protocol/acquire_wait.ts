@@ -5,7 +5,7 @@
  * keeps its position in the queue, through lost connections, 5xx and 429, until the lock is granted or the wait ends. A
  * cancelled wait sends a release, which leaves the queue.
  *
- * The TTL counts from the grant, but the client cannot tell whether the grant came at the start or at the end of a long
+ * The TTL counts from the grant, but the client cannot know whether the grant came at the start or at the end of a long
  * request. So if the response took longer than a third of the TTL, one renewal confirms the lease, and the deadline
  * counts from the renewal. A lease that cannot be confirmed, or that expired before its response arrived, is released,
  * and the wait continues with a new token.

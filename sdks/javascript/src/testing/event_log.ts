@@ -118,10 +118,8 @@ export class EventLog {
       const missed = this.#events.filter((one) => one.number > last && matches(one.key));
       return `retry: 1000\n: watching\nid: ${last}\n\n${missed.map((one) => one.text).join("")}`;
     }
-    const data = JSON.stringify({
-      at: this.#clock.utcNow().toISOString(),
-      why: Number.isInteger(last) ? "too_old" : "unknown_id",
-    });
+    const why = Number.isInteger(last) ? "too_old" : "unknown_id";
+    const data = JSON.stringify({ at: this.#clock.utcNow().toISOString(), why });
     return `${here}id: ${this.#number}\nevent: reset\ndata: ${data}\n\n`;
   }
 }
