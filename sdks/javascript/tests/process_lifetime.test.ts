@@ -14,8 +14,8 @@ import { defined, granted } from "./harness.ts";
 import { type RealServer, START_MS_MAX, startedServer } from "./real_server.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
-/** A leaked timer would keep the program alive for longer, since the clock renews its timers. */
-const EXIT_MS_MAX = 1_000;
+/** Ends a program that a leaked timer keeps alive after its last statement. Measured inside it, so a busy machine is no leak. */
+const LEAK_CHECK = 'setTimeout(() => { console.log("kept alive"); process.exit(1); }, 1_000).unref();';
 
 /** A running program and the lines that it has printed. */
 class Program {
@@ -23,7 +23,6 @@ class Program {
   readonly #process: ChildProcess;
   readonly #ended: Promise<number | null>;
   #stderr = "";
-  #printedAt = 0;
 
   constructor(path: string, env: NodeJS.ProcessEnv) {
     this.#process = spawn(process.execPath, [path], { env, stdio: ["ignore", "pipe", "pipe"] });
@@ -31,7 +30,6 @@ class Program {
       this.#stderr += text;
     });
     this.#process.stdout?.on("data", (text) => {
-      this.#printedAt = performance.now();
       this.#lines.push(...String(text).trim().split("\n"));
     });
     this.#ended = new Promise((resolve) => this.#process.once("close", resolve));
@@ -44,11 +42,10 @@ class Program {
     expect([this.#lines, this.#stderr]).toEqual([lines, ""]);
   }
 
-  /** Its lines, after it has ended successfully and soon after its last line. */
+  /** Its lines, after it has ended successfully. */
   async lines(): Promise<string[]> {
     const exitCode = await this.#ended;
     expect([exitCode, this.#stderr]).toEqual([0, ""]);
-    expect(performance.now() - this.#printedAt).toBeLessThan(EXIT_MS_MAX);
     return this.#lines;
   }
 
@@ -65,7 +62,10 @@ describe.concurrent("SDK-19: a program lives until its pending call ends", () =>
 
   const run = (key: string, body: string): Program => {
     const path = join(folder, `${key}.mjs`);
-    writeFileSync(path, `import { Client } from "volcano-locks";\nconst { locks } = new Client();\n${body}`);
+    writeFileSync(
+      path,
+      `import { Client } from "volcano-locks";\nconst { locks } = new Client();\n${body}\n${LEAK_CHECK}`,
+    );
     const { apiUrl, serviceKey } = server.at;
     const program = new Program(path, {
       ...process.env,
