@@ -10,6 +10,8 @@
  * the pause when it next runs.
  */
 
+import { whenAborted } from "./abort.ts";
+
 /** The longest single timer. Longer ones overflow past 2^31 - 1 ms, and timers stop during suspend (SDK-7). */
 export const TIMER_SECONDS_MAX = 2;
 const WALL_AHEAD_SECONDS_MAX = 0.1;
@@ -71,11 +73,11 @@ export function waitUntil(clock: Clock, until: number, signal: AbortSignal | und
     if (signal?.aborted) return resolve();
     const done = (): void => {
       cancel();
-      signal?.removeEventListener("abort", done);
+      removeCallback();
       resolve();
     };
     const cancel = clock.at(until, done);
-    signal?.addEventListener("abort", done);
+    const removeCallback = whenAborted(signal, done);
   });
 }
 

@@ -137,6 +137,23 @@ describe.concurrent("SDK-19: a program lives until its pending call ends", () =>
     expect(await program.lines()).toEqual(["holding", "true cleaned up LockOwnershipLostError"]);
   });
 
+  it("many blocks and waits share one signal without a warning, and leave no listener on it (real_time)", async () => {
+    const program = run(
+      "shared",
+      `import { getEventListeners } from "node:events";
+      const { signal } = new AbortController();
+      process.on("warning", ({ name }) => console.log(name));
+      const body = () => new Promise((resolve) => setTimeout(resolve, 100));
+      const blocks = Array.from({ length: 12 }, (_, i) => locks.withLock("shared-" + i, { ttl: 5, signal }, body));
+      const waits = Array.from({ length: 12 }, () => locks.acquire("shared-0", { ttl: 5, wait: 0.3, signal }));
+      for (const { lease } of await Promise.all([...blocks, ...waits])) {
+        if (lease) await locks.release("shared-0", lease);
+      }
+      console.log(getEventListeners(signal, "abort").length);`,
+    );
+    expect(await program.lines()).toEqual(["0"]);
+  });
+
   it("a watch keeps the process alive until its loop is left (real_time)", async () => {
     const program = run(
       "watch",

@@ -8,6 +8,8 @@
  * Limit: not every change is reported. Of several in quick succession, or during a lost connection, the last one is.
  */
 
+import { whenAborted } from "../abort.ts";
+
 import { type Clock, waitUntil } from "../clock.ts";
 import { TransportError, VolcanoError } from "../errors.ts";
 import type { ByteStream } from "../http/transport.ts";
@@ -66,13 +68,14 @@ export class Watch implements AsyncIterableIterator<Leadership> {
   readonly #cancel = new AbortController();
   readonly #signal: AbortSignal | undefined;
   readonly #onAbort = (): void => this.#cancel.abort(this.#signal?.reason);
+  #removeCallback: () => void = () => {};
   #returned = false;
 
   constructor(context: WatchContext, key: string, signal: AbortSignal | undefined) {
     this.#signal = signal;
     this.#changes = watchChanges(context, key, this.#cancel.signal);
     if (signal?.aborted) this.#onAbort();
-    else signal?.addEventListener("abort", this.#onAbort);
+    else this.#removeCallback = whenAborted(signal, this.#onAbort);
   }
 
   /** The next change, when it comes. Rejects with the reason of the caller's signal once that has aborted. */
@@ -81,7 +84,7 @@ export class Watch implements AsyncIterableIterator<Leadership> {
       const result = await this.#changes.next();
       if (!this.#returned) return result;
     } catch (error) {
-      this.#removeAbortListener();
+      this.#removeCallback();
       if (!this.#returned) throw error;
     }
     return { done: true, value: undefined };
@@ -89,7 +92,7 @@ export class Watch implements AsyncIterableIterator<Leadership> {
 
   async return(): Promise<IteratorResult<Leadership, void>> {
     this.#returned = true;
-    this.#removeAbortListener();
+    this.#removeCallback();
     this.#cancel.abort();
     await this.#changes.return().catch(() => {});
     return { done: true, value: undefined };
@@ -97,10 +100,6 @@ export class Watch implements AsyncIterableIterator<Leadership> {
 
   [Symbol.asyncIterator](): this {
     return this;
-  }
-
-  #removeAbortListener(): void {
-    this.#signal?.removeEventListener("abort", this.#onAbort);
   }
 }
 

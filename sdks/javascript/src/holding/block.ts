@@ -16,6 +16,8 @@
  * fails, it counts as a failed release.
  */
 
+import { whenAborted } from "../abort.ts";
+
 import { type Clock, waitUntil } from "../clock.ts";
 import {
   attachSuppressed,
@@ -123,8 +125,7 @@ async function runBody<T>(
   hold: Hold,
 ): Promise<BodyOutcome<T>> {
   if (signal?.aborted) return { thrown: signal.reason };
-  const onAbort = (): void => hold.abortBody(signal?.reason);
-  signal?.addEventListener("abort", onAbort);
+  const removeCallback = whenAborted(signal, () => hold.abortBody(signal?.reason));
   // Keep the process alive until the body has ended, even after a loss has cancelled the other timers (SDK-19).
   const cancelKeepAlive = clock.at(Number.POSITIVE_INFINITY, () => {});
   try {
@@ -133,7 +134,7 @@ async function runBody<T>(
     return { thrown };
   } finally {
     cancelKeepAlive();
-    signal?.removeEventListener("abort", onAbort);
+    removeCallback();
   }
 }
 

@@ -8,6 +8,8 @@
  * copied, and the error itself is not attached.
  */
 
+import { whenAborted } from "../abort.ts";
+
 import type { Clock } from "../clock.ts";
 import type { Config } from "../config.ts";
 import { TransportError, VolcanoError } from "../errors.ts";
@@ -127,7 +129,7 @@ export class Transport {
     return new Promise((resolve, reject) => {
       const end = (settle: () => void): void => {
         cancelTimer();
-        signal?.removeEventListener("abort", onAbort);
+        removeCallback();
         settle();
       };
       const abort = (error: TransportError): void => {
@@ -140,8 +142,7 @@ export class Transport {
       let cancelTimer = this.#clock.at(until, () => {
         cancelTimer = this.#clock.at(until, onTimeout);
       });
-      const onAbort = (): void => abort(cancelled(true));
-      signal?.addEventListener("abort", onAbort);
+      const removeCallback = whenAborted(signal, () => abort(cancelled(true)));
       work().then(
         (result) => end(() => resolve(result)),
         (error) => end(() => reject(this.#toVolcanoError(request, error))),

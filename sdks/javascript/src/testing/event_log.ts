@@ -5,6 +5,8 @@
  * can resume from the last `EVENTS_KEPT_MAX` events. For older ones and those before a restart it gets a `reset`.
  */
 
+import { whenAborted } from "../abort.ts";
+
 import type { ManualClock } from "./clock.ts";
 
 export const EVENTS_KEPT_MAX = 1_000;
@@ -76,10 +78,10 @@ export class EventLog {
     const body = new ReadableStream<Uint8Array>({
       start: (controller) => {
         const write = (text: string): void => controller.enqueue(encoder.encode(text));
-        const onAbort = (): void => {
+        const removeCallback = whenAborted(signal, () => {
           close();
           controller.error(signal?.reason);
-        };
+        });
         let cancelComment = (): void => {};
         const comment = (): void => {
           cancelComment = this.#clock.at(this.#clock.now() + COMMENT_EVERY_SECONDS, () => {
@@ -98,9 +100,8 @@ export class EventLog {
         close = () => {
           cancelComment();
           this.#subscribers.delete(subscriber);
-          signal?.removeEventListener("abort", onAbort);
+          removeCallback();
         };
-        signal?.addEventListener("abort", onAbort);
         this.#subscribers.add(subscriber);
         write(this.#preamble(matches, lastEventId));
         comment();

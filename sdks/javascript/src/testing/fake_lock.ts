@@ -6,6 +6,8 @@
  * or subscribers.
  */
 
+import { whenAborted } from "../abort.ts";
+
 import { LOCK_HELD, LOCK_OWNERSHIP_LOST } from "../errors.ts";
 import { ACQUISITION_SECONDS_MAX, MARGIN_SECONDS } from "../protocol/renewal_plan.ts";
 import type { ManualClock } from "./clock.ts";
@@ -114,7 +116,7 @@ export class FakeLock {
       const waiter = this.#enqueue(request);
       const settleRequest = (settle: () => void): void => {
         cancelTimeout();
-        signal?.removeEventListener("abort", onAbort);
+        removeCallback();
         waiter.respond = null;
         settle();
       };
@@ -123,12 +125,11 @@ export class FakeLock {
         waiter.respond?.(errorResponse(409, LOCK_HELD));
         this.scheduleExpiry();
       });
-      const onAbort = (): void => {
+      const removeCallback = whenAborted(signal, () => {
         settleRequest(() => reject(signal?.reason));
         this.#removeWaiter(waiter, null);
-      };
+      });
       waiter.respond = (response) => settleRequest(() => resolve(response));
-      signal?.addEventListener("abort", onAbort);
       this.scheduleExpiry();
     });
   }
