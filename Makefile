@@ -1,6 +1,6 @@
 # Thin on purpose: each target calls one tool. `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench
+.PHONY: help setup check test demo bench etcd-proto
 BIN := .venv/bin
 READY := .venv/.ready
 JAVASCRIPT := sdks/javascript
@@ -9,7 +9,7 @@ RUBY_PACKAGES = $(shell cat sdks/ruby/debian-packages.txt)
 
 help: ## list the targets
 	@echo "usage: make TARGET"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' Makefile
 
 setup: $(READY) ## make .venv with both distributions and the pinned tools
 	@echo "ready: try make demo, or . .venv/bin/activate and volcano-locks dev"
@@ -44,3 +44,6 @@ demo: $(READY) ## two workers, one lock, a kill -9 and a refused late write
 bench: $(READY) ## measure beside etcd, Redis and PostgreSQL
 	@.ci/debian-packages "the benchmark needs" wrk etcd-server redis-server postgresql ruby-redis
 	$(BIN)/python -m bench
+
+etcd-proto: $(READY) ## regenerate the etcd store's message classes from rpc.proto
+	$(BIN)/python -m grpc_tools.protoc -I server/src --python_out=server/src server/src/volcano_locks_server/stores/etcd/rpc.proto

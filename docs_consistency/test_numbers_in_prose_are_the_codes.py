@@ -14,7 +14,7 @@ from volcano_locks_server.http.server import http1
 from volcano_locks_server.queue import fairness, recheck, undelivered, wait_queue
 from volcano_locks_server.rules import lease, values
 from volcano_locks_server.runtime import server, settings
-from volcano_locks_server.stores.lock_pages import LOOKED_AT_MAX
+from volcano_locks_server.stores.lock_pages import SCAN_RECORDS_MAX
 
 DAY_MS = 24 * 3600 * 1_000
 NUMBERS = [
@@ -48,7 +48,7 @@ NUMBERS = [
     ("http.md", "ADMIN-10", values.PAGE_LIMIT_DEFAULT, ""),
     ("watching.md", "LIST-1", values.LIST_LIMIT_MAX, "|"),
     ("watching.md", "LIST-1", values.LIST_LIMIT_DEFAULT, "|"),
-    ("watching.md", "LIST-4", LOOKED_AT_MAX, "locks for one page"),
+    ("watching.md", "LIST-4", SCAN_RECORDS_MAX, "locks for one page"),
     ("watching.md", "LIST-8", lock_list_routes.LISTS_AT_ONCE, "pages and rows at once"),
     ("watching.md", "LIST-8", lock_list_routes.LISTS_WAITING_MAX, "requests wait"),
     ("watching.md", "EVENT-3", LEASES_MAX, "leases are watched"),

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from volcano_locks_server.http.lock_list_routes import after_of
 from volcano_locks_server.rules import values
 from volcano_locks_server.rules.errors import LockError
-from volcano_locks_server.stores.cursor import place_of
+from volcano_locks_server.stores.cursor import decode_cursor
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 EVERY_OPERATION = {"405", "413", "431", "500", "503"}
@@ -87,8 +87,8 @@ PARSERS: dict[str, Callable[[str], object]] = {
     "KeyPrefix": values.parse_key_prefix,
     "Permission": values.parse_permission,
     "LockCursor": after_of,
-    "ProjectCursor": partial(place_of, "projects"),
-    "ServiceKeyCursor": partial(place_of, "service-keys"),
+    "ProjectCursor": partial(decode_cursor, "projects"),
+    "ServiceKeyCursor": partial(decode_cursor, "service-keys"),
 }
 NEAR_MISSES = [
     "",

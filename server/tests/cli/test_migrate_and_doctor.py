@@ -14,8 +14,8 @@ import pytest
 from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.stores.health_findings import Finding, clock, latency, schema
-from volcano_locks_server.stores.maintenance import examine
+from volcano_locks_server.stores.health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
+from volcano_locks_server.stores.maintenance import check_health
 from volcano_locks_server.stores.sqlite.connection import migrations
 from volcano_locks_server.testing import ManualClock, running_server
 
@@ -134,7 +134,7 @@ async def test_a_clock_behind_the_file_is_found(tmp_path: Path) -> None:
         pass
     with closing(sqlite3.connect(tmp_path / "locks.db")) as connection, connection:
         connection.execute("UPDATE newest_instant SET now_ms = ?", (now + 60_000,))
-    bad = [finding for finding in await examine(url, ManualClock(now)) if not finding.good]
+    bad = [finding for finding in await check_health(url, ManualClock(now)) if not finding.good]
     assert [finding.about for finding in bad] == ["clock"]
 
 
@@ -186,7 +186,7 @@ async def test_a_database_whose_clock_differs_is_found() -> None:
     server = postgres.shared()
     url = server.url(server.new_database())
     ahead = ManualClock(SystemClock().now_ms() + 30_000)
-    (told,) = [finding for finding in await examine(url, ahead) if finding.about == "clock"]
+    (told,) = [finding for finding in await check_health(url, ahead) if finding.about == "clock"]
     assert not told.good
     assert "ahead of the database's" in told.found
 
@@ -217,9 +217,9 @@ async def test_what_is_slow_skewed_or_old_is_not_well(monkeypatch: pytest.Monkey
     async def write() -> None:
         return
 
-    monkeypatch.setattr(sys.modules[Finding.__module__], "SLOW_MS_MAX", -1.0)
-    assert not (await latency(write, "look at the disk")).good
-    assert [clock(skew_ms, "mine", "all").good for skew_ms in (1_000, -1_000, 1_001, -1_001)] == [
+    monkeypatch.setattr(sys.modules[HealthFinding.__module__], "SLOW_MS_MAX", -1.0)
+    assert not (await latency_finding(write, "look at the disk")).good
+    assert [clock_finding(skew_ms, "mine", "all").good for skew_ms in (1_000, -1_000, 1_001, -1_001)] == [
         True, True, False, False,
     ]  # fmt: skip
-    assert [schema(version, 3).good for version in (0, 2, 3)] == [False, False, True]
+    assert [schema_finding(version, 3).good for version in (0, 2, 3)] == [False, False, True]

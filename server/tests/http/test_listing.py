@@ -16,7 +16,7 @@ from volcano_locks_server.ports.lock_store import LockPage, LockQuery, RecordKey
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.values import LIST_LIMIT_MAX, LockKey
 from volcano_locks_server.service.lock_service import LockService
-from volcano_locks_server.stores.lock_pages import LOOKED_AT_MAX
+from volcano_locks_server.stores.lock_pages import SCAN_RECORDS_MAX
 
 from .conftest import ADMIN_TOKEN, House, OnlyLocks, new_token, problem
 
@@ -353,7 +353,7 @@ async def test_a_store_that_cannot_list_is_503(
 
 async def test_a_short_page_is_not_the_last(house: House) -> None:
     """LIST-4: what a walk meets does not depend on how the pages are cut."""
-    assert LOOKED_AT_MAX > LIST_LIMIT_MAX
+    assert SCAN_RECORDS_MAX > LIST_LIMIT_MAX
     for number in range(20):
         token = new_token()
         await house.acquire(f"k{number:02}", token)

@@ -1,4 +1,4 @@
-"""Every store, open, under a clock that the test moves."""
+"""Fixtures: every store, open, with a clock that the test controls."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -22,7 +22,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def database() -> str:
-    """The URL of an empty PostgreSQL database, on a server that all tests share."""
+    """The URL of an empty PostgreSQL database on a server that all tests share."""
     server = postgres.shared()
     return server.url(server.new_database())
 
@@ -41,7 +41,7 @@ def url_of(kind: str, request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(params=["memory", "sqlite", "postgres", "etcd"])
 async def store(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIterator[OpenStore]:
-    """Every promise of a store is tested on each of them."""
+    """An open store; each test that uses it runs on all four."""
     opened = await open_store(url_of(request.param, request), clock)
     yield opened
     await opened.close()

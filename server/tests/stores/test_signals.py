@@ -1,4 +1,4 @@
-"""What nodes tell each other, over every store that has nodes, and over the bus that tests put in its place."""
+"""Messages between nodes, on every store with several nodes and on the in-memory bus of tests."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +11,7 @@ from volcano_locks_server.stores.signal_packets import SIGNALS_QUEUED_MAX
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
 
 from .conftest import url_of
-from .ears import Ear
+from .signal_recorder import SignalRecorder
 
 Opener = Callable[[], Awaitable[Signals]]
 
@@ -35,43 +35,43 @@ async def opened(request: pytest.FixtureRequest, clock: ManualClock) -> AsyncIte
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def ear(opened: Opener) -> Ear:
-    """A node that listens."""
-    made = Ear(await opened())
-    await made.listens()
+async def recorder(opened: Opener) -> SignalRecorder:
+    """A node that receives."""
+    made = SignalRecorder(await opened())
+    await made.until_working()
     return made
 
 
-async def test_every_node_hears_every_message_in_order_also_its_own(opened: Opener) -> None:
+async def test_every_node_receives_every_message_in_order_including_its_own(opened: Opener) -> None:
     """WAIT-10."""
-    one, other = await ear(opened), await ear(opened)
-    told = [b"%d" % number for number in range(2_000)]
-    for message in told[:1_000]:
+    one, other = await recorder(opened), await recorder(opened)
+    sent = [b"%d" % number for number in range(2_000)]
+    for message in sent[:1_000]:
         one.signals.tell(message)
-    await other.hears(*told[:1_000])
-    for message in told[1_000:]:
+    await other.until_received(*sent[:1_000])
+    for message in sent[1_000:]:
         one.signals.tell(message)
         await asyncio.sleep(0)
     other.signals.tell(b"back")
-    await other.hears(*told)
-    await one.hears(*told)
-    await one.hears(b"back")
-    await other.hears(b"back")
+    await other.until_received(*sent)
+    await one.until_received(*sent)
+    await one.until_received(b"back")
+    await other.until_received(b"back")
 
 
-async def test_a_message_arrives_as_it_is(opened: Opener) -> None:
-    """Whatever is in it, but a newline."""
-    one, other = await ear(opened), await ear(opened)
+async def test_a_message_arrives_unchanged(opened: Opener) -> None:
+    """Any bytes but a newline."""
+    one, other = await recorder(opened), await recorder(opened)
     every = bytes(code for code in range(256) if code != 0x0A)
-    told = [every, b"", "'; DROP TABLE lock; -- %27 \\ é €".encode(), b'{"key":"a"}', b"x" * SIGNAL_BYTES_MAX]
-    told += [b"\xff" * SIGNAL_BYTES_MAX, b"'" * SIGNAL_BYTES_MAX]
-    for message in told:
+    sent = [every, b"", "'; DROP TABLE lock; -- %27 \\ é €".encode(), b'{"key":"a"}', b"x" * SIGNAL_BYTES_MAX]
+    sent += [b"\xff" * SIGNAL_BYTES_MAX, b"'" * SIGNAL_BYTES_MAX]
+    for message in sent:
         one.signals.tell(message)
-    await other.hears(*told)
-    assert other.heard == told
+    await other.until_received(*sent)
+    assert other.received == sent
 
 
-async def test_what_is_no_message_is_refused(opened: Opener) -> None:
+async def test_invalid_messages_are_refused(opened: Opener) -> None:
     signals = await opened()
     with pytest.raises(ValueError, match=f"up to {SIGNAL_BYTES_MAX} bytes; got {SIGNAL_BYTES_MAX + 1}$"):
         signals.tell(b"x" * (SIGNAL_BYTES_MAX + 1))
@@ -80,63 +80,63 @@ async def test_what_is_no_message_is_refused(opened: Opener) -> None:
     await signals.close()
 
 
-async def test_what_was_told_before_the_start_is_heard(opened: Opener) -> None:
-    other = await ear(opened)
+async def test_messages_queued_before_the_start_are_sent(opened: Opener) -> None:
+    other = await recorder(opened)
     signals = await opened()
     signals.tell(b"early")
     assert not signals.working
-    one = Ear(signals)
-    await one.hears(b"early")
-    await other.hears(b"early")
+    one = SignalRecorder(signals)
+    await one.until_received(b"early")
+    await other.until_received(b"early")
 
 
-async def test_a_full_queue_loses_the_oldest_and_says_so_to_everybody(opened: Opener) -> None:
-    one, other = await ear(opened), await ear(opened)
+async def test_a_full_queue_drops_the_oldest_and_every_node_learns_of_it(opened: Opener) -> None:
+    one, other = await recorder(opened), await recorder(opened)
     before = one.missed, other.missed
-    told = [b"%d" % number for number in range(SIGNALS_QUEUED_MAX + 5)]
-    for message in told:
+    sent = [b"%d" % number for number in range(SIGNALS_QUEUED_MAX + 5)]
+    for message in sent:
         one.signals.tell(message)
     for each in (one, other):
-        await each.hears(*told[5:])
-        assert each.heard == told[5:]
+        await each.until_received(*sent[5:])
+        assert each.received == sent[5:]
     assert one.missed > before[0]
     assert other.missed > before[1]
 
 
-async def test_the_begin_is_missed_because_others_may_have_told_something_before(opened: Opener) -> None:
-    made = Ear(await opened())
+async def test_the_start_reports_a_gap(opened: Opener) -> None:
+    made = SignalRecorder(await opened())
     await made.until(lambda: made.signals.working and made.missed > 0)
 
 
-async def test_closing_sends_what_is_queued_and_ends_every_task(opened: Opener) -> None:
-    one, other = await ear(opened), await ear(opened)
+async def test_close_sends_the_queue_and_ends_every_task(opened: Opener) -> None:
+    one, other = await recorder(opened), await recorder(opened)
     one.signals.tell(b"last")
     await one.signals.close()
     await one.signals.close()
-    await other.hears(b"last")
-    heard = len(one.heard)
+    await other.until_received(b"last")
+    heard = len(one.received)
     one.signals.tell(b"after")
     other.signals.tell(b"to those who are there")
-    await other.hears(b"to those who are there")
-    assert len(one.heard) == heard
+    await other.until_received(b"to those who are there")
+    assert len(one.received) == heard
     assert not one.signals.working
 
 
-async def test_closing_at_once_and_closing_what_never_started(opened: Opener) -> None:
+async def test_close_works_at_once_and_without_a_start(opened: Opener) -> None:
     never = await opened()
     await never.close()
-    soon = Ear(await opened())
+    soon = SignalRecorder(await opened())
     await soon.signals.close()
-    later = Ear(await opened())
+    later = SignalRecorder(await opened())
     await asyncio.sleep(0)
     await later.signals.close()
     assert not soon.signals.working
     assert not later.signals.working
 
 
-async def test_whoever_closes_may_be_cancelled(opened: Opener) -> None:
-    """The next one to close finishes it."""
-    one = await ear(opened)
+async def test_a_cancelled_close_can_be_repeated(opened: Opener) -> None:
+    """The next close finishes it."""
+    one = await recorder(opened)
     closing = asyncio.create_task(one.signals.close())
     await asyncio.sleep(0)
     closing.cancel()

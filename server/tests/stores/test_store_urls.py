@@ -1,4 +1,4 @@
-"""Which URL means which store, and what is said to a URL that means none."""
+"""Which URL opens which store, and the message for any other URL."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from volcano_locks_server.stores import open_store, shown_url, sqlite_path
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, key, put
+from .store_actions import key, read_records, write_records
 
 
 def test_three_slashes_are_relative_and_four_are_absolute() -> None:
@@ -35,7 +35,7 @@ def test_three_slashes_are_relative_and_four_are_absolute() -> None:
         "SQLITE:///a",
     ],
 )
-def test_anything_else_is_refused_with_the_shapes_that_are_right(url: str) -> None:
+def test_other_urls_are_refused_with_the_valid_forms(url: str) -> None:
     with pytest.raises(ValueError, match=r"sqlite:////absolute\.db, postgresql://.*, etcd://.* or memory://") as caught:
         sqlite_path(url)
     assert "secret" not in str(caught.value)
@@ -47,7 +47,7 @@ def test_a_store_without_a_file_has_no_path(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "shown"),
     [
         ("postgresql://u:secret@a:1,b:2/db?password=secret", "postgresql://a:1,b:2/db"),
         ("postgresql://u:se@cret/@h/db", "postgresql://h/db"),
@@ -59,18 +59,18 @@ def test_a_store_without_a_file_has_no_path(url: str) -> None:
         ("etcd://u:secret@a:2379,b:2379/p?ca=c", "etcd://a:2379,b:2379/p"),
     ],
 )
-def test_a_url_is_shown_without_its_secrets(url: str, told: str) -> None:
-    assert shown_url(url) == told
+def test_a_url_is_shown_without_its_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown
 
 
 async def test_a_url_opens_its_store(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for _ in range(2):
         store = await open_store("sqlite:///relative.db", clock)
-        await put(store.locks, (key("a"), Free(1, 1)))
+        await write_records(store.locks, (key("a"), Free(1, 1)))
         await store.close()
     assert (tmp_path / "relative.db").exists()
     memory = await open_store("memory://", clock)
     assert isinstance(memory.locks, MemoryStore)
-    assert await found(memory.locks, key("a")) == [None]
+    assert await read_records(memory.locks, key("a")) == [None]
     await memory.close()

@@ -19,7 +19,7 @@ from volcano_locks.cli.output import json_line, line, message
 from .running import explained
 
 if TYPE_CHECKING:
-    from ..stores.sqlite.backup import Contents
+    from ..stores.sqlite.backup import BackupContents
 
 TAKE_SECONDS_MAX: Final = 600.0
 TELL_EVERY_BYTES: Final = 64 * 1024 * 1024
@@ -78,19 +78,19 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
         line(f"backed up {counts_told(contents)} to {file}")
 
 
-def what_it_holds(contents: "Contents") -> dict[str, object]:
+def what_it_holds(contents: "BackupContents") -> dict[str, object]:
     """A backup's contents in the words of `--json`."""
-    from ..stores.errors import instant  # noqa: PLC0415
+    from ..stores.errors import format_instant  # noqa: PLC0415
 
     return {
         "projects": contents.projects,
         "service_keys": contents.service_keys,
         "locks": contents.locks,
-        "written_at": instant(contents.newest_ms).replace("+00:00", "Z") if contents.newest_ms else None,
+        "written_at": format_instant(contents.newest_ms).replace("+00:00", "Z") if contents.newest_ms else None,
     }
 
 
-def counts_told(contents: "Contents") -> str:
+def counts_told(contents: "BackupContents") -> str:
     """The counts, for people."""
     return f"{contents.projects} projects, {contents.service_keys} service keys, {contents.locks} locks"
 
@@ -167,11 +167,11 @@ def _copy(url: str, part: Path) -> None:
         raise
 
 
-def _looked_through(part: Path, file: str) -> "Contents":
+def _looked_through(part: Path, file: str) -> "BackupContents":
     from ..rules.errors import StoreUnavailableError  # noqa: PLC0415
-    from ..stores.sqlite.backup import examined  # noqa: PLC0415
+    from ..stores.sqlite.backup import inspect_backup  # noqa: PLC0415
 
     try:
-        return examined(part)
+        return inspect_backup(part)
     except StoreUnavailableError as error:
         raise Stop(f"no backup was made: {error.message.replace(str(part), file)}", UNAVAILABLE) from None

@@ -31,12 +31,12 @@ def doctor(store: str | None, as_json: bool) -> None:
       64  the store's URL is wrong
     """
     from ..stores import shown_url  # noqa: PLC0415
-    from ..stores.maintenance import examine  # noqa: PLC0415
+    from ..stores.maintenance import check_health  # noqa: PLC0415
 
     with explained():
         url = store_url(store)
         try:
-            findings = run_to_end(lambda: examine(url))
+            findings = run_to_end(lambda: check_health(url))
         except ValueError as error:
             raise Stop(f"--store: {error}", USAGE) from None
     good = all(finding.good for finding in findings)

@@ -53,13 +53,13 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
       69  the backup or the store cannot be used; everything is as it was
     """
     from ..ports.clock import SystemClock  # noqa: PLC0415
-    from ..stores.errors import instant  # noqa: PLC0415
+    from ..stores.errors import format_instant  # noqa: PLC0415
     from ..stores.sqlite.restore import restore as put_in_place  # noqa: PLC0415
 
     path = sqlite_store(store)
     with explained():
         hold = _unasked if hold_seconds is None else lambda _longest_ttl_seconds: hold_seconds
-        done = put_in_place(Path(file), path, SystemClock(), hold_seconds=hold, sleep=time.sleep, tell=message)
+        done = put_in_place(Path(file), path, SystemClock(), hold_seconds=hold, sleep=time.sleep, report=message)
     told = what_it_holds(done.contents)
     kept = None if done.kept_aside is None else str(done.kept_aside)
     since = told["written_at"] or "it was made"
@@ -67,7 +67,7 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     if kept is not None:
         message(f"the file that was there is {kept}")
     if as_json:
-        serves_from = instant(done.serves_from_ms).replace("+00:00", "Z")
+        serves_from = format_instant(done.serves_from_ms).replace("+00:00", "Z")
         json_line(
             {"store": str(path)}
             | told

@@ -1,6 +1,7 @@
-"""Stores remember; they do not decide. One file or folder each; none imports another (see DESIGN.md).
+"""The stores: each keeps lock records, projects and service keys, and decides nothing.
 
-`open_store` is the only place that knows which URL means which store.
+`open_store` maps a URL to a store. A store is one file or package, and none imports another.
+docs/architecture/stores.md explains how each isolates its transactions.
 """
 
 from collections.abc import Awaitable, Callable
@@ -22,12 +23,14 @@ ETCD: Final = "etcd"
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A store in use: its ports, and `close`, which finishes what is queued and lets go of everything.
+    """An open store: its ports, and `close`, which finishes queued work and releases all resources.
 
-    `quotas` None means that one process has this store, and counts by itself. `batches_in_flight` is how many
-    updates at once serve one process best; each key is to be in one of them only. One of up to
-    `batch_max` keys is atomic. `snapshot` reads and writes the store as a whole; None for a store that cannot.
-    `backups` None means that the engine's own tools back it up. `signals` None means that there are no other nodes.
+    - `quotas`: None if only one process uses the store, which then keeps the counts itself.
+    - `batches_in_flight`: how many concurrent updates serve one process best. A key may be in only one of them.
+    - `batch_max`: an update of up to so many keys is atomic.
+    - `snapshot`: reads and writes the store as a whole; None if the store cannot.
+    - `backups`: None if the engine's own tools back the store up.
+    - `signals`: None if there are no other nodes.
     """
 
     locks: LockStore
@@ -43,16 +46,17 @@ class OpenStore:
 
 
 def sqlite_path(url: str) -> Path | None:
-    """The file that a `sqlite:///relative.db` or `sqlite:////absolute.db` URL names, None for a store without one.
+    """The file that a `sqlite:///relative.db` or `sqlite:////absolute.db` URL names; None for a store without a file.
 
-    The path is taken as it stands, without percent-decoding. Raises ValueError, for people to read, on anything else.
+    The path is taken literally, without percent-decoding. Raises ValueError, with a message for users, for any other
+    URL.
     """
     scheme, separator, rest = url.partition("://")
     if (scheme == "memory" and separator and not rest) or (scheme in POSTGRES | {ETCD} and rest):
         return None
     if scheme == "sqlite" and rest.startswith("/") and len(rest) > 1 and not rest.endswith("/"):
         return Path(rest[1:])
-    got = f"{scheme}://…" if separator else shown(url)  # what follows may hold a password
+    got = f"{scheme}://…" if separator else shown(url)  # the rest may hold a password
     raise ValueError(
         "store must be sqlite:///relative.db, sqlite:////absolute.db, postgresql://user:password@host/database, "
         f"etcd://host:port,host:port or memory://; got {got}"
@@ -60,29 +64,29 @@ def sqlite_path(url: str) -> Path | None:
 
 
 def shown_url(url: str) -> str:
-    """The URL as it may stand in a log, a message or a list: without user, password and parameters.
+    """The URL for logs, messages and lists, without user, password and parameters.
 
-    The path of a SQLite file is no secret and stays whole.
+    The path of a SQLite file is not secret and stays whole.
     """
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" or not separator:
         return url if separator else shown(url)
-    before, at, place = rest.rpartition("@")
-    if at and "?" in before:  # of the @ in a parameter or of a ? in a password; what is after it may be either's
+    before, at, location = rest.rpartition("@")
+    if at and "?" in before:  # the @ may be in a parameter or the ? in a password: show nothing after the scheme
         return f"{scheme}://…"
-    return f"{scheme}://{place.partition('?')[0]}"
+    return f"{scheme}://{location.partition('?')[0]}"
 
 
 async def open_store(url: str, clock: Clock) -> OpenStore:
-    """Open the store that `url` names, creating a SQLite file that is not there.
+    """Open the store that `url` names; creates a missing SQLite file.
 
-    `clock` is the time authority of a store that has none of its own. A store that has one follows `clock` only
-    where it is not the system's: then a test put it there (LEASE-1). Raises ValueError for a URL that names no store
-    of this release, and StoreUnavailableError, whose message says what to do, where the store cannot be used.
+    `clock` is the time source of a store that has none of its own. PostgreSQL follows `clock` only if it is not the
+    system's, so that a test can set it (LEASE-1). Raises ValueError if this release has no such store, and
+    StoreUnavailableError, whose message says what to do, if the store cannot be used.
     """
     path = sqlite_path(url)
     if path is not None:
-        from .sqlite import SqliteFile  # noqa: PLC0415 - only the store that is asked for is loaded
+        from .sqlite import SqliteFile  # noqa: PLC0415 - load only the store in use
 
         file = await SqliteFile.open(path, clock)
         return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot, backups=file.backups)
@@ -133,7 +137,7 @@ async def _open_etcd(url: str, clock: Clock) -> OpenStore:
         cluster.close,
         cluster.quotas,
         batches_in_flight=BATCHES_IN_FLIGHT,
-        counts=cluster.members.counts,
+        counts=cluster.endpoints.counts,
         snapshot=cluster.snapshot,
         batch_max=ETCD_BATCH_MAX,
         signals=cluster.signals,

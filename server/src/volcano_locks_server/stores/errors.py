@@ -1,8 +1,4 @@
-"""What every store says in the same words: refusals of the registry, list cursors, and a clock that is behind.
-
-A cursor is the place in the order of creation after which the next page begins. It is opaque to callers, and
-one list's cursor is refused by another's.
-"""
+"""Errors that every store raises with the same message: registry conflicts, and a clock that is behind."""
 
 from datetime import UTC, datetime
 
@@ -27,16 +23,16 @@ def service_key_name_taken(name: str) -> LockError:
 
 
 def clock_behind(now_ms: int, newest_ms: int) -> StoreUnavailableError:
-    """The clock reads earlier than an instant this store has served already: judging by it could revive a lease."""
+    """The clock reads earlier than an instant that this store has served, so deciding by it could revive a lease."""
     return StoreUnavailableError(
         "clock_behind",
-        f"the clock reads {instant(now_ms)} but this store has served {instant(newest_ms)} already: "
+        f"the clock reads {format_instant(now_ms)} but this store has served {format_instant(newest_ms)} already: "
         "set the machine's clock right; it serves again when the clock has caught up",
     )
 
 
-def instant(at_ms: int) -> str:
-    """`at_ms` for people, or the bare number where no calendar holds it."""
+def format_instant(at_ms: int) -> str:
+    """`at_ms` in ISO 8601, or the number of milliseconds if it is outside the calendar."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     except (OverflowError, ValueError, OSError):

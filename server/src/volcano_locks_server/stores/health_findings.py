@@ -1,4 +1,4 @@
-"""What the doctor finds in a store: one fact a finding, and what to do where it is not as it should be."""
+"""The findings of `volcano-locks doctor`: one fact each, with advice if something is wrong."""
 
 from collections.abc import Awaitable, Callable
 from statistics import median
@@ -10,8 +10,8 @@ SLOW_MS_MAX: Final = 500.0
 TRIES: Final = 3
 
 
-class Finding(NamedTuple):
-    """`about` names what was looked at, `found` says what was seen, `advice` what to do: empty where it is good."""
+class HealthFinding(NamedTuple):
+    """`about` names the subject, `found` states the fact, `advice` says what to do; it is empty if all is well."""
 
     about: str
     found: str
@@ -22,29 +22,30 @@ class Finding(NamedTuple):
         return not self.advice
 
 
-async def latency(write: Callable[[], Awaitable[object]], if_slow: str, *, tries: int = TRIES) -> Finding:
-    """How long a durable write takes: the middle one of some tries."""
-    took = []
+async def latency_finding(write: Callable[[], Awaitable[object]], if_slow: str, *, tries: int = TRIES) -> HealthFinding:
+    """The median latency of `tries` durable writes; `if_slow` is the advice for a slow store."""
+    latencies_ms = []
     for _ in range(tries):
         began = perf_counter()
         await write()
-        took.append((perf_counter() - began) * 1_000)
-    found = f"a durable write takes {median(took):.1f} ms"
-    return Finding("latency", found, if_slow if median(took) > SLOW_MS_MAX else "")
+        latencies_ms.append((perf_counter() - began) * 1_000)
+    median_ms = median(latencies_ms)
+    found = f"a durable write takes {median_ms:.1f} ms"
+    return HealthFinding("latency", found, if_slow if median_ms > SLOW_MS_MAX else "")
 
 
-def schema(version: int, newest: int) -> Finding:
-    """Whether a schema is the one this release works with; the version is not newer."""
+def schema_finding(version: int, newest: int) -> HealthFinding:
+    """Whether the schema, which is at most `newest`, is the version that this release uses."""
     if version == newest:
-        return Finding("schema", f"version {version}, the newest that this release knows")
-    has = f"version {version}, this release brings version {newest}" if version else "there is none yet"
-    return Finding("schema", has, "run volcano-locks migrate; serve does the same at its start")
+        return HealthFinding("schema", f"version {version}, the newest that this release knows")
+    found = f"version {version}, this release brings version {newest}" if version else "there is none yet"
+    return HealthFinding("schema", found, "run volcano-locks migrate; serve does the same when it starts")
 
 
-def clock(skew_ms: float, whose: str, matters: str) -> Finding:
-    """Whether this machine's clock, `skew_ms` ahead of another, agrees with it."""
-    way = "ahead of" if skew_ms > 0 else "behind"
-    found = f"this machine's clock is {abs(skew_ms) / 1_000:.1f} s {way} {whose}"
+def clock_finding(skew_ms: float, reference: str, consequence: str) -> HealthFinding:
+    """Whether this machine's clock, which is `skew_ms` ahead of `reference`, agrees with it."""
+    direction = "ahead of" if skew_ms > 0 else "behind"
+    found = f"this machine's clock is {abs(skew_ms) / 1_000:.1f} s {direction} {reference}"
     if abs(skew_ms) <= SKEW_MS_MAX:
-        return Finding("clock", found)
-    return Finding("clock", found, f"set both clocks by NTP: {matters}")
+        return HealthFinding("clock", found)
+    return HealthFinding("clock", found, f"set both clocks by NTP: {consequence}")

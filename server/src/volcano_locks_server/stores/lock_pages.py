@@ -1,8 +1,8 @@
-"""Pages of lock records, for every store in the same way: what to look at, and what of it is on the page.
+"""Builds pages of lock records, in the same way for every store.
 
-Keys are ASCII, so the order of their characters is that of their bytes. A store that keeps records in this order
-hands over the first `looked_at_max(query)` of `key_range(query)`, whatever their state; one that finds those in the
-state asked for by other means hands over `limit + 1` of them. Either way the work for a page is bounded (LIST-4).
+Keys are ASCII, so character order is byte order. A store that scans records in key order passes the first
+`scan_limit(query)` records of `key_range(query)`, whatever their state. A store that finds records by state passes
+`limit + 1` of them. Either way the work for a page is bounded (LIST-4).
 """
 
 from collections.abc import Iterable
@@ -12,37 +12,38 @@ from ..ports.lock_store import LockPage, LockQuery
 from ..rules.lease import LockRecord, blocks_others
 from ..rules.values import LockKey
 
-LOOKED_AT_MAX: Final = 1_000
+SCAN_RECORDS_MAX: Final = 1_000
 
-_BELOW_ALL: Final = " "  # before every character that a key may have
-_ABOVE_ALL: Final = "~"  # and behind every one
+_BELOW_ALL: Final = " "  # sorts before every character of a key
+_ABOVE_ALL: Final = "~"  # sorts after every character of a key
 
 
 def key_range(query: LockQuery) -> tuple[str, str]:
-    """The keys to look at: from the first on, to before the second."""
-    behind = query.after + _BELOW_ALL if query.after else ""
-    return max(query.prefix, behind), query.prefix + _ABOVE_ALL
+    """The keys to scan: from the first, up to but excluding the second."""
+    begin = query.after + _BELOW_ALL if query.after else ""
+    return max(query.prefix, begin), query.prefix + _ABOVE_ALL
 
 
-def looked_at_max(query: LockQuery) -> int:
-    """How many records of the range to look at for one page: one more than fit on it, or as many as may be passed
-    over. (Where all fit the query, one more tells that there is another page.)
+def scan_limit(query: LockQuery) -> int:
+    """How many records to read for one page.
+
+    One more than the page holds shows that there is another page. A query by state may have to pass over more records.
     """
-    return query.limit + 1 if query.held is None else max(query.limit + 1, LOOKED_AT_MAX)
+    return query.limit + 1 if query.held is None else max(query.limit + 1, SCAN_RECORDS_MAX)
 
 
-def page_of(
-    query: LockQuery, looked_at: Iterable[tuple[LockKey, LockRecord]], now_ms: int, *, asked_for: int
+def build_page(
+    query: LockQuery, scanned: Iterable[tuple[LockKey, LockRecord]], now_ms: int, *, requested: int
 ) -> LockPage:
-    """The page, from the first `asked_for` records of the range (fewer: there are no more), in any order."""
-    found = sorted(looked_at, key=lambda row: row[0])
-    fitting = found
+    """The page, from the first `requested` records of the range in any order; fewer mean that the range ends."""
+    found = sorted(scanned, key=lambda row: row[0])
+    matching = found
     if query.held is not None:
-        fitting = [row for row in found if blocks_others(row[1], now_ms) is query.held]
-    records = fitting[: query.limit]
+        matching = [row for row in found if blocks_others(row[1], now_ms) is query.held]
+    records = matching[: query.limit]
     next_after = None
-    if len(fitting) > query.limit:
+    if len(matching) > query.limit:
         next_after = records[-1][0]
-    elif len(found) >= asked_for:
+    elif len(found) >= requested:
         next_after = found[-1][0]
     return LockPage(records, now_ms, next_after)

@@ -1,7 +1,7 @@
-"""The store that forgets everything at its end: for tests and for trying things out.
+"""The store in memory, for tests and for trying the service out. It loses everything when the process ends.
 
-Correct by construction: dictionaries, one event loop, no await inside a method. It keeps no promise of
-durability; within one process it keeps every other promise of a store.
+Dictionaries on one event loop, without an await inside a method, so every update is atomic. It keeps every promise of a
+store except durability.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -17,9 +17,9 @@ from ..ports.registry import Credential, Page, Project, ServiceKey
 from ..ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ..rules.errors import LockError
 from ..rules.lease import LockRecord, blocks_others, purgeable
-from .cursor import cursor_after, place_of
+from .cursor import decode_cursor, encode_cursor
 from .errors import clock_behind, project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
-from .lock_pages import key_range, page_of
+from .lock_pages import build_page, key_range
 
 T = TypeVar("T")
 
@@ -40,15 +40,15 @@ class MemoryStore:
     async def list_locks(self, query: LockQuery) -> LockPage:
         now_ms = self._now_ms()
         begin, end = key_range(query)
-        fitting = (
+        matching = (
             (lock.key, record)
             for lock, record in self.records.items()
             if lock.project_id == query.project_id
             and begin <= lock.key < end
             and query.held in (None, blocks_others(record, now_ms))
         )
-        asked_for = query.limit + 1
-        return page_of(query, nsmallest(asked_for, fitting, key=itemgetter(0)), now_ms, asked_for=asked_for)
+        requested = query.limit + 1
+        return build_page(query, nsmallest(requested, matching, key=itemgetter(0)), now_ms, requested=requested)
 
     async def count_held(self) -> int:
         now_ms = self._now_ms()
@@ -64,8 +64,8 @@ class MemoryStore:
     async def ready(self) -> None:
         self._now_ms()
 
-    def forget_project(self, project_id: str) -> None:
-        """Drop every record of that project."""
+    def delete_locks_of(self, project_id: str) -> None:
+        """Delete every record of the project."""
         for key in [key for key in self.records if key.project_id == project_id]:
             del self.records[key]
 
@@ -78,10 +78,10 @@ class MemoryStore:
 
 
 @dataclass(slots=True)
-class _KeptKey:
-    """A service key with its place in the order of creation, its secret, and the secret before while that lives."""
+class _StoredKey:
+    """A service key with its position in order of creation, its secret, and the previous secret while that is valid."""
 
-    place: int
+    position: int
     service_key: ServiceKey
     digest: bytes
     old_digest: bytes | None = None
@@ -89,69 +89,71 @@ class _KeptKey:
 
 
 class MemoryRegistry:
-    """Projects and service keys in dictionaries, in the order of their creation."""
+    """Projects and service keys in dictionaries, in order of creation."""
 
     def __init__(self, locks: MemoryStore) -> None:
         self._locks: Final = locks
-        self._places = 0
+        self._last_position = 0
         self._projects: Final[dict[str, tuple[int, Project]]] = {}
-        self._keys: Final[dict[str, _KeptKey]] = {}
-        self._by_digest: Final[dict[bytes, _KeptKey]] = {}
+        self._keys: Final[dict[str, _StoredKey]] = {}
+        self._by_digest: Final[dict[bytes, _StoredKey]] = {}
 
     async def add_project(self, project: Project) -> None:
         self._refuse_taken_project_name(project)
         if project.id in self._projects:
             raise LockError("name_taken", "a project with this id exists already")
-        self._projects[project.id] = self._next_place(), project
+        self._projects[project.id] = self._next_position(), project
 
     async def project(self, project_id: str) -> Project:
-        return self._placed_project(project_id)[1]
+        return self._positioned_project(project_id)[1]
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
         items, next_cursor = _page("projects", list(self._projects.values()), limit, cursor)
         return Page(items, next_cursor)
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
-        place, before = self._placed_project(project_id)
+        position, before = self._positioned_project(project_id)
         after = replace(
             before,
             name=before.name if name is None else name,
             requests_per_minute=before.requests_per_minute if requests_per_minute is None else requests_per_minute,
         )
         self._refuse_taken_project_name(after)
-        self._projects[project_id] = place, after
+        self._projects[project_id] = position, after
         return after
 
     async def delete_project(self, project_id: str) -> None:
-        self._placed_project(project_id)
+        self._positioned_project(project_id)
         del self._projects[project_id]
         for kept in [kept for kept in self._keys.values() if kept.service_key.project_id == project_id]:
-            self._forget_key(kept)
-        self._locks.forget_project(project_id)
+            self._delete_key(kept)
+        self._locks.delete_locks_of(project_id)
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
-        self._placed_project(service_key.project_id)
+        self._positioned_project(service_key.project_id)
         for kept in self._keys.values():
             if (kept.service_key.project_id, kept.service_key.name) == (service_key.project_id, service_key.name):
                 raise service_key_name_taken(service_key.name)
         if service_key.id in self._keys or secret_digest in self._by_digest:
             raise LockError("name_taken", "a service key with this id or secret exists already")
-        kept = _KeptKey(self._next_place(), service_key, secret_digest)
+        kept = _StoredKey(self._next_position(), service_key, secret_digest)
         self._keys[service_key.id] = self._by_digest[secret_digest] = kept
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
         return self._kept_key(project_id, key_id).service_key
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
-        self._placed_project(project_id)
+        self._positioned_project(project_id)
         mine = [
-            (kept.place, kept.service_key) for kept in self._keys.values() if kept.service_key.project_id == project_id
+            (kept.position, kept.service_key)
+            for kept in self._keys.values()
+            if kept.service_key.project_id == project_id
         ]
         items, next_cursor = _page("service-keys", mine, limit, cursor)
         return Page(items, next_cursor)
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
-        self._forget_key(self._kept_key(project_id, key_id))
+        self._delete_key(self._kept_key(project_id, key_id))
 
     async def replace_secret(
         self,
@@ -189,7 +191,7 @@ class MemoryRegistry:
         return Credential(kept.service_key, self._projects[kept.service_key.project_id][1], good_until_ms)
 
     def entries(self) -> list[Entry]:
-        """All projects, then all keys, in the order of their creation."""
+        """All projects, then all service keys, in order of creation."""
         kept_keys = []
         for kept in self._keys.values():
             secrets = [KeptSecret(kept.digest, None)]
@@ -199,7 +201,7 @@ class MemoryRegistry:
         return [*(project for _, project in self._projects.values()), *kept_keys]
 
     async def add_kept_key(self, kept_key: KeptKey) -> None:
-        """A key as another store kept it."""
+        """Add a service key of another store, with its secrets."""
         current, *old = kept_key.secrets
         await self.add_service_key(kept_key.service_key, current.digest)
         for digest, good_until_ms in old:
@@ -212,17 +214,17 @@ class MemoryRegistry:
             if kept is not None and at_ms > (kept.service_key.last_used_at_ms or 0):
                 kept.service_key = replace(kept.service_key, last_used_at_ms=at_ms)
 
-    def _next_place(self) -> int:
-        self._places += 1
-        return self._places
+    def _next_position(self) -> int:
+        self._last_position += 1
+        return self._last_position
 
-    def _placed_project(self, project_id: str) -> tuple[int, Project]:
-        placed = self._projects.get(project_id)
-        if placed is None:
+    def _positioned_project(self, project_id: str) -> tuple[int, Project]:
+        positioned = self._projects.get(project_id)
+        if positioned is None:
             raise project_not_found()
-        return placed
+        return positioned
 
-    def _kept_key(self, project_id: str, key_id: str) -> _KeptKey:
+    def _kept_key(self, project_id: str, key_id: str) -> _StoredKey:
         kept = self._keys.get(key_id)
         if kept is None or kept.service_key.project_id != project_id:
             raise service_key_not_found()
@@ -232,7 +234,7 @@ class MemoryRegistry:
         if any(other.name == project.name and other.id != project.id for _, other in self._projects.values()):
             raise project_name_taken(project.name)
 
-    def _forget_key(self, kept: _KeptKey) -> None:
+    def _delete_key(self, kept: _StoredKey) -> None:
         del self._keys[kept.service_key.id]
         del self._by_digest[kept.digest]
         if kept.old_digest is not None:
@@ -240,7 +242,7 @@ class MemoryRegistry:
 
 
 class MemorySnapshot:
-    """Both dictionaries as a whole. A `load` that fails leaves them half filled: nobody serves from them then."""
+    """Both dictionaries as a whole. A `load` that fails leaves them half filled; the process then ends."""
 
     def __init__(self, locks: MemoryStore, registry: MemoryRegistry) -> None:
         self._locks: Final = locks
@@ -273,8 +275,8 @@ class MemorySnapshot:
         return [*self._registry.entries(), *locks]
 
 
-def _page(kind: str, placed: list[tuple[int, T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
-    after = place_of(kind, cursor)
-    rest = [(place, item) for place, item in placed if place > after]
-    shown = rest[:limit]
-    return [item for _, item in shown], cursor_after(kind, shown[-1][0]) if len(rest) > limit else None
+def _page(kind: str, positioned: list[tuple[int, T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
+    after = decode_cursor(kind, cursor)
+    remaining = [(position, item) for position, item in positioned if position > after]
+    shown = remaining[:limit]
+    return [item for _, item in shown], encode_cursor(kind, shown[-1][0]) if len(remaining) > limit else None

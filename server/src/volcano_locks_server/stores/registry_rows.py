@@ -1,14 +1,14 @@
-"""Projects and service keys as the rows of the stores that speak SQL: the same columns in the same order."""
+"""Projects and service keys as rows, for the two SQL stores: the same columns in the same order."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from ..ports.registry import Project, ServiceKey
-from .cursor import cursor_after
+from .cursor import encode_cursor
 
 
 def project_of(row: Sequence[Any]) -> Project:
-    """The project in a row of id, name, requests_per_minute, created_at_ms."""
+    """The project in a row of id, name, requests_per_minute and created_at_ms."""
     return Project(*row)
 
 
@@ -20,7 +20,7 @@ def service_key_of(row: Sequence[Any]) -> ServiceKey:
 
 
 def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
-    """The cells of a service key; its permissions are one text."""
+    """The cells of a service key; its permissions are one text, separated by spaces."""
     return (
         key.id,
         key.project_id,
@@ -34,7 +34,8 @@ def key_cells(key: ServiceKey) -> tuple[str | int | None, ...]:
 
 
 def next_cursor(kind: str, rows: Sequence[Sequence[Any]], limit: int) -> str | None:
-    """Where the page behind these rows begins, None at the end. `rows` are one more than `limit` if there is more,
-    each beginning with its place in the list.
+    """The cursor of the page after these rows; None on the last page.
+
+    Each row begins with its position in the list. `rows` has `limit + 1` rows if there is another page.
     """
-    return cursor_after(kind, rows[limit - 1][0]) if len(rows) > limit else None
+    return encode_cursor(kind, rows[limit - 1][0]) if len(rows) > limit else None

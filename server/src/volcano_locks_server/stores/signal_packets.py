@@ -1,15 +1,15 @@
-"""Messages between nodes on their way: gathered into packets of plain text, and taken out again.
+"""Packs the messages between nodes into packets of plain text, and parses them again.
 
     1 9f86d081884c 17 whole
     {"event":"released",...
     ...
 
-The first line names this form, the node, the packet's number at that node, and whether something was lost before it.
-A message a line; what is not plain ASCII, and `%`, `'` and the backslash, are percent-encoded, so a packet passes
-through any engine's text, in any encoding and quotation marks, as it is.
+The header names the format, the node and the packet's number at that node, and says whether messages were lost
+before it. Each further line is one message. Everything but printable ASCII, and `%`, `'` and the backslash, is
+percent-encoded, so a packet passes unchanged through any engine's text type, encoding and quoting.
 
-Whoever may write to the engine can make packets up. What cannot be read as one is no packet; what it says when it can
-be read is only a reason to look.
+A client with write access to the engine can forge packets. Text that does not parse is ignored, and a message is only
+ever a reason to recheck.
 """
 
 import re
@@ -23,11 +23,11 @@ from ..ports.signals import SIGNAL_BYTES_MAX
 
 SIGNALS_QUEUED_MAX: Final = 10_000
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%'\\")
-_HEAD: Final = re.compile(r"1 ([0-9a-f]{12}) ([0-9]{1,15}) (whole|lost)", re.ASCII)
+_HEADER: Final = re.compile(r"1 ([0-9a-f]{12}) ([0-9]{1,15}) (whole|lost)", re.ASCII)
 
 
-class Packet(NamedTuple):
-    """A packet that was heard. `lost`: its node lost messages before these."""
+class SignalPacket(NamedTuple):
+    """A packet that was received. `lost` means that its node lost messages before these."""
 
     node: str
     number: int
@@ -35,30 +35,30 @@ class Packet(NamedTuple):
     messages: list[bytes]
 
     def deliver(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        """Pass on what it says, in its order."""
+        """Call `missed` if messages were lost, then `heard` with each message in order."""
         if self.lost:
             missed()
         for message in self.messages:
             heard(message)
 
 
-class Outbox:
-    """What one node has still to tell, up to SIGNALS_QUEUED_MAX messages, in packets of up to `packet_bytes_max`."""
+class SignalOutbox:
+    """The messages that one node has yet to send: at most SIGNALS_QUEUED_MAX, in packets of `packet_bytes_max`."""
 
     def __init__(self, packet_bytes_max: int) -> None:
         self.node: Final = uuid4().hex[:12]
         self.number = 0
-        """Of the packet that was made last."""
+        """The number of the latest packet."""
         self._packet_bytes_max: Final = packet_bytes_max
         self._lines: Final[deque[str]] = deque()
         self._has_lost = False
 
     def __bool__(self) -> bool:
-        """Whether there is something to tell, be it only that something was lost."""
+        """Whether there is something to send, if only that messages were lost."""
         return bool(self._lines) or self._has_lost
 
     def put(self, message: bytes) -> None:
-        """Queue it, at the cost of the oldest where there is no room. ValueError as `Signals.tell` says."""
+        """Queue a message; a full queue drops its oldest. Raises ValueError as `Signals.tell` says."""
         if len(message) > SIGNAL_BYTES_MAX:
             raise ValueError(f"a signal has up to {SIGNAL_BYTES_MAX} bytes; got {len(message)}")
         if b"\n" in message:
@@ -69,7 +69,7 @@ class Outbox:
         self._lines.append(quote_from_bytes(message, _PLAIN))
 
     def packet(self) -> str:
-        """The next one, without messages if none is queued. What it carries is queued no more."""
+        """Take the next packet off the queue; it has no messages if the queue is empty."""
         self.number += 1
         lines = [f"1 {self.node} {self.number} {'lost' if self._has_lost else 'whole'}"]
         size = len(lines[0])
@@ -80,14 +80,14 @@ class Outbox:
         return "\n".join(lines)
 
     def lose(self) -> None:
-        """The last packet may not have arrived: the next one says so."""
+        """Mark the latest packet as perhaps lost, so that the next one says so."""
         self._has_lost = True
 
 
-def unpacked(text: str) -> Packet | None:
-    """The packet that this text is; None where it is none."""
-    head, *lines = text.split("\n")
-    found = _HEAD.fullmatch(head)
-    if found is None or not text.isascii():
+def parse_packet(text: str) -> SignalPacket | None:
+    """The packet in `text`, or None if it is not one."""
+    header, *lines = text.split("\n")
+    match = _HEADER.fullmatch(header)
+    if match is None or not text.isascii():
         return None
-    return Packet(found[1], int(found[2]), found[3] == "lost", [unquote_to_bytes(line) for line in lines])
+    return SignalPacket(match[1], int(match[2]), match[3] == "lost", [unquote_to_bytes(line) for line in lines])

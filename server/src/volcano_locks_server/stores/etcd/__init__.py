@@ -1,4 +1,4 @@
-"""The store for several nodes on an etcd cluster. See ../DESIGN.md for why it is so."""
+"""The etcd store, for several nodes. Design: docs/architecture/stores.md."""
 
 from .locks import BATCH_MAX, BATCHES_IN_FLIGHT
 from .store import EtcdCluster

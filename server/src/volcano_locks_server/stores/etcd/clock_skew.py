@@ -1,24 +1,24 @@
-"""Nodes' clocks are the time authority here, so they are compared, and a node whose clock stands out serves nothing.
+"""Compares the clocks of the nodes, because they are the time source of this store. A node whose clock deviates refuses
+to serve.
 
-Margin and grace (LEASE-1) absorb a skew of SKEW_MAX_MS between nodes. A larger one is dangerous in both directions:
-a node that is ahead takes leases over too early, one that is behind lets them live too long. So each node writes its
-instant to a key of its own once in PULSE_SECONDS, and reads those of the others in the same transaction.
+Margin and grace (LEASE-1) absorb a skew of SKEW_MAX_MS between nodes. A larger skew is dangerous in both directions: a
+node that is ahead takes leases over too early, and one that is behind lets them live too long. So each node writes its
+instant to a key of its own every ANNOUNCE_SECONDS, and reads those of its peers in the same transaction.
 
-- *Behind* is certain and needs no further evidence: an instant that was written before I read it, but lies in my
-  future by more than SKEW_MAX_MS. It may stand in a node's key or in any lock record. From then on nothing is judged
-  until my clock has passed it.
-- *Ahead* cannot be seen in one instant, because an old instant may belong to a node that is gone. So a node that
-  begins watches first: it writes that it is `joining`, and waits until every node that serves has written anew, or
-  has been silent for SILENCE_SECONDS. What is written anew between two looks of mine is as old as the first look at
-  the most. If it lies more than SKEW_MAX_MS before that, I am ahead. The node that begins is the one that gives way.
-- A node serves only while its clock was compared within the last FRESH_MS *of its own clock*. So a process that was
-  stopped, or a clock that jumped, begins anew before it judges anything.
+- *Behind* is certain at once: this node reads an instant that was written earlier but lies more than SKEW_MAX_MS in its
+  future. The instant may be a peer's or a lock record's. The node then decides nothing until its clock has passed it.
+- *Ahead* takes two samples, because an old instant may belong to a node that is gone. A starting node therefore writes
+  that it is `joining`, and waits until every serving peer has written again or been silent for SILENCE_SECONDS. A value
+  that appears between two samples is no older than the first. If it lies more than SKEW_MAX_MS before the first, this
+  node is ahead. The joining node is the one that gives way.
+- A node serves only if its clock was compared within the last FRESH_MS *of its own clock*. So a process that was
+  suspended, or whose clock jumped, compares again before it decides anything.
 
-Two nodes that begin at once write that they serve before they look for the last time, so one sees the other.
+Of two nodes that join at once, each writes `serving` before its last sample, so one of them sees the other.
 
-A node that stops leaves its last instant behind for a day: a restart under a clock that is behind it is refused.
-What this cannot see: a clock that was wrong while its node was the only one, judged by leases of that time; and a
-clock that runs away by more than SKEW_MAX_MS within one pulse, until that pulse.
+A node that stops leaves its last instant for a day: a restart with a clock behind it is refused. Two cases stay
+undetected: a wrong clock of the only node, whose leases follow it; and a clock that drifts by more than SKEW_MAX_MS
+between two announcements, until the second.
 """
 
 import asyncio
@@ -32,251 +32,254 @@ import msgspec
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
-from ..errors import clock_behind, instant
-from .endpoints import Members
+from ..errors import clock_behind, format_instant
+from .endpoints import Endpoints
 from .layout import Layout, end_of
-from .transactions import Delete, Guard, Put, Read
+from .transactions import Compare, Delete, Put, Read
 
 SKEW_MAX_MS: Final = 1_000
 FRESH_MS: Final = 3_000
-PULSE_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 0.1
-LOOKS_APART_MS_MAX: Final = 500
+ANNOUNCE_SECONDS: Final = 1.0
+SAMPLE_SECONDS: Final = 0.1
+SAMPLES_APART_MS_MAX: Final = 500
 SILENCE_SECONDS: Final = 3.5
-WATCH_SECONDS_MAX: Final = 6.0
+OBSERVE_SECONDS_MAX: Final = 6.0
 GONE_SECONDS: Final = 60.0
 
 _State = Literal["joining", "serving", "left", "loaded"]
 
 
-class _Node(msgspec.Struct):
-    """What a node writes of itself."""
+class _NodeInstant(msgspec.Struct):
+    """What a node writes about itself."""
 
     now_ms: int
     state: _State
 
 
-class _Peer(NamedTuple):
-    """Another node as last seen: what it wrote, at which revision, and when (by the loop's time) that was new.
+class _PeerClock(NamedTuple):
+    """Another node: what it wrote, at which revision, and the loop time at which this was new.
 
-    `is_new`: it was written between my last look and the one before.
+    `is_new` means that it was written between the last two samples.
     """
 
-    node: _Node
+    node: _NodeInstant
     revision: int
     seen_at: float
     is_new: bool
 
 
-class Clocks:
-    """This node's clock among the others. `start` once, then `now_ms` before anything is judged, `close` at the end."""
+class ClockSkewMonitor:
+    """Provides this node's clock after comparing it with the others.
 
-    def __init__(self, clock: Clock, members: Members, layout: Layout) -> None:
+    Call `start` once, `now_ms` before each decision, and `close` at the end.
+    """
+
+    def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout) -> None:
         self._clock: Final = clock
-        self._members: Final = members
+        self._endpoints: Final = endpoints
         self._layout: Final = layout
         self.node_key: Final = layout.node(uuid4().hex)
-        self._peers: dict[bytes, _Peer] = {}
-        self._looked_ms = self._looked_before_ms = 0
+        self._peers: dict[bytes, _PeerClock] = {}
+        self._sample_ms = self._previous_sample_ms = 0
         self._newest_ms = 0
         self._must_pass_ms = 0
-        self._compared_ms: int | None = None
+        self._compared_at_ms: int | None = None
         self._fault: tuple[StoreUnavailableError, float] | None = None
         self._comparing: Final = asyncio.Lock()
-        self._pulse: asyncio.Task[None] | None = None
+        self._announcing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Compare for the first time, then go on in the background.
+        """Compare for the first time, then continue in the background.
 
-        A clock that stands out from nodes that live is no reason not to start: `now_ms` tells. One that is behind
-        the instant of a node that is gone went back over a restart: StoreUnavailableError `clock_behind`.
+        A clock that deviates from live nodes does not prevent the start; `now_ms` refuses until they agree. A clock
+        behind the instant of a node that is gone went back over a restart: StoreUnavailableError `clock_behind`.
         """
         with contextlib.suppress(_SkewError):
             await self._join()
         now_ms = self._clock.now_ms()
-        gone = (peer.node.now_ms for peer in self._peers.values() if not self._lives(peer) and _counts(peer))
+        gone = (peer.node.now_ms for peer in self._peers.values() if not self._is_live(peer) and _has_served(peer))
         newest_ms = max(gone, default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
-            await self._forget(self.node_key)
+            await self._delete_node(self.node_key)
             raise clock_behind(now_ms, newest_ms)
         loaded = (peer.node.now_ms for peer in self._peers.values() if peer.node.state == "loaded")
         self._newest_ms = max(self._newest_ms, *loaded, 0)
-        self._pulse = asyncio.create_task(self._go_on(), name="etcd-clocks")
+        self._announcing = asyncio.create_task(self._announce_periodically(), name="etcd-clocks")
 
     async def now_ms(self) -> int:
-        """This node's instant, to judge by. StoreUnavailableError `clock_skew` or `clock_behind` if it must not."""
-        now_ms = self._passed()
+        """This node's instant to decide by. Raises StoreUnavailableError `clock_skew` or `clock_behind` if unsafe."""
+        now_ms = self._monotonic_now_ms()
         if self._is_fresh(now_ms):
             return now_ms
         await self._compare()
-        return self._passed()
+        return self._monotonic_now_ms()
 
-    def judge(self, written_at_ms: int, now_ms: int) -> None:
-        """A record that was read before `now_ms` tells that instant: StoreUnavailableError if it is in my future."""
+    def refuse_future_record(self, written_at_ms: int, now_ms: int) -> None:
+        """Raise StoreUnavailableError if a record that was read before `now_ms` was written in this node's future."""
         if written_at_ms > now_ms + SKEW_MAX_MS:
             self._must_pass_ms = max(self._must_pass_ms, written_at_ms - SKEW_MAX_MS)
-            raise _behind(written_at_ms, now_ms)
+            raise _behind_error(written_at_ms, now_ms)
 
     def is_alive(self, node_key: bytes) -> bool:
-        """Whether that other node serves, as far as is known here."""
-        return node_key in self._peers and self._lives(self._peers[node_key])
+        """Whether that other node serves, as of the last sample."""
+        return node_key in self._peers and self._is_live(self._peers[node_key])
 
     async def offsets_ms(self) -> list[int]:
-        """How far the clock of each other node that serves is ahead of this one, give or take LOOK_SECONDS.
+        """How far the clock of each serving peer is ahead of this one, within SAMPLE_SECONDS.
 
-        Writes nothing, and takes as long as the others need to write anew: about PULSE_SECONDS.
+        Writes nothing, and takes about ANNOUNCE_SECONDS: until each peer has written again.
         """
         offsets: dict[bytes, int] = {}
-        await self._look(None, is_first=True)
-        while any(self._lives(peer) and key not in offsets for key, peer in self._peers.items()):
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look(None)
-            middle_ms = (self._looked_before_ms + self._looked_ms) // 2
+        await self._sample(None, is_first=True)
+        while any(self._is_live(peer) and key not in offsets for key, peer in self._peers.items()):
+            await asyncio.sleep(SAMPLE_SECONDS)
+            await self._sample(None)
+            middle_ms = (self._previous_sample_ms + self._sample_ms) // 2
             offsets |= {key: peer.node.now_ms - middle_ms for key, peer in self._peers.items() if peer.is_new}
-        return [offsets[key] for key, peer in self._peers.items() if key in offsets and self._lives(peer)]
+        return [offsets[key] for key, peer in self._peers.items() if key in offsets and self._is_live(peer)]
 
     async def newest_ms(self) -> int:
-        """The newest instant that any node has told, this one's included."""
-        await self._look(None)
-        return max(self._clock.now_ms(), *(peer.node.now_ms for peer in self._peers.values() if _counts(peer)), 0)
+        """The newest instant that any node has written, this one included."""
+        await self._sample(None)
+        return max(self._clock.now_ms(), *(peer.node.now_ms for peer in self._peers.values() if _has_served(peer)), 0)
 
-    async def go_on_from(self, newest_ms: int) -> None:
-        """Let no node judge by an earlier instant, this one least of all."""
-        loaded = msgspec.json.encode(_Node(newest_ms, "loaded"))
-        await self._members.write((), [Put(self._layout.node("loaded"), loaded)])
+    async def advance_to(self, newest_ms: int) -> None:
+        """Prevent every node, this one included, from deciding by an earlier instant."""
+        loaded = msgspec.json.encode(_NodeInstant(newest_ms, "loaded"))
+        await self._endpoints.write((), [Put(self._layout.node("loaded"), loaded)])
         self._newest_ms = max(self._newest_ms, newest_ms)
 
-    async def pulse(self) -> None:
+    async def announce(self) -> None:
         """Write this node's instant and compare, now. Raises StoreUnavailableError."""
         async with self._comparing:
             if self._is_fresh(self._clock.now_ms()):
-                await self._look("serving")
-                self._settle()
+                await self._sample("serving")
+                self._mark_compared()
             else:
                 await self._join()
 
-    async def forget_gone_nodes(self) -> None:
-        """Delete what nodes left behind that have been gone for GONE_SECONDS; the newest instant stays for a day."""
+    async def delete_gone_nodes(self) -> None:
+        """Delete the keys of nodes that have been gone for GONE_SECONDS; the newest instant stays for a day."""
         silent_since = asyncio.get_running_loop().time() - GONE_SECONDS
         gone = [(peer.node.now_ms, key) for key, peer in self._peers.items() if peer.seen_at < silent_since]
-        newest = max(((at_ms, key) for at_ms, key in gone if _counts(self._peers[key])), default=None)
+        newest = max(((at_ms, key) for at_ms, key in gone if _has_served(self._peers[key])), default=None)
         for at_ms, key in gone:
             if (at_ms, key) != newest or at_ms + RETENTION_MS < self._clock.now_ms():
-                await self._forget(key, self._peers[key].revision)
+                await self._delete_node(key, self._peers[key].revision)
 
     async def close(self) -> None:
-        """Stop, and leave this node's last instant behind if it served by it."""
-        if self._pulse is None:
+        """Stop, and leave this node's last instant in etcd if the node decided by it."""
+        if self._announcing is None:
             return
-        self._pulse.cancel()
-        await asyncio.wait([self._pulse])
+        self._announcing.cancel()
+        await asyncio.wait([self._announcing])
         with contextlib.suppress(StoreUnavailableError):
-            await (self._forget(self.node_key) if self._compared_ms is None else self._look("left"))
+            await (self._delete_node(self.node_key) if self._compared_at_ms is None else self._sample("left"))
 
-    def _passed(self) -> int:
-        """The clock, which must have passed what this node, and what any record it met, has told."""
+    def _monotonic_now_ms(self) -> int:
+        """The clock, which must have passed every instant that this node has used or read."""
         now_ms = self._clock.now_ms()
         if now_ms < self._newest_ms:
             raise clock_behind(now_ms, self._newest_ms)
         if now_ms < self._must_pass_ms:
-            raise _behind(self._must_pass_ms + SKEW_MAX_MS, now_ms)
+            raise _behind_error(self._must_pass_ms + SKEW_MAX_MS, now_ms)
         self._newest_ms = now_ms
         return now_ms
 
     def _is_fresh(self, now_ms: int) -> bool:
-        return self._compared_ms is not None and now_ms - self._compared_ms <= FRESH_MS
+        return self._compared_at_ms is not None and now_ms - self._compared_at_ms <= FRESH_MS
 
-    async def _go_on(self) -> None:
+    async def _announce_periodically(self) -> None:
         while True:
-            # Jitter: if the nodes' pulses kept step, each would always see the others equally old.
-            await asyncio.sleep(PULSE_SECONDS * random.uniform(0.7, 1.0))  # noqa: S311
+            # Jitter: nodes in step would always see each other's instants equally old.
+            await asyncio.sleep(ANNOUNCE_SECONDS * random.uniform(0.7, 1.0))  # noqa: S311
             with contextlib.suppress(StoreUnavailableError):
-                await self.pulse()
+                await self.announce()
 
     async def _compare(self) -> None:
-        """Make the comparison fresh, for all who wait for it. Raises StoreUnavailableError."""
+        """Make the comparison fresh, once for all concurrent callers. Raises StoreUnavailableError."""
         async with self._comparing:
             if self._is_fresh(self._clock.now_ms()):
                 return
-            if self._fault is not None and asyncio.get_running_loop().time() < self._fault[1] + PULSE_SECONDS:
+            if self._fault is not None and asyncio.get_running_loop().time() < self._fault[1] + ANNOUNCE_SECONDS:
                 raise StoreUnavailableError(self._fault[0].cause_code, self._fault[0].message)
             await self._join()
 
     async def _join(self) -> None:
-        """Watch until the others have told their instants, then serve. Raises StoreUnavailableError."""
-        self._compared_ms = None
+        """Wait for the peers' instants, then serve. Raises StoreUnavailableError."""
+        self._compared_at_ms = None
         try:
-            await self._watch()
-            await self._look("serving")
+            await self._observe_peers()
+            await self._sample("serving")
             self._refuse_if_ahead()
-            self._settle()
+            self._mark_compared()
         except _SkewError:
-            await self._look("joining")
+            await self._sample("joining")
             raise
 
-    async def _watch(self) -> None:
-        """Return when every node that serves has told an instant that agrees with mine, or is silent."""
+    async def _observe_peers(self) -> None:
+        """Return when every serving peer has written an instant that agrees with this clock, or is silent."""
         loop = asyncio.get_running_loop()
-        ends_at = loop.time() + WATCH_SECONDS_MAX
-        heard: set[bytes] = set()
-        await self._look("joining", is_first=True)
+        ends_at = loop.time() + OBSERVE_SECONDS_MAX
+        compared: set[bytes] = set()
+        await self._sample("joining", is_first=True)
         self._refuse_if_behind()
-        while any(self._lives(peer) and key not in heard for key, peer in self._peers.items()):
+        while any(self._is_live(peer) and key not in compared for key, peer in self._peers.items()):
             if loop.time() > ends_at:
                 raise StoreUnavailableError("clocks_unknown", "the nodes' clocks could not be compared in time")
-            await asyncio.sleep(LOOK_SECONDS)
-            await self._look(None)
+            await asyncio.sleep(SAMPLE_SECONDS)
+            await self._sample(None)
             self._refuse_if_behind()
-            heard |= self._refuse_if_ahead()
+            compared |= self._refuse_if_ahead()
 
-    def _settle(self) -> None:
-        """The others agree: fresh from now on. _SkewError if not."""
-        self._compared_ms = None
+    def _mark_compared(self) -> None:
+        """Mark the comparison fresh. Raises _SkewError if this clock is behind."""
+        self._compared_at_ms = None
         self._refuse_if_behind()
-        self._fault, self._compared_ms = None, self._looked_ms
+        self._fault, self._compared_at_ms = None, self._sample_ms
 
-    async def _look(self, state: _State | None, *, is_first: bool = False) -> None:
-        """Write what I am, if I am to, and read what the others are."""
+    async def _sample(self, state: _State | None, *, is_first: bool = False) -> None:
+        """Write this node's `state` if given, and read the peers'."""
         before_ms = self._clock.now_ms()
-        everybody = Read(self._layout.nodes, end_of(self._layout.nodes))
+        all_nodes = Read(self._layout.nodes, end_of(self._layout.nodes))
         if state is None:
-            answer = await self._members.read(everybody)
+            result = await self._endpoints.read(all_nodes)
         else:
-            mine = Put(self.node_key, msgspec.json.encode(_Node(before_ms, state)))
-            answer = await self._members.write((), (mine, everybody))
-        self._looked_before_ms, self._looked_ms = self._looked_ms, before_ms
+            own = Put(self.node_key, msgspec.json.encode(_NodeInstant(before_ms, state)))
+            result = await self._endpoints.write((), (own, all_nodes))
+        self._previous_sample_ms, self._sample_ms = self._sample_ms, before_ms
         seen_at = asyncio.get_running_loop().time()
         before, self._peers = self._peers, {}
-        for key, value, _created, revision in answer.found[-1]:
+        for key, value, _created, revision in result.reads[-1]:
             known = before.get(key)
             if key == self.node_key:
                 continue
             if known is not None and known.revision == revision:
                 self._peers[key] = known._replace(is_new=False)
             else:
-                self._peers[key] = _Peer(_node(value), revision, seen_at, not is_first)
+                self._peers[key] = _PeerClock(_decode_node(value), revision, seen_at, not is_first)
 
-    def _lives(self, peer: _Peer) -> bool:
-        """Whether a node that served may still do so: it wrote, or was first seen, a moment ago."""
+    def _is_live(self, peer: _PeerClock) -> bool:
+        """Whether a peer that served may still do so: it wrote, or was first seen, a moment ago."""
         silent_seconds = asyncio.get_running_loop().time() - peer.seen_at
         return peer.node.state == "serving" and silent_seconds <= SILENCE_SECONDS
 
     def _refuse_if_behind(self) -> None:
         now_ms = self._clock.now_ms()
-        newest_ms = max((peer.node.now_ms for peer in self._peers.values() if _counts(peer)), default=0)
+        newest_ms = max((peer.node.now_ms for peer in self._peers.values() if _has_served(peer)), default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
-            raise _behind(newest_ms, now_ms)
+            raise _behind_error(newest_ms, now_ms)
 
     def _refuse_if_ahead(self) -> set[bytes]:
-        """The nodes that wrote between the last two looks, all of which agree; _SkewError if one does not.
+        """The peers that wrote between the last two samples and agree. Raises _SkewError if one does not.
 
-        Looks that are too far apart prove nothing: what was written in between may be as old as the first.
+        Samples too far apart prove nothing: a value in between may be as old as the first sample.
         """
-        if self._clock.now_ms() - self._looked_before_ms > LOOKS_APART_MS_MAX:
+        if self._clock.now_ms() - self._previous_sample_ms > SAMPLES_APART_MS_MAX:
             return set()
         new = {key: peer for key, peer in self._peers.items() if peer.is_new and peer.node.state == "serving"}
         for peer in new.values():
-            ahead_ms = self._looked_before_ms - peer.node.now_ms
+            ahead_ms = self._previous_sample_ms - peer.node.now_ms
             if ahead_ms > SKEW_MAX_MS:
                 error = _SkewError(
                     "clock_skew",
@@ -287,33 +290,34 @@ class Clocks:
                 raise error
         return set(new)
 
-    async def _forget(self, node_key: bytes, revision: int | None = None) -> None:
-        guards = () if revision is None else (Guard(node_key, revision),)
-        await self._members.write(guards, [Delete(node_key), Delete(self._layout.signal(node_key))])
+    async def _delete_node(self, node_key: bytes, revision: int | None = None) -> None:
+        compares = () if revision is None else (Compare(node_key, revision),)
+        await self._endpoints.write(compares, [Delete(node_key), Delete(self._layout.signal(node_key))])
 
 
 class _SkewError(StoreUnavailableError):
-    """`clock_skew`: the message says which way, and what to do."""
+    """`clock_skew`; the message says in which direction, and what to do."""
 
 
-def _node(value: bytes) -> _Node:
+def _decode_node(value: bytes) -> _NodeInstant:
     try:
-        return msgspec.json.decode(value, type=_Node)
+        return msgspec.json.decode(value, type=_NodeInstant)
     except msgspec.DecodeError as error:
         raise StoreUnavailableError(
-            "store_corrupt", "a node's instant in etcd is not ours: see that nobody else writes under our prefix"
+            "store_corrupt",
+            "a node's instant in etcd has another format: no other program may write under the store's prefix",
         ) from error
 
 
-def _counts(peer: _Peer) -> bool:
-    """Whether time has passed the instant this node wrote: one that never served may be wrong about it."""
+def _has_served(peer: _PeerClock) -> bool:
+    """Whether the node decided by the instant it wrote; a node that is still joining may be wrong about the time."""
     return peer.node.state != "joining"
 
 
-def _behind(written_at_ms: int, now_ms: int) -> _SkewError:
+def _behind_error(written_at_ms: int, now_ms: int) -> _SkewError:
     return _SkewError(
         "clock_skew",
-        f"this node's clock reads {instant(now_ms)} but another node has written {instant(written_at_ms)}, "
-        f"{(written_at_ms - now_ms) / 1_000:.1f} s later: set the machines' clocks right; "
-        "it serves again when they agree",
+        f"this node's clock reads {format_instant(now_ms)} but another node has written "
+        f"{format_instant(written_at_ms)}, {(written_at_ms - now_ms) / 1_000:.1f} s later: "
+        "set the machines' clocks right; it serves again when they agree",
     )

@@ -1,21 +1,21 @@
-"""Where things are in etcd: the keys under our prefix.
+"""The store's keys in etcd.
 
-    <prefix>/schema                                  the layout's number, SCHEMA; another is refused
+    <prefix>/schema                                  the layout's version, SCHEMA; others are refused
     <prefix>/1/lock/<project id>/<lock key>          a lock record
-    <prefix>/1/project/<project id>                  a project; lists go by the revision that created it
+    <prefix>/1/project/<project id>                  a project; lists are in order of the revision that created it
     <prefix>/1/project-name/<name>                   the id of the project of that name
     <prefix>/1/project-key/<project id>/<name>       the id of the service key of that name; also the project's list
     <prefix>/1/service-key/<key id>                  a service key and the digests of its secrets
-    <prefix>/1/secret/<SHA-256 in hex>               the ids of the project and the key that this secret opens
-    <prefix>/1/deleting/<project id>                 a project that is gone, whose keys and locks are still going
-    <prefix>/1/quota/<project id>                    what was drawn of the project's minute
+    <prefix>/1/secret/<SHA-256 in hex>               the ids of the project and the key that this secret belongs to
+    <prefix>/1/deleting/<project id>                 a deleted project, whose keys and locks are still being deleted
+    <prefix>/1/quota/<project id>                    the project's shared request count
     <prefix>/1/node/<node id>                        a node's latest instant
-    <prefix>/1/signal/<node id>                      what a node told the others last
+    <prefix>/1/signal/<node id>                      a node's latest signal packet
     <prefix>/1/purger                                the key of the node that purges
-    <prefix>/1/probe                                 written to see how long that takes, and deleted again
+    <prefix>/1/probe                                 written to measure the latency, then deleted
 
-Values are JSON with the glossary's words. The number in the path is that of the layout: one that older releases
-cannot read moves to another path, so that old and new never read each other's values.
+Values are JSON with the names of the glossary. The number in the path is the layout's version: a version that older
+releases cannot read uses another path, so that old and new never read each other's values.
 """
 
 from typing import Final
@@ -24,7 +24,7 @@ from ...ports.lock_store import RecordKey
 from ...rules.values import LockKey
 
 SCHEMA: Final = 1
-LOADING: Final = b"loading"  # stands in the schema's place while a load is under way
+LOADING: Final = b"loading"  # the value of `schema` during a load
 
 
 class Layout:
@@ -46,7 +46,7 @@ class Layout:
         return self.locks + f"{record_key.project_id}/{record_key.key}".encode()
 
     def record_key(self, lock: bytes) -> RecordKey:
-        """Whose key in etcd this is."""
+        """The record key of the etcd key `lock`."""
         project_id, _, key = lock[len(self.locks) :].decode().partition("/")
         return RecordKey(project_id, LockKey(key))
 
@@ -81,7 +81,7 @@ class Layout:
         return self.nodes + node_id.encode()
 
     def signal(self, node_key: bytes) -> bytes:
-        """Where the node tells others something, whose own key is `node_key`."""
+        """The key for the signals of the node whose own key is `node_key`."""
         return self.signals + node_key[len(self.nodes) :]
 
 
@@ -91,5 +91,5 @@ def end_of(prefix: bytes) -> bytes:
 
 
 def after(key: bytes) -> bytes:
-    """The first key behind `key`."""
+    """The first key after `key`."""
     return key + b"\0"

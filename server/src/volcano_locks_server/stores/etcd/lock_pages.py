@@ -1,32 +1,36 @@
-"""Pages of lock records in etcd: one linearizable read of a range of keys, which etcd keeps in the order of bytes.
+"""Reads pages of lock records from etcd: one linearizable read of a range of keys, in byte order.
 
-The instant is read before the records, so a lease that is renewed in between is not called ended. Afterwards the
-clock is compared with what they were written by, like everywhere (see `clocks`).
+The instant is read before the records, so a lease renewed in between does not show as ended. Afterwards the clock is
+compared with the instants in the records (see `clock_skew`).
 """
 
 from collections.abc import Callable
 
 from ...ports.lock_store import LockPage, LockQuery
 from ...rules.lease import LockRecord
-from ..lock_pages import key_range, looked_at_max, page_of
+from ..lock_pages import build_page, key_range, scan_limit
 from . import records
-from .clock_skew import Clocks
-from .endpoints import Members
+from .clock_skew import ClockSkewMonitor
+from .endpoints import Endpoints
 from .layout import Layout
-from .transactions import Found, Read
+from .transactions import KeyValue, Read
 
 
 async def read_locks(
-    members: Members, layout: Layout, clocks: Clocks, query: LockQuery, record_of: Callable[[Found], LockRecord]
+    endpoints: Endpoints,
+    layout: Layout,
+    skew_monitor: ClockSkewMonitor,
+    query: LockQuery,
+    record_of: Callable[[KeyValue], LockRecord],
 ) -> LockPage:
-    """The page; `record_of` reads what is kept. Raises StoreUnavailableError."""
-    now_ms = await clocks.now_ms()
+    """The page; `record_of` decodes a record. Raises StoreUnavailableError."""
+    now_ms = await skew_monitor.now_ms()
     of_project = layout.locks_of(query.project_id)
     begin, end = (of_project + key.encode() for key in key_range(query))
-    asked_for = looked_at_max(query)
-    rows = (await members.read(Read(begin, end, asked_for))).found[0]
+    requested = scan_limit(query)
+    rows = (await endpoints.read(Read(begin, end, requested))).reads[0]
     found = [(layout.record_key(row.key).key, record_of(row)) for row in rows]
-    read_ms = await clocks.now_ms()
+    read_ms = await skew_monitor.now_ms()
     for _, record in found:
-        clocks.judge(records.written_at_ms(record), read_ms)
-    return page_of(query, found, now_ms, asked_for=asked_for)
+        skew_monitor.refuse_future_record(records.written_at_ms(record), read_ms)
+    return build_page(query, found, now_ms, requested=requested)

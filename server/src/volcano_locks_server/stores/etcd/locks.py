@@ -1,43 +1,45 @@
-"""Lock records in etcd: guess or read, decide, compare on the revision of each, put.
+"""Stores lock records in etcd: take them from the cache or read them, run the step, compare revisions, write.
 
-Isolation is optimistic. A batch takes its records to be what this node saw last (see `recent`), or reads them in one
-linearizable transaction, then reads this node's clock, and writes what changed in a transaction that takes effect only
-if none of its records was written since (a record that is not there has revision 0). If one was, the same transaction
-reads them anew, and the step is called again, with a new instant. A batch that changes nothing is judged by what was
-read, or by guesses that a transaction without writes compares: what it says was true at one moment in between.
+Isolation is optimistic. A batch uses the records that this node last saw (see `record_cache`), or reads them in one
+linearizable transaction. It then reads this node's clock, and writes what changed in a transaction that takes effect
+only if none of its records was written since; a record that does not exist has revision 0. If one was, the same
+transaction reads them again, and the step runs again with a new instant. A batch that changes nothing decides by what
+it read, or compares its guesses in a transaction without writes: its results were true at one moment in between.
 
-Between the reading of the clock and the commit time may pass, but no other writer: what was judged is what is
-replaced (case 30). etcd's own leases are not used: after a change of its leader they begin anew (case 31).
+Time may pass between reading the clock and the commit, but no other writer can: what the step saw is what it replaces
+(case 30). The store does not use etcd's own leases, because they start over after a change of etcd's leader (case 31).
+
+Within a node, `GroupCommit` keeps each key in one batch in flight (see its docstring), so conflicts come only from
+other nodes. An update does not depend on this: two updates of one key in the same process conflict like those of two
+nodes.
 """
 
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
 
-from ...ports.clock import Clock
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import LockRecord, blocks_others, purgeable
 from . import records
-from .clock_skew import Clocks
-from .endpoints import BrokenWayError, Members
+from .clock_skew import ClockSkewMonitor
+from .endpoints import ConnectionChangedError, Endpoints
 from .layout import Layout, after, end_of
 from .lock_pages import read_locks
-from .record_cache import ABSENT, RecentRecords, Seen
+from .record_cache import ABSENT, RecordCache, VersionedRecord
 from .registry import EtcdRegistry
-from .transactions import Answer, Delete, Found, Guard, Put, Read
+from .transactions import Compare, Delete, KeyValue, Put, Read, TransactionResult
 
-BATCH_MAX: Final = 128  # etcd's own limit of operations and of comparisons in a transaction, unless configured
-BATCHES_IN_FLIGHT: Final = 2  # while one is synced to the members' disks, the next one is read and judged
+BATCH_MAX: Final = 128  # etcd's default limit of operations and of comparisons in a transaction
+BATCHES_IN_FLIGHT: Final = 2  # while one batch is synced to the members' disks, the next one runs its step
 ATTEMPTS_MAX: Final = 20
 JITTER_SECONDS: Final = 0.004
 UPDATE_SECONDS_MAX: Final = 8.0
-SCAN_KEYS: Final = 500
+KEYS_PER_PAGE: Final = 500
 
 T = TypeVar("T")
 
@@ -45,207 +47,194 @@ T = TypeVar("T")
 class EtcdStore:
     """The LockStore of one node. Made by `EtcdCluster`."""
 
-    def __init__(self, clock: Clock, clocks: Clocks, members: Members, layout: Layout, registry: EtcdRegistry) -> None:
-        self._clock: Final = clock
-        self._clocks: Final = clocks
-        self._members: Final = members
+    def __init__(
+        self, skew_monitor: ClockSkewMonitor, endpoints: Endpoints, layout: Layout, registry: EtcdRegistry
+    ) -> None:
+        self._skew_monitor: Final = skew_monitor
+        self._endpoints: Final = endpoints
         self._layout: Final = layout
         self._registry: Final = registry
-        self._recent: Final = RecentRecords()
-        self._recent_since = 0  # so many breaks of the way to the cluster
-        self._busy: Final[dict[RecordKey, asyncio.Event]] = {}
+        self._cache: Final = RecordCache()
+        self._cached_since = 0  # the value of connection_changes that the cache belongs to
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        """Atomic up to BATCH_MAX keys. More are read and judged at once, but written BATCH_MAX at a time: should
-        another writer come in between, some are written, and StoreUnavailableError says that nobody knows which.
+        """Atomic up to BATCH_MAX keys. A longer update is read and decided at once, but written BATCH_MAX keys at a
+        time. If another writer interferes, some parts are written and StoreUnavailableError is raised.
         """
         try:
-            async with asyncio.timeout(UPDATE_SECONDS_MAX), self._alone(keys):
+            async with asyncio.timeout(UPDATE_SECONDS_MAX):
                 return await self._update(keys, step)
         except TimeoutError as error:
-            self._recent.forget_all()
-            raise StoreUnavailableError("etcd_late", "etcd did not answer in time") from error
+            self._cache.clear()
+            raise StoreUnavailableError("etcd_late", "etcd did not respond in time") from error
         except StoreUnavailableError:
-            self._recent.forget_all()
+            self._cache.clear()
             raise
 
     async def list_locks(self, query: LockQuery) -> LockPage:
-        return await read_locks(self._members, self._layout, self._clocks, query, _record)
+        return await read_locks(self._endpoints, self._layout, self._skew_monitor, query, _record)
 
     async def count_held(self) -> int:
-        """By reading every record from one member, which may be a moment behind."""
-        await self._clocks.now_ms()
+        """Reads every record from one member, which may be slightly behind."""
+        await self._skew_monitor.now_ms()
         held = 0
         async for page in self._pages(stale=True):
-            now_ms = await self._clocks.now_ms()
+            now_ms = await self._skew_monitor.now_ms()
             held += sum(blocks_others(_record(found), now_ms) for found in page)
         return held
 
     async def purge(self, *, limit: int) -> int:
-        """By reading every record, on one node of those that serve: others leave it to that one while it lives.
+        """Reads every record, on one node at a time: the others leave it to that node while it is alive.
 
-        Also clears away what nodes that died have left half done.
+        Also finishes the deletions of nodes that died, and deletes the keys of those nodes.
         """
-        await self._clocks.now_ms()
-        await self._clocks.forget_gone_nodes()
+        await self._skew_monitor.now_ms()
+        await self._skew_monitor.delete_gone_nodes()
         await self._registry.finish_deletions()
-        gone = 0
-        if not await self._is_my_turn():
-            return gone
+        purged = 0
+        if not await self._is_purger():
+            return purged
         async for page in self._pages():
-            now_ms = await self._clocks.now_ms()
-            old = [found for found in page if purgeable(_record(found), now_ms)][: limit - gone]
-            gone += await self._delete(old)
-            if gone >= limit:
+            now_ms = await self._skew_monitor.now_ms()
+            old = [found for found in page if purgeable(_record(found), now_ms)][: limit - purged]
+            purged += await self._delete(old)
+            if purged >= limit:
                 break
-        return gone
+        return purged
 
     async def ready(self) -> None:
-        """By a write, which needs a majority and room: this node's instant, compared with the others'."""
-        await self._clocks.now_ms()
-        await self._clocks.pulse()
+        """Writes this node's instant, which needs a majority and disk space, and compares it with the others'."""
+        await self._skew_monitor.now_ms()
+        await self._skew_monitor.announce()
 
     async def pages(self) -> AsyncIterator[Sequence[tuple[RecordKey, LockRecord]]]:
-        """All records, page by page; what is written meanwhile may be in it or not."""
+        """All records, page by page; concurrent writes may be missing."""
         async for page in self._pages():
             yield [(self._layout.record_key(found.key), _record(found)) for found in page]
 
     async def load(self, locks: Mapping[RecordKey, LockRecord]) -> None:
-        """Write these records where nobody else does."""
+        """Write these records; the caller excludes other writers."""
         for part in _parts(locks.items()):
-            await self._members.write((), [Put(self._layout.lock(key), records.written(one)) for key, one in part])
-
-    @asynccontextmanager
-    async def _alone(self, keys: Sequence[RecordKey]) -> AsyncIterator[None]:
-        """Inside, no other update of this node touches these keys: conflicts are for other nodes."""
-        while busy := next((self._busy[key] for key in keys if key in self._busy), None):
-            await busy.wait()
-        done = asyncio.Event()
-        self._busy.update(dict.fromkeys(keys, done))
-        try:
-            yield
-        finally:
-            for key in keys:
-                del self._busy[key]
-            done.set()
+            await self._endpoints.write((), [Put(self._layout.lock(key), records.encode(one)) for key, one in part])
 
     async def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         names = dict(zip(keys, map(self._layout.lock, keys), strict=True))
-        if self._recent_since != self._members.breaks:
-            self._recent.forget_all()
-            self._recent_since = self._members.breaks
-        seen = self._recent.guesses(names.values()) if len(keys) <= BATCH_MAX else None
-        is_guess, guessed_since = seen is not None, self._recent_since
-        if seen is None:
-            seen = await self._read(names.values())
+        if self._cached_since != self._endpoints.connection_changes:
+            self._cache.clear()
+            self._cached_since = self._endpoints.connection_changes
+        current = self._cache.guesses(names.values()) if len(keys) <= BATCH_MAX else None
+        is_guess, guessed_since = current is not None, self._cached_since
+        if current is None:
+            current = await self._read(names.values())
         for attempt in range(ATTEMPTS_MAX):
-            now_ms = await self._clocks.now_ms()
-            known = {key: _judged(seen[name], self._clocks, now_ms) for key, name in names.items()}
+            now_ms = await self._skew_monitor.now_ms()
+            known = {key: _checked(current[name], self._skew_monitor, now_ms) for key, name in names.items()}
             stepped = step(known, now_ms)
             changed = {names[key]: record for key, record in stepped.changed.items()}
-            newer = await self._write(changed, seen, guessed_since if is_guess else None)
+            newer = await self._write(changed, current, guessed_since if is_guess else None)
             if is_guess:
-                self._recent.told(is_right=newer is None)
+                self._cache.note_guess(was_right=newer is None)
             if newer is None:
                 return stepped.results
             if is_guess:
-                self._members.counts.retries += 1
+                self._endpoints.counts.retries += 1
                 is_guess = False
             else:
-                self._members.counts.conflicts += 1
-            seen.update(newer)
+                self._endpoints.counts.conflicts += 1
+            current.update(newer)
             await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
         raise StoreUnavailableError("conflict", "other nodes kept changing the same locks: try again in a moment")
 
-    async def _read(self, names: Iterable[bytes]) -> dict[bytes, Seen]:
-        seen: dict[bytes, Seen] = {}
+    async def _read(self, names: Iterable[bytes]) -> dict[bytes, VersionedRecord]:
+        current: dict[bytes, VersionedRecord] = {}
         for part in _parts(names):
-            seen.update(self._seen(part, await self._members.read(*map(Read, part))))
-        return seen
+            current.update(self._versioned(part, await self._endpoints.read(*map(Read, part))))
+        return current
 
     async def _write(
-        self, changed: Mapping[bytes, LockRecord], seen: Mapping[bytes, Seen], guessed_since: int | None
-    ) -> dict[bytes, Seen] | None:
-        """None once all is written; if nothing was, what is there now.
+        self, changed: Mapping[bytes, LockRecord], current: Mapping[bytes, VersionedRecord], guessed_since: int | None
+    ) -> dict[bytes, VersionedRecord] | None:
+        """None once everything is written, else the current records.
 
-        Of records that were read only those that change are compared: what was said of the others was true then. Of
-        guesses all are, and by the cluster they were seen in: one that was restored may count its revisions anew.
+        Of records that were read, only those that change are compared: what the step saw of the others was true then.
+        Of guesses all are compared, on the same connection: a restored cluster may reuse revisions.
         """
-        for number, part in enumerate(_parts(changed if guessed_since is None else seen)):
-            guards = [Guard(name, seen[name].mod_revision) for name in part]
-            puts = [Put(name, records.written(changed[name])) for name in part if name in changed]
+        for number, part in enumerate(_parts(changed if guessed_since is None else current)):
+            compares = [Compare(name, current[name].mod_revision) for name in part]
+            puts = [Put(name, records.encode(changed[name])) for name in part if name in changed]
             try:
-                answer = await self._members.write(guards, puts, map(Read, part), unbroken_since=guessed_since)
-            except BrokenWayError:
+                result = await self._endpoints.write(compares, puts, map(Read, part), if_unchanged_since=guessed_since)
+            except ConnectionChangedError:
                 return await self._read(part)
-            if answer.succeeded:
+            if result.succeeded:
                 for put in puts:
-                    self._recent.keep(put.key, Seen(changed[put.key], answer.revision))
+                    self._cache.put(put.key, VersionedRecord(changed[put.key], result.revision))
                 continue
             if number > 0:
                 raise StoreUnavailableError("conflict", "another node changed some of these locks meanwhile")
-            return self._seen(part, answer)
+            return self._versioned(part, result)
         return None
 
-    def _seen(self, names: Sequence[bytes], answer: Answer) -> dict[bytes, Seen]:
+    def _versioned(self, names: Sequence[bytes], result: TransactionResult) -> dict[bytes, VersionedRecord]:
         """What the reads of these found."""
-        seen = {}
+        current = {}
         for place, name in enumerate(names):
-            found = answer.one(place)
-            seen[name] = ABSENT if found is None else Seen(_record(found), found.mod_revision)
-            self._recent.keep(name, seen[name])
-        return seen
+            found = result.one(place)
+            current[name] = ABSENT if found is None else VersionedRecord(_record(found), found.mod_revision)
+            self._cache.put(name, current[name])
+        return current
 
-    async def _is_my_turn(self) -> bool:
-        """Whether this node is the one that purges, or could become it."""
-        key, me = self._layout.purger, self._clocks.node_key
-        found = (await self._members.read(Read(key))).one(0)
-        if found is not None and (found.value == me or self._clocks.is_alive(found.value)):
+    async def _is_purger(self) -> bool:
+        """Whether this node is the one that purges, or could take over."""
+        key, me = self._layout.purger, self._skew_monitor.node_key
+        found = (await self._endpoints.read(Read(key))).one(0)
+        if found is not None and (found.value == me or self._skew_monitor.is_alive(found.value)):
             return found.value == me
-        return (await self._members.write([Guard(key, _revision(found))], [Put(key, me)])).succeeded
+        return (await self._endpoints.write([Compare(key, _revision(found))], [Put(key, me)])).succeeded
 
-    async def _delete(self, old: Sequence[Found]) -> int:
-        """Delete these, if nobody has written them since; how many went."""
-        gone = 0
+    async def _delete(self, old: Sequence[KeyValue]) -> int:
+        """Delete these unless they were written since; returns how many were deleted."""
+        purged = 0
         for part in _parts(old):
             if await self._deleted(part):
-                gone += len(part)
+                purged += len(part)
             elif len(part) > 1:
-                gone += sum([await self._deleted([found]) for found in part])
-        return gone
+                purged += sum([await self._deleted([found]) for found in part])
+        return purged
 
-    async def _deleted(self, part: Sequence[Found]) -> bool:
-        guards = [Guard(found.key, found.mod_revision) for found in part]
-        return (await self._members.write(guards, [Delete(found.key) for found in part])).succeeded
+    async def _deleted(self, part: Sequence[KeyValue]) -> bool:
+        compares = [Compare(found.key, found.mod_revision) for found in part]
+        return (await self._endpoints.write(compares, [Delete(found.key) for found in part])).succeeded
 
-    async def _pages(self, *, stale: bool = False) -> AsyncIterator[Sequence[Found]]:
+    async def _pages(self, *, stale: bool = False) -> AsyncIterator[Sequence[KeyValue]]:
         begin, end = self._layout.locks, end_of(self._layout.locks)
         while True:
-            page = (await self._members.read(Read(begin, end, SCAN_KEYS, stale=stale))).found[0]
+            page = (await self._endpoints.read(Read(begin, end, KEYS_PER_PAGE, stale=stale))).reads[0]
             if page:
                 yield page
-            if len(page) < SCAN_KEYS:
+            if len(page) < KEYS_PER_PAGE:
                 return
             begin = after(page[-1].key)
 
 
-def _judged(seen: Seen, clocks: Clocks, now_ms: int) -> LockRecord | None:
-    """The record, whose writer's clock must agree with ours."""
-    if seen.record is not None:
-        clocks.judge(records.written_at_ms(seen.record), now_ms)
-    return seen.record
+def _checked(versioned: VersionedRecord, skew_monitor: ClockSkewMonitor, now_ms: int) -> LockRecord | None:
+    """The record, after comparing the clock of its writer."""
+    if versioned.record is not None:
+        skew_monitor.refuse_future_record(records.written_at_ms(versioned.record), now_ms)
+    return versioned.record
 
 
-def _record(found: Found) -> LockRecord:
+def _record(found: KeyValue) -> LockRecord:
     try:
-        return records.read(found.value)
+        return records.decode(found.value)
     except (msgspec.DecodeError, ValueError) as error:
         raise StoreUnavailableError(
-            "store_corrupt", "a lock record in etcd is not ours: see that nobody else writes under the store's prefix"
+            "store_corrupt",
+            "a lock record in etcd has another format: no other program may write under the store's prefix",
         ) from error
 
 
-def _revision(found: Found | None) -> int:
+def _revision(found: KeyValue | None) -> int:
     return 0 if found is None else found.mod_revision
 
 

@@ -1,15 +1,14 @@
-"""The lock records that this node saw last: guesses, with which a batch saves itself the reading.
+"""Caches the lock records that this node last saw, so that a batch need not read them first.
 
-A guess is never an answer. Whoever steps on one compares its revision in the transaction that writes, or in one that
-only compares; what is not there any more has revision 0, and so has what is not remembered. If etcd says that it
-holds, the record was the truth from before the step until then: no two writes of a key have the same revision. But
-those of a restored cluster may, so guesses end with the way to it (`breaks` of `members`): what is restored was down.
+A cached record is only a guess. The transaction compares its revision before it takes effect; a record that does not
+exist, or is not cached, has revision 0. If the comparison holds, the guess was right from before the step until then,
+because no two writes of a key have the same revision. A restored cluster may reuse revisions, so the cache is cleared
+whenever the connection changes (`Endpoints.connection_changes`).
 
-A wrong guess costs a transaction, so after one the next batches read first: twice as many after each that was wrong,
-half as many after each that was right. Where several nodes serve the same locks by turns it hardly pays to guess, and
-hardly ever is guessed.
+A wrong guess costs one transaction. So after one the next batches read first: twice as many after each wrong guess,
+half as many after each right one. Where nodes take turns on the same locks, guesses rarely pay and are rarely made.
 
-At most RECORDS_MAX are kept, those that were of use last.
+The cache holds at most RECORDS_MAX records and evicts the least recently stored.
 """
 
 from collections import OrderedDict
@@ -22,48 +21,48 @@ RECORDS_MAX: Final = 16_384
 READ_FIRST_MAX: Final = 256
 
 
-class Seen(NamedTuple):
-    """A record as it was at `mod_revision`; None at 0: it is not there."""
+class VersionedRecord(NamedTuple):
+    """A record at `mod_revision`; None at revision 0: it does not exist."""
 
     record: LockRecord | None
     mod_revision: int
 
 
-ABSENT: Final = Seen(None, 0)
+ABSENT: Final = VersionedRecord(None, 0)
 
 
-class RecentRecords:
-    """What was seen of each key in etcd, and whether it is worth guessing by it."""
+class RecordCache:
+    """The latest known record of each etcd key, and whether guessing by it is worthwhile."""
 
     def __init__(self) -> None:
-        self._seen: Final[OrderedDict[bytes, Seen]] = OrderedDict()
+        self._records: Final[OrderedDict[bytes, VersionedRecord]] = OrderedDict()
         self._read_first = 0
         self._read_first_next = 1
 
-    def guesses(self, names: Iterable[bytes]) -> dict[bytes, Seen] | None:
-        """What may be there now; None: read first."""
+    def guesses(self, names: Iterable[bytes]) -> dict[bytes, VersionedRecord] | None:
+        """The cached records of `names`; None if the batch should read first."""
         if self._read_first:
             self._read_first -= 1
             return None
-        seen = self._seen
-        return {name: seen.get(name, ABSENT) for name in names}
+        records = self._records
+        return {name: records.get(name, ABSENT) for name in names}
 
-    def told(self, *, is_right: bool) -> None:
-        """Whether the guesses held, all of them."""
-        if is_right:
+    def note_guess(self, *, was_right: bool) -> None:
+        """Note whether all guesses of a batch were right."""
+        if was_right:
             self._read_first_next = max(1, self._read_first_next // 2)
         else:
             self._read_first = self._read_first_next
             self._read_first_next = min(READ_FIRST_MAX, self._read_first_next * 2)
 
-    def keep(self, name: bytes, seen: Seen) -> None:
-        """This is what is there."""
-        self._seen.pop(name, None)
-        if seen.record is not None:
-            self._seen[name] = seen
-            if len(self._seen) > RECORDS_MAX:
-                self._seen.popitem(last=False)
+    def put(self, name: bytes, versioned: VersionedRecord) -> None:
+        """Cache the current record of `name`."""
+        self._records.pop(name, None)
+        if versioned.record is not None:
+            self._records[name] = versioned
+            if len(self._records) > RECORDS_MAX:
+                self._records.popitem(last=False)
 
-    def forget_all(self) -> None:
-        """Begin anew, as where a cluster that does not answer may be another one when it does again."""
-        self._seen.clear()
+    def clear(self) -> None:
+        """Forget all records, because a cluster that failed to respond may have been replaced."""
+        self._records.clear()

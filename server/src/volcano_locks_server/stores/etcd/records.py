@@ -1,4 +1,4 @@
-"""Lock records as the JSON that is kept of them: the glossary's words, digests in hex, times in milliseconds."""
+"""Lock records as JSON: names of the glossary, digests in hex, times in milliseconds."""
 
 from typing import Final
 
@@ -24,16 +24,16 @@ class _Free(msgspec.Struct, tag_field="state", tag="free", omit_defaults=True):
     retired_digests: tuple[str, ...] = ()
 
 
-_encode: Final = msgspec.json.Encoder().encode
-_decode: Final = msgspec.json.Decoder(_Held | _Free).decode
+_to_json: Final = msgspec.json.Encoder().encode
+_from_json: Final = msgspec.json.Decoder(_Held | _Free).decode
 
 
-def written(record: LockRecord) -> bytes:
-    """The record as it is kept."""
+def encode(record: LockRecord) -> bytes:
+    """The JSON of the record."""
     if isinstance(record, Free):
         retired = tuple(digest.hex() for digest in record.retired_digests)
-        return _encode(_Free(record.fencing_token, record.freed_at_ms, retired))
-    return _encode(
+        return _to_json(_Free(record.fencing_token, record.freed_at_ms, retired))
+    return _to_json(
         _Held(
             record.fencing_token,
             record.owner_digest.hex(),
@@ -47,23 +47,23 @@ def written(record: LockRecord) -> bytes:
     )
 
 
-def read(value: bytes) -> LockRecord:
-    """The record that is kept as `value`. Raises msgspec.DecodeError where somebody else wrote there."""
-    kept = _decode(value)
-    if isinstance(kept, _Free):
-        return Free(kept.fencing_token, kept.freed_at_ms, tuple(map(bytes.fromhex, kept.retired_digests)))
+def decode(value: bytes) -> LockRecord:
+    """The record in `value`. Raises msgspec.DecodeError if another program wrote it."""
+    stored = _from_json(value)
+    if isinstance(stored, _Free):
+        return Free(stored.fencing_token, stored.freed_at_ms, tuple(map(bytes.fromhex, stored.retired_digests)))
     return Held(
-        bytes.fromhex(kept.owner_digest),
-        kept.fencing_token,
-        kept.expires_at_ms,
-        kept.deadline_ms,
-        kept.acquired_at_ms,
-        kept.renewed_at_ms,
-        kept.ttl_seconds,
-        kept.holder,
+        bytes.fromhex(stored.owner_digest),
+        stored.fencing_token,
+        stored.expires_at_ms,
+        stored.deadline_ms,
+        stored.acquired_at_ms,
+        stored.renewed_at_ms,
+        stored.ttl_seconds,
+        stored.holder,
     )
 
 
 def written_at_ms(record: LockRecord) -> int:
-    """The latest instant of a node's clock that the record tells."""
+    """The latest instant of a node's clock in the record."""
     return record.freed_at_ms if isinstance(record, Free) else max(record.acquired_at_ms, record.renewed_at_ms)

@@ -1,15 +1,14 @@
-"""Messages between nodes, by a key of each node that all of them watch.
+"""Sends messages between nodes: each node writes packets to a key of its own, and all nodes watch these keys.
 
-A node writes its packets over each other under its own key; a watch tells every one of them, also those that were
-written over. While one packet is on its way the next one gathers, because each costs the cluster a write to its disks.
+A node's packets overwrite each other; the watch still reports each of them. While one packet is in flight the next one
+collects messages, because each costs the cluster a write to its disks.
 
-The watch is watched. It is asked for a sign of life every PROBE_SECONDS, and left where none comes within
-SILENCE_SECONDS_MAX, or where a packet of this node does not come back; a member that loses the others ends it by
-itself. Then `missed` is told, another member is asked, and the watch begins anew with what is written from then on:
-what was told meanwhile is not made up for. The same goes for a watch that came so late that what it had still to tell
-was compacted away.
+The watch itself is checked. The node requests a sign of life every PROBE_SECONDS. It abandons the watch if none arrives
+within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member that loses the others cancels the watch.
+Then the node calls `missed`, goes to another member, and watches what is written from then on. It does the same if etcd
+compacted revisions that the watch had yet to report.
 
-The keys go with the nodes: at `close`, else with what else nodes leave behind that are gone (see `clocks`).
+A node deletes its key in `close`; other nodes delete the key of one that is gone (see `clock_skew`).
 """
 
 import asyncio
@@ -21,11 +20,11 @@ from typing import Final
 import grpc
 
 from ...rules.errors import StoreUnavailableError
-from ..signal_packets import Outbox, unpacked
-from .endpoints import Members
+from ..signal_packets import SignalOutbox, parse_packet
+from .endpoints import Endpoints
 from .layout import Layout, end_of
 from .transactions import Delete, Put
-from .watch import WATCH, ask_for_life, watch, watch_answer
+from .watch import WATCH, decode_watch_response, encode_progress_request, encode_watch
 
 PACKET_BYTES_MAX: Final = 32_768
 PROBE_SECONDS: Final = 1.5
@@ -36,20 +35,20 @@ CLOSE_SECONDS_MAX: Final = 1.0
 
 
 class EtcdSignals:
-    """The Signals of one node, whose packets are written under `key`. Made by `EtcdCluster`."""
+    """The Signals of one node, which writes its packets to `key`. Made by `EtcdCluster`."""
 
-    def __init__(self, members: Members, layout: Layout, key: bytes) -> None:
-        self._members: Final = members
+    def __init__(self, endpoints: Endpoints, layout: Layout, key: bytes) -> None:
+        self._endpoints: Final = endpoints
         self._layout: Final = layout
         self._key: Final = key
-        self._outbox: Final = Outbox(PACKET_BYTES_MAX)
+        self._outbox: Final = SignalOutbox(PACKET_BYTES_MAX)
         self._wake: Final = asyncio.Event()
         self._came_back: Final = asyncio.Event()
-        self._tried: Final = asyncio.Event()  # to watch: only then what is told first can come back
+        self._tried: Final = asyncio.Event()  # a watch was tried; before that a first packet cannot come back
         self._echoed = 0
-        self._silence: asyncio.Timeout | None = None  # of the watch that works
+        self._silence: asyncio.Timeout | None = None  # set while the watch works
         self._sending: asyncio.Task[None] | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._receiving: asyncio.Task[None] | None = None
         self._heard: Callable[[bytes], None]
         self._missed: Callable[[], None]
         self._is_closed = False
@@ -60,8 +59,8 @@ class EtcdSignals:
 
     def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
         self._heard, self._missed = heard, missed
-        self._listening = asyncio.create_task(self._listen(), name="etcd-signals-heard")
-        self._sending = asyncio.create_task(self._send(), name="etcd-signals-told")
+        self._receiving = asyncio.create_task(self._receive(), name="etcd-signals-receive")
+        self._sending = asyncio.create_task(self._send(), name="etcd-signals-send")
 
     def tell(self, message: bytes) -> None:
         if not self._is_closed:
@@ -72,24 +71,24 @@ class EtcdSignals:
         self._is_closed = True
         self._wake.set()
         self._tried.set()
-        if self._sending is None or self._listening is None:
+        if self._sending is None or self._receiving is None:
             return
         await asyncio.wait([self._sending], timeout=CLOSE_SECONDS_MAX)
-        for task in (self._sending, self._listening):
+        for task in (self._sending, self._receiving):
             task.cancel()
-        await asyncio.wait([self._sending, self._listening])
+        await asyncio.wait([self._sending, self._receiving])
         with contextlib.suppress(StoreUnavailableError, TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                await self._members.write((), [Delete(self._key)])
-        self._sending = self._listening = None
+                await self._endpoints.write((), [Delete(self._key)])
+        self._sending = self._receiving = None
 
-    async def _listen(self) -> None:
-        """Watch for as long as it goes; then again after a growing pause."""
+    async def _receive(self) -> None:
+        """Watch until the watch ends, then again after a growing pause."""
         pause_seconds = PAUSE_SECONDS_MIN
         while True:
             began_at = asyncio.get_running_loop().time()
             with contextlib.suppress(StoreUnavailableError):
-                async with self._members.stream(WATCH) as stream:
+                async with self._endpoints.stream(WATCH) as stream:
                     await self._follow(stream)
             self._tried.set()
             self._missed()
@@ -99,31 +98,31 @@ class EtcdSignals:
             pause_seconds = min(PAUSE_SECONDS_MAX, 2 * pause_seconds)
 
     async def _follow(self, stream: grpc.aio.StreamStreamCall) -> None:
-        """Return when the watch is over; TimeoutError when it is silent."""
+        """Return when the watch is cancelled. Raises TimeoutError when it is silent."""
         loop = asyncio.get_running_loop()
-        await stream.write(watch(self._layout.signals, end_of(self._layout.signals)))
-        asking = asyncio.create_task(_ask(stream), name="etcd-signals-asks")
+        await stream.write(encode_watch(self._layout.signals, end_of(self._layout.signals)))
+        probing = asyncio.create_task(_probe(stream), name="etcd-signals-probe")
         try:
             async with asyncio.timeout(SILENCE_SECONDS_MAX) as silence:
-                while (wire := await stream.read()) is not grpc.aio.EOF:
+                while (message := await stream.read()) is not grpc.aio.EOF:
                     silence.reschedule(loop.time() + SILENCE_SECONDS_MAX)
-                    answer = watch_answer(wire)
-                    if answer.is_over:
+                    response = decode_watch_response(message)
+                    if response.is_cancelled:
                         return
-                    if answer.begins:
+                    if response.is_created:
                         self._silence = silence
                         self._tried.set()
                         self._missed()
-                    for value in answer.values:
+                    for value in response.values:
                         self._on_packet(value)
         finally:
             self._silence = None
             self._came_back.set()
-            asking.cancel()
-            await asyncio.wait([asking])
+            probing.cancel()
+            await asyncio.wait([probing])
 
     def _on_packet(self, value: bytes) -> None:
-        packet = unpacked(value.decode("ascii", "replace"))
+        packet = parse_packet(value.decode("ascii", "replace"))
         if packet is None:
             return
         if packet.node == self._outbox.node:
@@ -133,7 +132,7 @@ class EtcdSignals:
             packet.deliver(self._heard, self._missed)
 
     async def _send(self) -> None:
-        """Send what there is to send; after `close`, until nothing is left."""
+        """Send the queued messages; after `close`, until the queue is empty."""
         pause_seconds = PAUSE_SECONDS_MIN
         await self._tried.wait()
         while self._outbox or not self._is_closed:
@@ -142,7 +141,7 @@ class EtcdSignals:
                 await self._wake.wait()
                 continue
             try:
-                await self._members.write((), [Put(self._key, self._outbox.packet().encode("ascii"))])
+                await self._endpoints.write((), [Put(self._key, self._outbox.packet().encode("ascii"))])
             except StoreUnavailableError:
                 self._outbox.lose()
                 await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311
@@ -152,7 +151,7 @@ class EtcdSignals:
                 await self._echo()
 
     async def _echo(self) -> None:
-        """Wait until the last packet came back; if it does not, the watch is given up."""
+        """Wait until the latest packet came back; abandon the watch if it does not."""
         watching = self._silence
         try:
             async with asyncio.timeout(SILENCE_SECONDS_MAX):
@@ -164,9 +163,9 @@ class EtcdSignals:
                 self._silence.reschedule(asyncio.get_running_loop().time())
 
 
-async def _ask(stream: grpc.aio.StreamStreamCall) -> None:
-    """Ask for signs of life, until the stream fails: its reader learns of that too."""
+async def _probe(stream: grpc.aio.StreamStreamCall) -> None:
+    """Request signs of life until the stream fails; its reader sees the failure too."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await asyncio.sleep(PROBE_SECONDS)
-            await stream.write(ask_for_life())
+            await stream.write(encode_progress_request())

@@ -1,8 +1,7 @@
-"""Everything under our prefix, read and written page by page (see `volcano_locks_server.ports.snapshot`).
+"""Reads and writes everything under the store's prefix, page by page (see `volcano_locks_server.ports.snapshot`).
 
-etcd has no transaction as long as a load. So a load begins by writing LOADING where the layout's number is, and
-writes the number last. One that fails, or dies in between, leaves a prefix from which no node serves; another load
-deletes what it finds there and begins anew.
+A load is longer than any etcd transaction. So it begins by writing LOADING in place of the layout's version, and writes
+the version last. If a load fails, no node serves from the prefix; another load deletes what is there and starts again.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,58 +10,63 @@ from typing import Final
 from ...ports.registry import Project
 from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ...rules.errors import StoreUnavailableError
-from .clock_skew import Clocks
-from .endpoints import Members
+from .clock_skew import ClockSkewMonitor
+from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout, after, end_of
 from .locks import EtcdStore
-from .registry import EtcdRegistry, Kept, Secret
+from .registry import EtcdRegistry, StoredSecret, StoredServiceKey
 from .transactions import Delete, Put, Read
 
-BITE: Final = 1_000
+KEYS_PER_DELETION: Final = 1_000
 
 
 class EtcdSnapshot:
     """The Snapshot. Made by `EtcdCluster`."""
 
     def __init__(
-        self, members: Members, layout: Layout, clocks: Clocks, locks: EtcdStore, registry: EtcdRegistry
+        self,
+        endpoints: Endpoints,
+        layout: Layout,
+        skew_monitor: ClockSkewMonitor,
+        locks: EtcdStore,
+        registry: EtcdRegistry,
     ) -> None:
-        self._members: Final = members
+        self._endpoints: Final = endpoints
         self._layout: Final = layout
-        self._clocks: Final = clocks
+        self._skew_monitor: Final = skew_monitor
         self._locks: Final = locks
         self._registry: Final = registry
 
     async def newest_ms(self) -> int:
-        return await self._clocks.newest_ms()
+        return await self._skew_monitor.newest_ms()
 
     async def pages(self) -> AsyncIterator[Sequence[Entry]]:
-        """What a deleted project has left, where a node died meanwhile, belongs to nobody and is left out."""
+        """Leftovers of a project whose deletion was interrupted are skipped."""
         ids: set[str] = set()
         async for projects in self._registry.all_projects(PAGE_ENTRIES_MAX):
             ids |= {project.id for project in projects}
             yield projects
         async for keys in self._registry.all_keys(PAGE_ENTRIES_MAX):
-            if found := [_entry(kept) for kept in keys if kept.service_key.project_id in ids]:
+            if found := [_entry(stored) for stored in keys if stored.service_key.project_id in ids]:
                 yield found
         async for locks in self._locks.pages():
             if kept_locks := [KeptLock(key, record) for key, record in locks if key.project_id in ids]:
                 yield kept_locks
 
     async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
-        if self._members.refusal is not None:  # an earlier load has not come to its end
-            self._members.refusal = None
+        if self._endpoints.refusal is not None:  # an earlier load was interrupted
+            self._endpoints.refusal = None
             await self._clear()
         elif any([await self._holds(begin) for begin in self._held]):
             raise store_not_empty()
-        await self._members.write((), [Put(self._layout.schema, LOADING)])
+        await self._endpoints.write((), [Put(self._layout.schema, LOADING)])
         try:
-            await self._clocks.go_on_from(newest_ms)
+            await self._skew_monitor.advance_to(newest_ms)
             async for page in pages:
                 await self._write(page)
-            await self._members.write((), [Put(self._layout.schema, str(SCHEMA).encode())])
+            await self._endpoints.write((), [Put(self._layout.schema, str(SCHEMA).encode())])
         except BaseException:
-            self._members.refusal = half_loaded()
+            self._endpoints.refusal = half_loaded()
             raise
 
     @property
@@ -70,12 +74,14 @@ class EtcdSnapshot:
         return self._layout.projects, self._layout.service_keys, self._layout.locks
 
     async def _holds(self, begin: bytes) -> bool:
-        return bool((await self._members.read(Read(begin, end_of(begin), 1))).found[0])
+        return bool((await self._endpoints.read(Read(begin, end_of(begin), 1))).reads[0])
 
     async def _clear(self) -> None:
         root = self._layout.root
-        while bite := (await self._members.read(Read(root, end_of(root), BITE, keys_only=True))).found[0]:
-            await self._members.write((), [Delete(root, after(bite[-1].key))])
+        while page := (await self._endpoints.read(Read(root, end_of(root), KEYS_PER_DELETION, keys_only=True))).reads[
+            0
+        ]:
+            await self._endpoints.write((), [Delete(root, after(page[-1].key))])
 
     async def _write(self, page: Sequence[Entry]) -> None:
         for entry in page:
@@ -83,20 +89,20 @@ class EtcdSnapshot:
                 case Project():
                     await self._registry.add_project(entry)
                 case KeptKey(service_key, secrets):
-                    kept = tuple(Secret(secret.digest.hex(), secret.good_until_ms) for secret in secrets)
-                    await self._registry.add_kept(Kept(service_key, kept))
+                    stored = tuple(StoredSecret(secret.digest.hex(), secret.good_until_ms) for secret in secrets)
+                    await self._registry.add_stored(StoredServiceKey(service_key, stored))
         await self._locks.load({entry.key: entry.record for entry in page if isinstance(entry, KeptLock)})
 
 
 def half_loaded() -> StoreUnavailableError:
-    """Nobody serves from half a copy."""
+    """The error of every call on an incomplete copy."""
     return StoreUnavailableError(
-        "half_loaded", "under this prefix etcd holds a copy that did not come to its end: copy again, or name another"
+        "half_loaded", "the copy under this prefix of etcd is incomplete: copy again, or name another prefix"
     )
 
 
-def _entry(kept: Kept) -> KeptKey:
+def _entry(stored: StoredServiceKey) -> KeptKey:
     return KeptKey(
-        kept.service_key,
-        tuple(KeptSecret(bytes.fromhex(secret.digest), secret.good_until_ms) for secret in kept.secrets),
+        stored.service_key,
+        tuple(KeptSecret(bytes.fromhex(secret.digest), secret.good_until_ms) for secret in stored.secrets),
     )

@@ -1,52 +1,27 @@
-"""The few of etcd's messages that this store needs, and a transaction in our own words.
+"""etcd transactions: the types that the store works with, and their encoding as protobuf messages.
 
-The tables below are our own short version of etcd's protocol: the fields we use, under etcd's numbers. The message
-classes are made from them when this module is loaded, so there is no generated code; nobody but this module sees
-one (`watch` makes its own). What others see: `Guard`, what must be so; `Op`, what to do; `Found`, a key as it was read;
-`Answer`.
+`rpc.proto` declares the messages; only this module and `watch` use the generated classes.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from . import rpc_pb2
 
 TXN: Final = "/etcdserverpb.KV/Txn"
 AUTHENTICATE: Final = "/etcdserverpb.Auth/Authenticate"
 STATUS: Final = "/etcdserverpb.Maintenance/Status"
 
-_TYPES: Final = {"int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
-_FIELDS: Final = """
-    KeyValue: key=1 bytes, create_revision=2 int64, mod_revision=3 int64, value=5 bytes
-    Range: key=1 bytes, range_end=2 bytes, limit=3 int64, sort_order=5 int32, sort_target=6 int32, \
-serializable=7 bool, keys_only=8 bool, min_create_revision=12 int64
-    RangeAnswer: kvs=2 KeyValue*
-    Put: key=1 bytes, value=2 bytes
-    Delete: key=1 bytes, range_end=2 bytes
-    Op: range=1 Range, put=2 Put, delete=3 Delete
-    OpAnswer: range=1 RangeAnswer
-    Compare: result=1 int32, target=2 int32, key=3 bytes, mod_revision=6 int64?
-    Txn: compare=1 Compare*, success=2 Op*, failure=3 Op*
-    Header: revision=3 int64
-    TxnAnswer: header=1 Header, succeeded=2 bool, responses=3 OpAnswer*
-    Authenticate: name=1 string, password=2 string
-    AuthenticateAnswer: token=2 string
-    StatusAnswer: version=2 string
-"""
-_ASCENDING: Final = 1
-_BY_CREATION: Final = 2
-_MOD_REVISION: Final = 2
 
-
-class Guard(NamedTuple):
-    """The key was last written at `mod_revision`; 0: it is not there."""
+class Compare(NamedTuple):
+    """A condition: the key was last written at `mod_revision`. 0 means that the key does not exist."""
 
     key: bytes
     mod_revision: int
 
 
-class Found(NamedTuple):
-    """A key as it was read, with the revisions that created it and wrote it last."""
+class KeyValue(NamedTuple):
+    """A key as it was read, with the revisions that created it and last wrote it."""
 
     key: bytes
     value: bytes
@@ -55,8 +30,10 @@ class Found(NamedTuple):
 
 
 class Read(NamedTuple):
-    """Read one key, or all from `key` to before `end`: at most `limit` (0: all), created at a revision from
-    `created_from` on and in that order where it is not 0, else in the order of the keys.
+    """Read one key, or the range from `key` up to but excluding `end`.
+
+    `limit` 0 means no limit. If `created_from` is not 0, the read returns keys created at that revision or later, in
+    order of creation; otherwise it returns keys in byte order. A `stale` read may be answered by one member alone.
     """
 
     key: bytes
@@ -75,7 +52,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Delete one key, or all from `key` to before `end`."""
+    """Delete one key, or the range from `key` up to but excluding `end`."""
 
     key: bytes
     end: bytes = b""
@@ -84,100 +61,71 @@ class Delete(NamedTuple):
 Op = Read | Put | Delete
 
 
-class Answer(NamedTuple):
-    """Whether all guards held, and what each operation of that side found (nothing, for those that write).
+class TransactionResult(NamedTuple):
+    """The outcome of a transaction.
 
-    `revision` is the store's after it, and so the mod revision of what it wrote.
+    `succeeded` says whether every comparison held. `reads` has one entry for each operation of the branch that ran,
+    empty for a write. `revision` is etcd's revision afterwards, so also the mod revision of the keys it wrote.
     """
 
     succeeded: bool
-    found: Sequence[Sequence[Found]]
+    reads: Sequence[Sequence[KeyValue]]
     revision: int
 
-    def one(self, place: int) -> Found | None:
-        """What the read of one key at `place` found."""
-        return self.found[place][0] if self.found[place] else None
+    def one(self, index: int) -> KeyValue | None:
+        """The key that operation `index`, a read of one key, returned."""
+        return self.reads[index][0] if self.reads[index] else None
 
 
-def txn(guards: Iterable[Guard], then: Iterable[Op], otherwise: Iterable[Op]) -> bytes:
-    """A transaction on the wire."""
-    message = _Txn()
-    for key, mod_revision in guards:
-        message.compare.add(target=_MOD_REVISION, key=key, mod_revision=mod_revision)
-    _fill(message.success, then)
-    _fill(message.failure, otherwise)
-    return bytes(message.SerializeToString())
+def encode_transaction(compares: Iterable[Compare], then: Iterable[Op], otherwise: Iterable[Op]) -> bytes:
+    """The request: run `then` if every comparison holds, else `otherwise`."""
+    request = rpc_pb2.TxnRequest()
+    for key, mod_revision in compares:
+        request.compare.add(target=rpc_pb2.Compare.MOD, key=key, mod_revision=mod_revision)
+    _add_ops(request.success, then)
+    _add_ops(request.failure, otherwise)
+    return bytes(request.SerializeToString())
 
 
-def txn_answer(wire: bytes) -> Answer:
-    """Its answer from the wire."""
-    message = _TxnAnswer.FromString(wire)
-    found = [
-        [Found(kv.key, kv.value, kv.create_revision, kv.mod_revision) for kv in response.range.kvs]
-        for response in message.responses
+def decode_transaction(message: bytes) -> TransactionResult:
+    """The result in a response to TXN."""
+    response = rpc_pb2.TxnResponse.FromString(message)
+    reads = [
+        [KeyValue(kv.key, kv.value, kv.create_revision, kv.mod_revision) for kv in one.response_range.kvs]
+        for one in response.responses
     ]
-    return Answer(message.succeeded, found, message.header.revision)
+    return TransactionResult(response.succeeded, reads, response.header.revision)
 
 
-def authenticate(user: str, password: str) -> bytes:
-    """Ask for a token."""
-    return bytes(_Authenticate(name=user, password=password).SerializeToString())
+def encode_credentials(user: str, password: str) -> bytes:
+    """The request for an access token."""
+    return bytes(rpc_pb2.AuthenticateRequest(name=user, password=password).SerializeToString())
 
 
-def authenticate_answer(wire: bytes) -> str:
-    """The token."""
-    return str(_AuthenticateAnswer.FromString(wire).token)
+def decode_access_token(message: bytes) -> str:
+    """The access token in a response to AUTHENTICATE."""
+    return str(rpc_pb2.AuthenticateResponse.FromString(message).token)
 
 
-def version_answer(wire: bytes) -> str:
-    """A member's version, from its answer to STATUS (which asks nothing in particular)."""
-    return str(_StatusAnswer.FromString(wire).version)
+def decode_version(message: bytes) -> str:
+    """The member's version in a response to STATUS, whose request is empty."""
+    return str(rpc_pb2.StatusResponse.FromString(message).version)
 
 
-def _fill(side: Any, ops: Iterable[Op]) -> None:
+def _add_ops(branch: Any, ops: Iterable[Op]) -> None:
     for op in ops:
         match op:
             case Read():
-                wanted = side.add().range
-                wanted.key, wanted.range_end, wanted.limit = op.key, op.end, op.limit
-                wanted.keys_only, wanted.serializable = op.keys_only, op.stale
+                request = branch.add().request_range
+                request.key, request.range_end, request.limit = op.key, op.end, op.limit
+                request.keys_only, request.serializable = op.keys_only, op.stale
                 if op.created_from:
-                    wanted.sort_order, wanted.sort_target = _ASCENDING, _BY_CREATION
-                    wanted.min_create_revision = op.created_from
+                    request.sort_order = rpc_pb2.RangeRequest.ASCEND
+                    request.sort_target = rpc_pb2.RangeRequest.CREATE
+                    request.min_create_revision = op.created_from
             case Put():
-                put = side.add().put
+                put = branch.add().request_put
                 put.key, put.value = op.key, op.value
             case Delete():
-                delete = side.add().delete
+                delete = branch.add().request_delete_range
                 delete.key, delete.range_end = op.key, op.end
-
-
-def message_classes(fields_of_each: str) -> dict[str, Any]:
-    """The message classes of such a table, by name. `*` is repeated; `?` is sent also when it is 0."""
-    file = descriptor_pb2.FileDescriptorProto(name="volcano_locks_etcd.proto", package="etcd", syntax="proto3")
-    lines = [line.strip().partition(":") for line in fields_of_each.strip().splitlines()]
-    for name, _, fields in lines:
-        message = file.message_type.add(name=name)
-        for field in filter(None, (text.strip() for text in fields.split(","))):
-            label, _, kind = field.partition(" ")
-            field_name, _, number = label.partition("=")
-            added = message.field.add(name=field_name, number=int(number), label=3 if kind.endswith("*") else 1)
-            if kind.endswith("?"):
-                message.oneof_decl.add(name="_" + field_name)
-                added.oneof_index, added.proto3_optional = 0, True
-            plain = kind.rstrip("*?")
-            if plain in _TYPES:
-                added.type = _TYPES[plain]
-            else:
-                added.type, added.type_name = 11, ".etcd." + plain
-    pool = descriptor_pool.DescriptorPool()
-    pool.Add(file)
-    return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"etcd.{name}")) for name, _, _ in lines}
-
-
-_CLASSES: Final = message_classes(_FIELDS)
-_Txn: Final = _CLASSES["Txn"]
-_TxnAnswer: Final = _CLASSES["TxnAnswer"]
-_Authenticate: Final = _CLASSES["Authenticate"]
-_AuthenticateAnswer: Final = _CLASSES["AuthenticateAnswer"]
-_StatusAnswer: Final = _CLASSES["StatusAnswer"]

@@ -1,51 +1,36 @@
-"""The few of etcd's messages that a watch needs: see `messages`."""
+"""The messages of an etcd watch, encoded as protobuf (see `rpc.proto`)."""
 
 from typing import Final, NamedTuple
 
-from .transactions import message_classes
+from . import rpc_pb2
 
 WATCH: Final = "/etcdserverpb.Watch/Watch"
 
-_FIELDS: Final = """
-    KeyValue: value=5 bytes
-    Event: type=1 int32, kv=2 KeyValue
-    Create: key=1 bytes, range_end=2 bytes
-    Progress:
-    Request: create_request=1 Create, progress_request=3 Progress
-    Answer: created=3 bool, canceled=4 bool, events=11 Event*
-"""
-_DELETED: Final = 1
-_CLASSES: Final = message_classes(_FIELDS)
-_Request: Final = _CLASSES["Request"]
-_Answer: Final = _CLASSES["Answer"]
 
+class WatchResponse(NamedTuple):
+    """One response on a watch: it was created, it was cancelled, values were written, or (all empty) it is alive.
 
-class WatchAnswer(NamedTuple):
-    """What comes on a watch: that it begins, that it is over (for want of a permission, or because what it had still
-    to tell was compacted), the values that were written, in their order, or nothing but a sign of life.
+    etcd cancels a watch for want of a permission, or if it compacted revisions that the watch had yet to send.
     """
 
-    begins: bool
-    is_over: bool
+    is_created: bool
+    is_cancelled: bool
     values: list[bytes]
 
 
-def watch(key: bytes, end: bytes) -> bytes:
-    """Ask for all that is written from now on from `key` to before `end`."""
-    request = _Request()
-    request.create_request.key, request.create_request.range_end = key, end
-    return bytes(request.SerializeToString())
+def encode_watch(key: bytes, end: bytes) -> bytes:
+    """The request to watch writes from now on, from `key` up to but excluding `end`."""
+    create = rpc_pb2.WatchCreateRequest(key=key, range_end=end)
+    return bytes(rpc_pb2.WatchRequest(create_request=create).SerializeToString())
 
 
-def ask_for_life() -> bytes:
-    """Ask a watch for a sign of life."""
-    request = _Request()
-    request.progress_request.SetInParent()
-    return bytes(request.SerializeToString())
+def encode_progress_request() -> bytes:
+    """The request for a response that shows the watch to be alive."""
+    return bytes(rpc_pb2.WatchRequest(progress_request=rpc_pb2.WatchProgressRequest()).SerializeToString())
 
 
-def watch_answer(wire: bytes) -> WatchAnswer:
-    """An answer from the wire."""
-    message = _Answer.FromString(wire)
-    values = [event.kv.value for event in message.events if event.type != _DELETED]
-    return WatchAnswer(message.created, message.canceled, values)
+def decode_watch_response(message: bytes) -> WatchResponse:
+    """The response, with the values that were put, in order."""
+    response = rpc_pb2.WatchResponse.FromString(message)
+    values = [event.kv.value for event in response.events if event.type != rpc_pb2.Event.DELETE]
+    return WatchResponse(response.created, response.canceled, values)

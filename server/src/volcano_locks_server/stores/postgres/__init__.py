@@ -1,4 +1,4 @@
-"""PostgreSQL as the store of several nodes. See ../DESIGN.md for why it is used so."""
+"""The PostgreSQL store, for several nodes. Design: docs/architecture/stores.md."""
 
 from .schema import migrate
 from .store import BATCHES_IN_FLIGHT, PostgresDatabase

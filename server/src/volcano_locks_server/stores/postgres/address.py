@@ -1,18 +1,18 @@
-"""One URL, several hosts: which servers to ask, one after the other, for the one that can be written."""
+"""Splits a URL with several hosts, so that each host can be tried in turn."""
 
 from typing import Final
 
 HOSTS_MAX: Final = 16
 
 
-def hosts_of(url: str) -> list[str]:
-    """The URL once for each host that it names, in its order.
+def split_hosts(url: str) -> list[str]:
+    """One URL for each host in `url`, in order.
 
-    `postgresql://user:password@a:5432,b/locks?sslmode=require` names two. Raises ValueError, without what the URL
-    holds, for more than HOSTS_MAX hosts.
+    `postgresql://user:password@a:5432,b/locks?sslmode=require` names two hosts. Raises ValueError, without the URL's
+    text, for more than HOSTS_MAX hosts.
     """
     rest = url.partition("://")[2]
-    end = min((place for place in (rest.find("/"), rest.find("?")) if place >= 0), default=len(rest))
+    end = min((index for index in (rest.find("/"), rest.find("?")) if index >= 0), default=len(rest))
     user, at, hosts = rest[:end].rpartition("@")
     named = hosts.split(",")
     if len(named) > HOSTS_MAX:

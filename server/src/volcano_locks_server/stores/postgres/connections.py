@@ -1,19 +1,17 @@
-"""Connections to whichever server can be written now, and transactions that cannot hang.
+"""Pools connections to the server that can be written now, and runs transactions that cannot hang.
 
-No connection has a state that counts: no session settings and no session locks. Everything is said inside the
-transaction that needs it, so a pooler that gives each transaction another server connection (PgBouncer in transaction
-mode) changes nothing. Statements stay prepared only where the session is seen to be ours: where the process that
-greeted us is the one that serves us.
+No session keeps state: no session settings, no session locks. Each transaction sets what it needs, so a pooler that
+gives every transaction another server connection (PgBouncer in transaction mode) changes nothing. Statements stay
+prepared only if the process that greeted the node is the one that serves it, which shows that there is no pooler.
 
-Three deadlines surround each transaction. The server's: a statement, a wait for a lock, and an idle moment inside a
-transaction each end by themselves, so a node that vanishes at the worst moment holds its rows for less than
-STATEMENT + IDLE seconds. Ours: a transaction that is not through after TRANSACTION_SECONDS_MAX has its connection cut.
-It is cut, never cancelled: a cancel that arrives while COMMIT waits for a standby would make the commit visible and
-call it done though no standby has it (LEASE-14).
+Deadlines bound each transaction. In the server a statement, a wait for a lock and an idle moment each have a limit, so
+a node that vanishes holds its rows for less than STATEMENT + IDLE seconds. In the node a transaction has
+TRANSACTION_SECONDS_MAX; then its connection is terminated. The node never cancels: if a cancel arrives while COMMIT
+waits for a standby, the commit becomes visible and is reported as done although no standby has it (LEASE-14).
 
-A primary that is cut off from its standby, or whose standby was promoted, still answers every SELECT. What it says is
-believed for CONFIRMED_SECONDS_MAX after it was asked for a commit that it then called done (and so its synchronous
-standby did); after that, whatever only reads has to commit something too.
+A primary that lost its standby, or whose standby was promoted, still responds to SELECT. The node trusts what it reads
+for CONFIRMED_SECONDS_MAX after it sent a commit that the server (and so its synchronous standby) then confirmed. After
+that, a transaction that only reads must commit something too.
 """
 
 import asyncio
@@ -25,8 +23,8 @@ import asyncpg
 
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
-from .faults import is_elsewhere, store_fault
-from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, Hosts, Link
+from .faults import is_server_lost, store_fault
+from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, DatabaseSession, Hosts
 
 CONNECTIONS_MAX: Final = 6
 STATEMENT_SECONDS_MAX: Final = 2.0
@@ -36,30 +34,30 @@ TRANSACTION_SECONDS_MAX: Final = 4.0
 CLOSE_SECONDS_MAX: Final = 2.0
 CONFIRMED_SECONDS_MAX: Final = 1.0
 
-NO_ANSWER: Final = ("store_slow", f"the database did not answer within {TRANSACTION_SECONDS_MAX:g} s")
-NOT_REPLICATED: Final = ("commit_in_doubt", "the database did not confirm that a commit is safe: ask again")
+NO_RESPONSE: Final = ("store_slow", f"the database did not respond within {TRANSACTION_SECONDS_MAX:g} s")
+NOT_REPLICATED: Final = ("commit_in_doubt", "the database did not confirm that a commit is durable: try again")
 OVERLOADED: Final = ("overloaded", "all connections to the database are in use: try again in a moment")
 STOPPED: Final = ("stopping", "the service is stopping: try again in a moment")
 
-# Written to the log alone: it locks nothing, so that one such commit which hangs holds up no other.
-_PROVE: Final = "SELECT pg_logical_emit_message(true, 'volcano-locks', ''::text) IS NULL"
+# Written only to the log: it locks nothing, so one such commit that hangs blocks no other.
+_PROVE_WRITABLE: Final = "SELECT pg_logical_emit_message(true, 'volcano-locks', ''::text) IS NULL"
 
 Row = Sequence[Any]
 
 
 class Transaction:
-    """One open transaction. `fetch` is one statement with its values; the rows come as plain sequences."""
+    """One open transaction. `fetch` runs one statement with its values and returns plain rows."""
 
-    def __init__(self, link: Link, counts: StoreCounts) -> None:
-        self._link: Final = link
-        self._connection: Final = link.connection
-        self._waits: Final = 1 if link.is_direct else 2  # else each statement is prepared first
+    def __init__(self, session: DatabaseSession, counts: StoreCounts) -> None:
+        self._session: Final = session
+        self._connection: Final = session.connection
+        self._round_trips: Final = 1 if session.is_direct else 2  # behind a pooler each statement is prepared first
         self._counts: Final = counts
-        self.keep = True  # what is false at the end is rolled back
-        self.proves = False  # whether its commit is one that a standby has to confirm
+        self.keep = True  # if false at the end, the transaction is rolled back
+        self.confirms = False  # whether a standby must confirm its commit
 
     async def fetch(self, sql: str, *values: object) -> list[Row]:
-        self._counts.round_trips += self._waits
+        self._counts.round_trips += self._round_trips
         rows: list[Row] = await self._connection.fetch(sql, *values)
         return rows
 
@@ -68,28 +66,28 @@ class Transaction:
         self._counts.round_trips += 1
         await self._connection.execute(script)
 
-    async def prove(self) -> None:
-        """Write to the log, so that the commit shows this server to be the primary and to have room."""
-        await self.fetch(_PROVE)
-        self.proves = True
+    async def prove_writable(self) -> None:
+        """Write to the log, so that the commit shows that this server is the primary and has disk space."""
+        await self.fetch(_PROVE_WRITABLE)
+        self.confirms = True
 
-    async def vouch(self) -> None:
-        """Say at the end of a transaction that only read: it commits what proves it, where nothing did lately."""
-        if asyncio.get_running_loop().time() < self._link.confirmed_at + CONFIRMED_SECONDS_MAX:
+    async def confirm_primary(self) -> None:
+        """End a transaction that only read: commit a proof unless a recent commit was confirmed."""
+        if asyncio.get_running_loop().time() < self._session.confirmed_at + CONFIRMED_SECONDS_MAX:
             self.keep = False
         else:
-            await self.prove()
+            await self.prove_writable()
 
 
-class Connections:
+class ConnectionPool:
     """Up to CONNECTIONS_MAX connections. `transaction` is the only way to use one."""
 
     def __init__(self, url: str, counts: StoreCounts) -> None:
         self.hosts: Final = Hosts(url, counts)
         self._counts: Final = counts
         self._slots: Final = asyncio.Semaphore(CONNECTIONS_MAX)
-        self._idle: list[Link] = []
-        self._busy: set[Link] = set()
+        self._idle: list[DatabaseSession] = []
+        self._busy: set[DatabaseSession] = set()
         self._generation = 0
         self._closed = False
 
@@ -97,43 +95,43 @@ class Connections:
     async def transaction(
         self, *, durable: bool = True, seconds: float | None = None, statement_seconds: float | None = None
     ) -> AsyncIterator[Transaction]:
-        """A transaction on a writable server, committed at the end, rolled back where the body raises or says so.
+        """A transaction on a writable server, committed at the end; rolled back if the body raises or clears `keep`.
 
-        `durable` means that the commit is waited for on disk and on the synchronous standby. Raises
-        StoreUnavailableError for whatever the database or the way to it does; what else the body raises stays as it
-        is. After a StoreUnavailableError it is unknown whether the commit took place.
+        `durable` means that the commit waits for the disk and for the synchronous standby. Raises StoreUnavailableError
+        for faults of the database and the connection; other errors of the body pass through. After a
+        StoreUnavailableError the commit may or may not have taken effect.
         """
         if self._closed:
             raise StoreUnavailableError(*STOPPED)
         async with self._slot():
-            link = await self._begun(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
-            deadline = asyncio.get_running_loop().call_later(seconds or TRANSACTION_SECONDS_MAX, link.late)
+            session = await self._begin_on_session(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
+            deadline = asyncio.get_running_loop().call_later(seconds or TRANSACTION_SECONDS_MAX, session.expire)
             try:
-                transaction = Transaction(link, self._counts)
+                transaction = Transaction(session, self._counts)
                 yield transaction
                 if transaction.keep:
-                    asked_at = asyncio.get_running_loop().time()
-                    await self._commit(link, deadline)
-                    if transaction.proves:
-                        link.confirmed_at = asked_at
+                    committed_at = asyncio.get_running_loop().time()
+                    await self._commit(session, deadline)
+                    if transaction.confirms:
+                        session.confirmed_at = committed_at
                 else:
-                    await self._counted(link, "ROLLBACK")
+                    await self._execute(session, "ROLLBACK")
             except Exception as error:
-                fault = self._fault(link, error)
-                await self._undo(link, error)
+                fault = self._fault(session, error)
+                await self._roll_back(session, error)
                 if fault is None:
                     raise
                 raise fault from error
             except BaseException:
-                if not link.is_hung:
-                    link.cut()
+                if not session.is_hung:
+                    session.terminate()
                 raise
             finally:
                 deadline.cancel()
-                self._put_back(link)
+                self._return(session)
 
     async def close(self) -> None:
-        """Refuse what comes later, and let go of everything within CLOSE_SECONDS_MAX."""
+        """Refuse new transactions, and close everything within CLOSE_SECONDS_MAX."""
         if self._closed:
             return
         self._closed = True
@@ -141,73 +139,73 @@ class Connections:
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
                 for _ in range(CONNECTIONS_MAX):
                     await self._slots.acquire()
-        for link in self._busy:
-            link.cut()
-        self.hosts.cut_hanging()
+        for session in self._busy:
+            session.terminate()
+        self.hosts.terminate_hung()
         self._drop_idle()
 
-    def look_elsewhere(self) -> None:
-        """Use no connection again that is open now; the next ones may be to another server."""
+    def discard_all(self) -> None:
+        """Do not use any connection that is open now again; new ones may lead to another server."""
         self._generation += 1
         self._drop_idle()
 
-    async def _begun(self, begin: str) -> Link:
-        """A connection with a transaction begun on it. One that lay idle and turns out dead is replaced, once."""
+    async def _begin_on_session(self, begin: str) -> DatabaseSession:
+        """A session with an open transaction. An idle session that proves dead is replaced, once."""
         for _ in range(2):
-            link = self._idle.pop() if self._idle else None
-            if link is None or link.connection.is_closed():
-                link = await self.hosts.connected(self._generation)
-            self._busy.add(link)
-            deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, link.late)
+            session = self._idle.pop() if self._idle else None
+            if session is None or session.connection.is_closed():
+                session = await self.hosts.connect(self._generation)
+            self._busy.add(session)
+            deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, session.expire)
             try:
-                await self._counted(link, begin)
+                await self._execute(session, begin)
             except Exception as error:
-                fault = self._fault(link, error)
-                link.cut()
-                self._put_back(link)
-                if link.is_fresh or not is_elsewhere(error):
+                fault = self._fault(session, error)
+                session.terminate()
+                self._return(session)
+                if session.is_fresh or not is_server_lost(error):
                     raise (fault or store_fault(error)) from error
             except BaseException:
-                link.cut()
-                self._put_back(link)
+                session.terminate()
+                self._return(session)
                 raise
             else:
-                link.is_fresh = False
-                return link
+                session.is_fresh = False
+                return session
             finally:
                 deadline.cancel()
         raise StoreUnavailableError(*NOT_REACHED)
 
-    async def _commit(self, link: Link, deadline: asyncio.TimerHandle) -> None:
-        """COMMIT. One that is late, or whose caller gives up, is left to itself: neither cancelled nor cut, for the
-        server would go on waiting all the same, one more of its connections used up.
+    async def _commit(self, session: DatabaseSession, deadline: asyncio.TimerHandle) -> None:
+        """COMMIT. One that is late, or whose caller is cancelled, is left to end by itself. Neither a cancel nor a cut
+        would stop the server from waiting; each would only cost another of its connections.
         """
-        left = deadline.when() - asyncio.get_running_loop().time()
+        remaining = deadline.when() - asyncio.get_running_loop().time()
         deadline.cancel()
-        link.is_warned = False
-        ending = asyncio.ensure_future(self._counted(link, "COMMIT"))
+        session.has_warned = False
+        commit = asyncio.ensure_future(self._execute(session, "COMMIT"))
         try:
-            await asyncio.wait([ending], timeout=left)
+            await asyncio.wait([commit], timeout=remaining)
         except asyncio.CancelledError:
-            self.hosts.leave_hanging(link, ending)
+            self.hosts.leave_hung(session, commit)
             raise
-        if not ending.done():
-            self.hosts.leave_hanging(link, ending)
-            self.hosts.turn_from(link.host)
-            self.look_elsewhere()
-            raise StoreUnavailableError(*NO_ANSWER)
-        if ending.result() != "COMMIT" or link.is_warned:
-            link.cut()
+        if not commit.done():
+            self.hosts.leave_hung(session, commit)
+            self.hosts.ask_last(session.host)
+            self.discard_all()
+            raise StoreUnavailableError(*NO_RESPONSE)
+        if commit.result() != "COMMIT" or session.has_warned:
+            session.terminate()
             raise StoreUnavailableError(*NOT_REPLICATED)
 
-    async def _counted(self, link: Link, word: str) -> str:
+    async def _execute(self, session: DatabaseSession, command: str) -> str:
         self._counts.round_trips += 1
-        tag: str = await link.connection.execute(word)
+        tag: str = await session.connection.execute(command)
         return tag
 
     @asynccontextmanager
     async def _slot(self) -> AsyncIterator[None]:
-        """The right to one of the connections, waited for no longer than a transaction may take."""
+        """The right to one of the connections; waits no longer than a transaction may take."""
         try:
             async with asyncio.timeout(TRANSACTION_SECONDS_MAX):
                 await self._slots.acquire()
@@ -218,47 +216,49 @@ class Connections:
         finally:
             self._slots.release()
 
-    async def _undo(self, link: Link, error: Exception) -> None:
-        """Roll back, so that the connection is of use again; cut it where it is not, and its like with it."""
-        if is_elsewhere(error):
-            self.look_elsewhere()
-            link.cut()
-        if link.is_hung or link.connection.is_closed():
+    async def _roll_back(self, session: DatabaseSession, error: Exception) -> None:
+        """Roll back so that the session can be reused. Terminate it if that fails, and discard all if the server is
+        lost.
+        """
+        if is_server_lost(error):
+            self.discard_all()
+            session.terminate()
+        if session.is_hung or session.connection.is_closed():
             return
-        deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, link.cut)
+        deadline = asyncio.get_running_loop().call_later(CONNECT_SECONDS_MAX, session.terminate)
         try:
-            await self._counted(link, "ROLLBACK")
-        except Exception:  # noqa: BLE001 - whatever it is, the server undoes what is open when the connection ends
-            link.cut()
+            await self._execute(session, "ROLLBACK")
+        except Exception:  # noqa: BLE001 - the server rolls back when the connection ends
+            session.terminate()
         finally:
             deadline.cancel()
 
-    def _fault(self, link: Link, error: Exception) -> StoreUnavailableError | None:
-        """What the caller hears; None where the error is the body's own."""
-        if link.is_late:
-            return StoreUnavailableError(*NO_ANSWER)
+    def _fault(self, session: DatabaseSession, error: Exception) -> StoreUnavailableError | None:
+        """The error for the caller; None if `error` is the body's own."""
+        if session.is_expired:
+            return StoreUnavailableError(*NO_RESPONSE)
         if isinstance(error, asyncpg.PostgresError | asyncpg.InterfaceError | asyncpg.InternalClientError | OSError):
             return store_fault(error)
         return None
 
-    def _put_back(self, link: Link) -> None:
-        self._busy.discard(link)
-        if link.is_hung:
+    def _return(self, session: DatabaseSession) -> None:
+        self._busy.discard(session)
+        if session.is_hung:
             return
-        if self._closed or link.generation != self._generation:
-            link.cut()
-        if not link.connection.is_closed():
-            self._idle.append(link)
+        if self._closed or session.generation != self._generation:
+            session.terminate()
+        if not session.connection.is_closed():
+            self._idle.append(session)
 
     def _drop_idle(self) -> None:
         while self._idle:
-            self._idle.pop().cut()
+            self._idle.pop().terminate()
 
 
 def _begin(durable: bool, statement_seconds: float) -> str:
-    """One message that begins a transaction and says all that holds in it, whatever the session's settings are.
+    """One message that begins a transaction and sets everything that it needs, whatever the session's settings are.
 
-    Plans are kept to the indexes: tables that no statistics know of yet would invite walks through all of their rows.
+    Plans use indexes only: a table without statistics would otherwise invite scans of all rows.
     """
     return (
         "BEGIN ISOLATION LEVEL READ COMMITTED;"

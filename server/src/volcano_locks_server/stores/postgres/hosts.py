@@ -1,9 +1,9 @@
-"""The way to the server that can be written now.
+"""Finds the server that can be written now.
 
-Each host of the URL is asked by itself, beginning with the last one that could be written. One on which a commit hangs
-(its synchronous standby is gone or was promoted, or its disk hangs) is asked last. Once HUNG_MAX of them wait in one
-server no more are begun there: their connections are left to end by themselves, and more would only use up the
-database's. A server is known by the instant it was started at, since a host's name may lead to another one meanwhile.
+Each host of the URL is tried by itself, beginning with the last one that was writable. A host on which a commit hangs
+is tried last: its synchronous standby is gone or was promoted, or its disk hangs. Once HUNG_MAX commits hang in one
+server, no more are started there: their connections are left to end by themselves, and more would only use up the
+database's. A server is identified by its start time, because a host name may lead to another server meanwhile.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import asyncpg
 
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
-from .address import hosts_of
+from .address import split_hosts
 from .faults import store_fault
 
 CONNECT_SECONDS_MAX: Final = 2.0
@@ -24,15 +24,15 @@ KEEPALIVE_SECONDS: Final = 2
 UNANSWERED_SECONDS_MAX: Final = 4
 STATEMENTS_MAX: Final = 100
 HUNG_MAX: Final = 4
-HUNG_LOOK_SECONDS: Final = 1.0
+HUNG_RETRY_SECONDS: Final = 1.0
 
-NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL can be written now: a writable one is sought")
+NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL is writable: the service keeps looking for one")
 NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
-HANGS: Final = ("commits_hang", "the database does not finish commits: see its synchronous standby and its disk")
+HANGS: Final = ("commits_hang", "the database does not finish commits: check its synchronous standby and its disk")
 
 
-class Link:
-    """A connection and what happened to it."""
+class DatabaseSession:
+    """A connection and its history."""
 
     def __init__(
         self, connection: "asyncpg.Connection", host: str, server: object, generation: int, *, is_direct: bool
@@ -42,39 +42,39 @@ class Link:
         self.server: Final = server
         self.generation: Final = generation
         self.is_direct: Final = is_direct
-        self.is_late = False
-        self.is_warned = False
+        self.is_expired = False
+        self.has_warned = False
         self.is_fresh = True
         self.is_hung = False
-        self.confirmed_at = -math.inf  # by the loop's time: when a commit was asked for that was then done
-        connection.add_log_listener(self._told)
+        self.confirmed_at = -math.inf  # loop time at which the latest confirmed commit was sent
+        connection.add_log_listener(self._on_log_message)
         _keep_alive(connection)
 
-    def cut(self) -> None:
-        """End the connection at once, without a word to the server."""
+    def terminate(self) -> None:
+        """Close the connection at once, without notifying the server."""
         self.connection.terminate()
 
-    def late(self) -> None:
-        """Its time is over."""
-        self.is_late = True
-        self.cut()
+    def expire(self) -> None:
+        """Terminate it because its time is over."""
+        self.is_expired = True
+        self.terminate()
 
-    def _told(self, _connection: object, message: "asyncpg.PostgresLogMessage") -> None:
+    def _on_log_message(self, _connection: object, message: "asyncpg.PostgresLogMessage") -> None:
         if message.severity_en == "WARNING":
-            self.is_warned = True
+            self.has_warned = True
 
 
 class Hosts:
     """The hosts of one URL."""
 
     def __init__(self, url: str, counts: StoreCounts) -> None:
-        self._hosts: Final = hosts_of(url)
+        self._hosts: Final = split_hosts(url)
         self._counts: Final = counts
         self._last = 0
-        self._first_asked = 0
+        self._first = 0
         self.pooled: Final[set[str]] = set()
-        self._hung: Final[dict[object, set[Link]]] = {}  # by server
-        self._look_again_at: Final[dict[str, float]] = {}  # by host: not before then, for its server hangs
+        self._hung: Final[dict[object, set[DatabaseSession]]] = {}  # by server
+        self._retry_at: Final[dict[str, float]] = {}  # by host, while its server hangs
 
     @property
     def first(self) -> str:
@@ -83,85 +83,85 @@ class Hosts:
 
     @property
     def last(self) -> str:
-        """The URL of the host that was last found to be writable."""
+        """The URL of the host that was last writable."""
         return self._hosts[self._last]
 
-    def leave_hanging(self, link: Link, ending: "asyncio.Future[str]") -> None:
-        """Let a commit end by itself, whenever that is; then its connection ends too."""
-        link.is_hung = True
-        hung = self._hung.setdefault(link.server, set())
-        hung.add(link)
+    def leave_hung(self, session: DatabaseSession, ending: "asyncio.Future[str]") -> None:
+        """Let a commit end by itself, then close its connection."""
+        session.is_hung = True
+        hung = self._hung.setdefault(session.server, set())
+        hung.add(session)
 
         def ended(_ending: "asyncio.Future[str]") -> None:
             if not _ending.cancelled():
-                _ending.exception()  # nobody waits for it any more
-            hung.discard(link)
+                _ending.exception()  # mark as retrieved: no caller awaits it
+            hung.discard(session)
             if not hung:
-                self._hung.pop(link.server, None)
-            self._look_again_at.clear()
-            link.cut()
+                self._hung.pop(session.server, None)
+            self._retry_at.clear()
+            session.terminate()
 
         ending.add_done_callback(ended)
 
-    def turn_from(self, host: str) -> None:
-        """Ask the others first: this one believes that it can be written, but does not finish what is."""
+    def ask_last(self, host: str) -> None:
+        """Try the other hosts first: this one considers itself writable, but does not finish commits."""
         if self.last == host:
-            self._first_asked = (self._last + 1) % len(self._hosts)
+            self._first = (self._last + 1) % len(self._hosts)
 
-    def cut_hanging(self) -> None:
-        """End the connections whose commits hang: the server goes on waiting by itself."""
-        for links in list(self._hung.values()):
-            for link in list(links):
-                link.cut()
+    def terminate_hung(self) -> None:
+        """Close the connections whose commits hang; the server keeps waiting by itself."""
+        for sessions in list(self._hung.values()):
+            for session in list(sessions):
+                session.terminate()
 
-    async def connected(self, generation: int) -> Link:
-        """A connection to a host that can be written. Raises StoreUnavailableError, and ValueError for the URL."""
-        told = NOT_REACHED
+    async def connect(self, generation: int) -> DatabaseSession:
+        """A session on a writable host. Raises StoreUnavailableError, and ValueError for the URL."""
+        code_and_message = NOT_REACHED
         cause: Exception | None = None
-        first = self._first_asked
+        first = self._first
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(SEARCH_SECONDS_MAX):
-                for place in range(first, first + len(self._hosts)):
-                    host = self._hosts[place % len(self._hosts)]
-                    if loop.time() < self._look_again_at.get(host, 0.0):
-                        told = HANGS
+                for index in range(first, first + len(self._hosts)):
+                    host = self._hosts[index % len(self._hosts)]
+                    if loop.time() < self._retry_at.get(host, 0.0):
+                        code_and_message = HANGS
                         continue
                     try:
-                        link = await self._connected_to(host, generation)
+                        session = await self._connect_to(host, generation)
                     except ValueError:
-                        raise _misspelt() from None  # its words may repeat the URL
+                        raise _invalid_url() from None  # its message may repeat the URL
                     except asyncpg.TargetServerAttributeNotMatched as error:
-                        told, cause = NOT_WRITABLE, error
+                        code_and_message, cause = NOT_WRITABLE, error
                     except asyncpg.PostgresError as error:
                         fault = store_fault(error)
-                        told, cause = (fault.cause_code, fault.message), error
+                        code_and_message, cause = (fault.cause_code, fault.message), error
                     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
                         cause = error
                     else:
-                        if len(self._hung.get(link.server, ())) >= HUNG_MAX:
-                            link.cut()
-                            self._look_again_at[host] = loop.time() + HUNG_LOOK_SECONDS
-                            told = HANGS
+                        if len(self._hung.get(session.server, ())) >= HUNG_MAX:
+                            session.terminate()
+                            self._retry_at[host] = loop.time() + HUNG_RETRY_SECONDS
+                            code_and_message = HANGS
                             continue
-                        self._last = self._first_asked = place % len(self._hosts)
-                        return link
+                        self._last = self._first = index % len(self._hosts)
+                        return session
         except TimeoutError as error:
             cause = error
-        raise StoreUnavailableError(*told) from cause
+        raise StoreUnavailableError(*code_and_message) from cause
 
-    async def _connected_to(self, host: str, generation: int) -> Link:
+    async def _connect_to(self, host: str, generation: int) -> DatabaseSession:
         is_direct = host not in self.pooled
-        connection = await self._opened(host, named_statements=is_direct)
-        process, server = await _serving(connection)
+        connection = await self._open(host, named_statements=is_direct)
+        process, server = await _backend(connection)
         if is_direct and process != connection.get_server_pid():
             connection.terminate()
             self.pooled.add(host)
             is_direct = False
-            connection = await self._opened(host, named_statements=False)
-        return Link(connection, host, server, generation, is_direct=is_direct)
+            connection = await self._open(host, named_statements=False)
+        return DatabaseSession(connection, host, server, generation, is_direct=is_direct)
 
-    async def _opened(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
+    async def _open(self, host: str, *, named_statements: bool) -> "asyncpg.Connection":
         self._counts.connects += 1
         return await asyncpg.connect(
             host,
@@ -172,8 +172,8 @@ class Hosts:
         )
 
 
-async def _serving(connection: "asyncpg.Connection") -> tuple[int, object]:
-    """The process that serves us, and when its server was started. A pooler greets with a process that it makes up."""
+async def _backend(connection: "asyncpg.Connection") -> tuple[int, object]:
+    """The serving process, and when its server started. A pooler greets with a made-up process id."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             await connection.execute("BEGIN READ ONLY")
@@ -188,14 +188,14 @@ async def _serving(connection: "asyncpg.Connection") -> tuple[int, object]:
 
 
 def _keep_alive(connection: "asyncpg.Connection") -> None:
-    """Notice a server that vanished also while nothing is asked of it. Where the driver hides its socket, the
-    deadlines notice it later.
+    """Detect a server that vanished, also on an idle connection. If the driver hides its socket, the deadlines detect
+    it later.
     """
     transport = getattr(connection, "_transport", None)
-    link = transport.get_extra_info("socket") if transport is not None else None
-    if link is None or link.family not in (socket.AF_INET, socket.AF_INET6):
+    session = transport.get_extra_info("socket") if transport is not None else None
+    if session is None or session.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    session.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
         ("TCP_KEEPINTVL", 1),
@@ -203,8 +203,8 @@ def _keep_alive(connection: "asyncpg.Connection") -> None:
         ("TCP_USER_TIMEOUT", UNANSWERED_SECONDS_MAX * 1_000),
     ):
         if hasattr(socket, name):
-            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            session.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
-def _misspelt() -> ValueError:
-    return ValueError("store must be postgresql://user:password@host:port/database; got one that cannot be read so")
+def _invalid_url() -> ValueError:
+    return ValueError("store must be postgresql://user:password@host:port/database; got one of another form")

@@ -1,18 +1,17 @@
-"""Pages of lock records in PostgreSQL: by the index of keys, or by that of who is held while those are few.
+"""Reads pages of lock records from PostgreSQL: by the index of keys, or by the index of held locks if those are few.
 
-The instant is read before the rows, so a lease that is renewed in between is not called ended. The clock is looked at
-once more behind them: it must have come to what the rows were written by.
+The instant is read before the rows, so a lease renewed in between does not show as ended. The clock is read again after
+the rows: it must have passed the instants in them.
 
-No row is locked. What a statement sees was committed before it began, and is on the standby where one must have it.
-A million records of freed locks hide few held ones in the order of keys, but not in the order of the instants they
-are free from.
+No row is locked. A statement sees what was committed before it began, and this is on the standby if there must be one.
+In key order a million freed records may hide a few held ones; the index by expiry finds them.
 """
 
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records
-from ..lock_pages import LOOKED_AT_MAX, key_range, looked_at_max, page_of
+from ..lock_pages import SCAN_RECORDS_MAX, build_page, key_range, scan_limit
 from .connections import Transaction
 from .rows import COLUMNS, FREE_FROM, keyed_record
 
@@ -28,15 +27,15 @@ NowMs = Callable[[Transaction, Records], Awaitable[int]]
 
 
 async def read_locks(transaction: Transaction, query: LockQuery, now: NowMs) -> LockPage:
-    """The page. `now` is the instant to judge by, which refuses one that those records were written after."""
+    """The page. `now` reads the instant to decide by, and refuses one that is earlier than the given records."""
     now_ms = await now(transaction, {})
     values = (query.project_id, *key_range(query))
-    if query.held and (await transaction.fetch(FEW_HELD, now_ms, LOOKED_AT_MAX))[0][0]:
-        asked_for = query.limit + 1
-        rows = await transaction.fetch(HELD, *values, asked_for, now_ms)
+    if query.held and (await transaction.fetch(FEW_HELD, now_ms, SCAN_RECORDS_MAX))[0][0]:
+        requested = query.limit + 1
+        rows = await transaction.fetch(HELD, *values, requested, now_ms)
     else:
-        asked_for = looked_at_max(query)
-        rows = await transaction.fetch(BY_KEY, *values, asked_for)
+        requested = scan_limit(query)
+        rows = await transaction.fetch(BY_KEY, *values, requested)
     found = [keyed_record(row) for row in rows]
     await now(transaction, {RecordKey(query.project_id, key): record for key, record in found})
-    return page_of(query, found, now_ms, asked_for=asked_for)
+    return build_page(query, found, now_ms, requested=requested)

@@ -1,17 +1,17 @@
-"""Lock records in PostgreSQL, shared by any number of nodes.
+"""Stores lock records in PostgreSQL, shared by any number of nodes.
 
-A step is one transaction: lock the rows in the order of their keys, read the database's clock, call the step, write
-what changed, commit. Rows that are there are locked by `FOR UPDATE`, so nobody writes between; a row that is not there
-is locked by inserting it, and where two insert the same one, the second undoes all and starts again. Locks are taken in
-one order, first those of rows that are there, then the new ones, so transactions wait for each other in no circle.
+A step is one transaction: lock the rows in key order, read the database's clock, run the step, write what changed,
+commit. Existing rows are locked by `FOR UPDATE`, so no other transaction writes in between. A missing row is locked by
+inserting it; if two transactions insert the same one, the second rolls back and starts again. Locks are taken in one
+order, existing rows before new ones, so transactions cannot deadlock.
 
-`now` is read after the row locks (case 27). A row that is not there yet is judged by no instant at all: a first lease
-only begins at `now`, and if the insert had to wait meanwhile, it ends no later for that.
+`now` is read after the row locks (case 27). A missing row is compared with no instant: a first lease begins at `now`,
+and if the insert has to wait, the lease does not end later for that.
 
-Time never goes back (LEASE-1), however many databases take turns in being the primary: an instant before the one a
-record was written by, before one this node has seen, or before the newest one in the database is answered
-`clock_behind` until the clock has caught up. The newest one in the database may be a second old, so that it costs no
-write a batch; for a single lock its own record is exact.
+Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` until the
+clock has caught up if it is earlier than the record's, than one that this node has seen, or than the newest one in the
+database. The newest one in the database may be a second old, so that batches need not write it each time; for a single
+lock its own record is exact.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from ...ports.clock import Clock
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records, Step, StoreCounts
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
-from ..errors import clock_behind, instant
-from .connections import Connections, Transaction
+from ..errors import clock_behind, format_instant
+from .connections import ConnectionPool, Transaction
 from .faults import is_conflict
 from .lock_pages import read_locks
-from .read_only import reading
+from .read_only import read_transaction
 from .rows import FREE_FROM, NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
 ATTEMPTS_SECONDS_MAX: Final = 4.0
 CLOCK_BEHIND_MAX_MS: Final = 5_000
-PURGE_ROWS_MAX: Final = 250  # of one transaction, so that nobody waits long for a row
+PURGE_ROWS_MAX: Final = 250  # per transaction, so that no other waits long for a row
 QUOTA_KEPT_MS: Final = 3_600_000
 
 COUNT_HELD: Final = f"SELECT count(*) FROM volcano_locks.lock WHERE {FREE_FROM} > $1"
@@ -46,7 +46,7 @@ PURGE: Final = f"""
 _PURGE_QUOTA: Final = """
     DELETE FROM volcano_locks.quota WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM volcano_locks.quota WHERE window_started_at_ms < $1 LIMIT $2 FOR UPDATE SKIP LOCKED))"""
-_TOUCH: Final = """
+_NOTE_NEWEST: Final = """
     UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1) WHERE one = (
         SELECT one FROM volcano_locks.newest_instant FOR UPDATE SKIP LOCKED)"""
 
@@ -54,7 +54,7 @@ _TOUCH: Final = """
 class PostgresStore:
     """The LockStore on `connections`. Made by `PostgresDatabase`. `clock` replaces the database's, for tests."""
 
-    def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
+    def __init__(self, connections: ConnectionPool, counts: StoreCounts, clock: Clock | None) -> None:
         self._connections: Final = connections
         self._counts: Final = counts
         self._clock: Final = clock
@@ -69,7 +69,7 @@ class PostgresStore:
                     break
                 self._counts.retries += 1
             try:
-                results = await self._stepped(keys, step)
+                results = await self._run_step(keys, step)
             except StoreUnavailableError as error:
                 if error.__cause__ is None or not is_conflict(error.__cause__):
                     raise
@@ -77,10 +77,10 @@ class PostgresStore:
             if results is not None:
                 return results
             self._counts.conflicts += 1
-        raise StoreUnavailableError("store_busy", "other nodes make the same locks at the same time: try again")
+        raise StoreUnavailableError("store_busy", "other nodes create the same locks at the same time: try again")
 
     async def list_locks(self, query: LockQuery) -> LockPage:
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             return await read_locks(transaction, query, self._now_ms)
 
     async def count_held(self) -> int:
@@ -89,7 +89,7 @@ class PostgresStore:
             return int((await transaction.fetch(COUNT_HELD, now_ms))[0][0])
 
     async def purge(self, *, limit: int) -> int:
-        """What another node has locked is passed over: it is being purged, or used again."""
+        """Skips rows that another node has locked: they are being purged, or used again."""
         gone = 0
         while gone < limit:
             part = min(limit - gone, PURGE_ROWS_MAX)
@@ -103,14 +103,14 @@ class PostgresStore:
         return gone
 
     async def ready(self) -> None:
-        """A real commit: it alone says that there is room to write, and a standby that confirms where one must."""
+        """A real commit: only that shows disk space, and a standby that confirms if one must."""
         async with self._connections.transaction() as transaction:
-            await transaction.fetch(_TOUCH, await self._now_ms(transaction))
-            await transaction.prove()
+            await transaction.fetch(_NOTE_NEWEST, await self._now_ms(transaction))
+            await transaction.prove_writable()
 
-    async def refuse_a_wrong_clock(self) -> None:
-        """At the start: a clock that is behind by a moment catches up while the node runs; farther behind, somebody has
-        to set it right. Raises StoreUnavailableError.
+    async def refuse_wrong_clock(self) -> None:
+        """At the start: a clock slightly behind catches up while the node runs; one farther behind must be set by an
+        operator. Raises StoreUnavailableError.
         """
         async with self._connections.transaction() as transaction:
             database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
@@ -118,33 +118,33 @@ class PostgresStore:
         if now_ms < remembered_ms - CLOCK_BEHIND_MAX_MS:
             raise StoreUnavailableError(
                 "clock_behind",
-                f"the database's clock reads {instant(now_ms)} but the store was written at {instant(remembered_ms)}: "
-                "set the clock of the database's machine right, then start again; if the store was written under a "
-                "wrong clock, start again after that instant",
+                f"the database's clock reads {format_instant(now_ms)} but the store was written at "
+                f"{format_instant(remembered_ms)}: set the clock of the database's machine right, "
+                "then start again; if the store was written under a wrong clock, start again after that instant",
             )
 
-    async def _stepped(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
-        """The step's results; None if another node made a record of `keys` meanwhile and all was undone."""
+    async def _run_step(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
+        """The step's results; None if another node created one of the records meanwhile, after a roll-back."""
         async with self._connections.transaction() as transaction:
             seen_ms = self._newest_ms
             records, database_ms, remembered_ms = await lock_records(transaction, keys)
-            now_ms = self._judged_by(database_ms, max(seen_ms, remembered_ms), records)
+            now_ms = self._check_clock(database_ms, max(seen_ms, remembered_ms), records)
             stepped = step(records, now_ms)
             is_written = await write_records(transaction, stepped.changed, records, now_ms)
             if stepped.changed:
-                transaction.keep = transaction.proves = is_written
+                transaction.keep = transaction.confirms = is_written
             else:
-                await transaction.vouch()
+                await transaction.confirm_primary()
         return stepped.results if is_written else None
 
     async def _now_ms(self, transaction: Transaction, records: Records = MappingProxyType({})) -> int:
-        """The instant to judge by. `records` were read before it."""
+        """The instant to decide by. `records` were read before it."""
         seen_ms = self._newest_ms
         database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
-        return self._judged_by(database_ms, max(seen_ms, remembered_ms), records)
+        return self._check_clock(database_ms, max(seen_ms, remembered_ms), records)
 
-    def _judged_by(self, database_ms: int, newest_ms: int, records: Records) -> int:
-        """The instant to judge by, unless time would go back: `newest_ms` was known before the clock was read."""
+    def _check_clock(self, database_ms: int, newest_ms: int, records: Records) -> int:
+        """The instant to decide by, unless time would go back. `newest_ms` was known before the clock was read."""
         now_ms = database_ms if self._clock is None else self._clock.now_ms()
         for record in records.values():
             if record is not None:

@@ -1,12 +1,12 @@
-"""What the nodes have drawn of each project's minute.
+"""Counts the requests of each project in a minute, for all nodes together.
 
-A draw is one transaction whose commit is not waited for: after a crash of the database a part of a second of draws may
-be forgotten, which the quota can bear and leases could not.
+A draw does not wait for its commit: a crash of the database may forget the draws of a fraction of a second, which a
+quota can bear and a lease could not.
 """
 
 from typing import Final
 
-from .connections import Connections
+from .connections import ConnectionPool
 
 _OPEN: Final = """
     INSERT INTO volcano_locks.quota (window_started_at_ms, project_id, taken) VALUES ($1, $2, 0)
@@ -23,7 +23,7 @@ _TAKE: Final = """
 class PostgresQuotas:
     """The QuotaStore on `connections`. Made by `PostgresDatabase`. Purging locks purges old minutes too."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections: Final = connections
 
     async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:

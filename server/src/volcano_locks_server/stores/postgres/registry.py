@@ -1,7 +1,7 @@
-"""Projects and service keys in PostgreSQL.
+"""Stores projects and service keys in PostgreSQL.
 
-Ids, names and secrets are unique by constraint, not by looking first: another node may be quicker in between. Lists go
-in the order of `number`, which is never used twice.
+Constraints make ids, names and secrets unique; a check beforehand would race with other nodes. Lists are in order of
+`number`, which is never reused.
 """
 
 from collections.abc import AsyncIterator, Mapping
@@ -12,11 +12,11 @@ import asyncpg
 
 from ...ports.registry import Credential, Page, Project, ServiceKey
 from ...rules.errors import LockError, StoreUnavailableError
-from ..cursor import place_of
+from ..cursor import decode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
-from .connections import Connections, Transaction
-from .read_only import reading
+from .connections import ConnectionPool, Transaction
+from .read_only import read_transaction
 
 DELETE_ROWS_MAX: Final = 250
 
@@ -26,7 +26,7 @@ KEY_COLUMNS: Final = (
     "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
 )
 _KEY_WIDTH: Final = KEY_COLUMNS.count(",") + 1
-_TWICE: Final = {
+_DUPLICATES: Final = {
     "project_id_taken": "project with this id",
     "service_key_id_taken": "service key with this id",
     "secret_taken": "service key with this secret",
@@ -36,7 +36,7 @@ _TWICE: Final = {
 class PostgresRegistry:
     """The Registry on `connections`. Made by `PostgresDatabase`."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         self._connections: Final = connections
 
     async def add_project(self, project: Project) -> None:
@@ -46,13 +46,13 @@ class PostgresRegistry:
             await transaction.fetch(sql, *cells)
 
     async def project(self, project_id: str) -> Project:
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             return await _project_of(transaction, project_id)
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
-        after = place_of("projects", cursor)
+        after = decode_cursor("projects", cursor)
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             rows = await transaction.fetch(sql, after, limit + 1)
         return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
 
@@ -68,8 +68,8 @@ class PostgresRegistry:
         return project_of(rows[0])
 
     async def delete_project(self, project_id: str) -> None:
-        """The project and its keys go at once, its lock records then, in bites; a crash in between leaves records that
-        nobody can reach, and purging takes them when their time has come.
+        """Deletes the project and its keys at once, then its lock records in several transactions. A crash in between
+        leaves records that no client can reach, which purging deletes later.
         """
         async with self._writing("") as transaction:
             if not await transaction.fetch("DELETE FROM volcano_locks.project WHERE id = $1 RETURNING id", project_id):
@@ -80,10 +80,10 @@ class PostgresRegistry:
                     SELECT ctid FROM volcano_locks.lock WHERE project_id = $1 ORDER BY project_id, key LIMIT $2
                     FOR UPDATE)) RETURNING 1
             ) SELECT count(*) FROM gone"""
-        went = DELETE_ROWS_MAX
-        while went == DELETE_ROWS_MAX:
+        deleted = DELETE_ROWS_MAX
+        while deleted == DELETE_ROWS_MAX:
             async with self._writing("") as transaction:
-                went = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
+                deleted = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
         columns = KEY_COLUMNS.replace("service_key.", "")
@@ -93,16 +93,16 @@ class PostgresRegistry:
             await _insert_secret(transaction, service_key.id, secret_digest)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             return await _service_key_of(transaction, project_id, key_id)
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
-        after = place_of("service-keys", cursor)
+        after = decode_cursor("service-keys", cursor)
         sql = (
             f"SELECT number, {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND number > $2 "
             "ORDER BY number LIMIT $3"
         )
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             await _project_of(transaction, project_id)
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
         return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
@@ -122,13 +122,13 @@ class PostgresRegistry:
         key_prefix: str,
         old_secret_good_until_ms: int | None,
     ) -> ServiceKey:
-        """Only the secret before this one may live on; any older one ends now."""
+        """Only the secret before this one may stay valid; older ones end now."""
         changed = (
             "UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 "
             f"RETURNING {KEY_COLUMNS}"
         )
         async with self._writing("") as transaction:
-            # First the key's row: two nodes that give it a new secret at once take turns.
+            # The key's row first: two nodes that replace the secret at once take turns.
             rows = await transaction.fetch(changed, project_id, key_id, key_prefix)
             if not rows:
                 raise service_key_not_found()
@@ -147,7 +147,7 @@ class PostgresRegistry:
             "JOIN volcano_locks.service_key ON service_key.id = secret.key_id "
             "JOIN volcano_locks.project ON project.id = service_key.project_id WHERE secret.digest = $1"
         )
-        async with reading(self._connections) as transaction:
+        async with read_transaction(self._connections) as transaction:
             rows = await transaction.fetch(sql, secret_digest)
         if not rows:
             return None
@@ -157,7 +157,7 @@ class PostgresRegistry:
         return Credential(service_key, project_of(row[_KEY_WIDTH:-1]), min(ends, default=None))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
-        """In the order of ids, so that two nodes that used the same keys do not wait for each other in a circle."""
+        """In order of ids, so that two nodes with the same keys cannot deadlock."""
         if not last_used_at_ms:
             return
         sql = """
@@ -173,17 +173,17 @@ class PostgresRegistry:
 
     @asynccontextmanager
     async def _writing(self, name: str) -> AsyncIterator[Transaction]:
-        """A constraint that refuses is told in the words of the registry; `name` is what was to be named."""
+        """A transaction whose constraint violations become errors of the registry; `name` is the new entry's name."""
         try:
             async with self._connections.transaction() as transaction:
                 yield transaction
         except StoreUnavailableError as error:
             if isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError):
-                raise _refused(error.__cause__.constraint_name, name) from error
+                raise _constraint_error(error.__cause__.constraint_name, name) from error
             raise
 
 
-def _refused(constraint: str, name: str) -> LockError:
+def _constraint_error(constraint: str, name: str) -> LockError:
     match constraint:
         case "project_name_taken":
             return project_name_taken(name)
@@ -191,8 +191,8 @@ def _refused(constraint: str, name: str) -> LockError:
             return service_key_name_taken(name)
         case "service_key_of_project":
             return project_not_found()
-    if constraint in _TWICE:
-        return LockError("name_taken", f"a {_TWICE[constraint]} exists already")
+    if constraint in _DUPLICATES:
+        return LockError("name_taken", f"a {_DUPLICATES[constraint]} exists already")
     return StoreUnavailableError("store_error", "the database refused a row; the log says why")
 
 

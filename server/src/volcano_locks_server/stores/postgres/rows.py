@@ -1,4 +1,4 @@
-"""Lock records as rows, many a statement: one array for each column."""
+"""Lock records as rows: many in a statement, as one array for each column."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,7 +33,7 @@ _NO_LEASE: Final = (None,) * 7
 
 NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
 
-# The last row is read when all before it are locked, and with it the clock (case 27).
+# The last row is read after all before it are locked, and the clock with it (case 27).
 LOCK: Final = f"""
     SELECT {COLUMNS}, NULL::bigint, NULL::bigint FROM (
         SELECT lock.* FROM unnest($1::text[], $2::text[]) AS asked (project_id, key)
@@ -42,11 +42,11 @@ LOCK: Final = f"""
     ) AS locked
     UNION ALL SELECT {_NOWHERE}, {_CLOCK}, now_ms FROM volcano_locks.newest_instant"""
 
-# A row that was not there is locked by inserting it: whoever comes second inserts nothing. One after the other in the
-# order of keys, so that two who insert the same ones cannot wait for each other.
+# A missing row is locked by inserting it; the second transaction to do so inserts nothing. Rows are inserted in key
+# order, so that two transactions with the same rows cannot deadlock.
 WRITE: Final = f"""
     WITH given AS (
-        SELECT * FROM unnest({", ".join(f"${place}::{kind}[]" for place, kind in enumerate(_TYPES.values(), 1))},
+        SELECT * FROM unnest({", ".join(f"${index}::{kind}[]" for index, kind in enumerate(_TYPES.values(), 1))},
             $13::boolean[]) AS given ({COLUMNS}, is_new)
     ), updated AS (
         UPDATE volcano_locks.lock SET ({_KEPT}) = ({", ".join(f"given.{column}" for column in list(_TYPES)[2:])})
@@ -67,7 +67,7 @@ PAGE: Final = f"""
 
 
 async def read_page(transaction: Transaction, after: RecordKey, limit: int) -> dict[RecordKey, LockRecord]:
-    """Up to `limit` records behind `after` in the order of their keys; those of deleted projects are left out."""
+    """Up to `limit` records after `after` in key order, without those of deleted projects."""
     rows = await transaction.fetch(PAGE, *after, limit)
     return {RecordKey(row[0], LockKey(row[1])): _record(row) for row in rows}
 
@@ -80,8 +80,8 @@ def keyed_record(row: Row) -> tuple[LockKey, LockRecord]:
 async def lock_records(
     transaction: Transaction, keys: Sequence[RecordKey]
 ) -> tuple[dict[RecordKey, LockRecord | None], int, int]:
-    """The records of `keys`, locked, None where there is none; then the database's clock, read after that, and the
-    newest instant that it remembers.
+    """Lock the records of `keys` and return them (None if missing), then the database's clock, read after that, and the
+    newest instant stored in the database.
     """
     records: dict[RecordKey, LockRecord | None] = dict.fromkeys(keys)
     rows = await transaction.fetch(LOCK, [key.project_id for key in keys], [key.key for key in keys])
@@ -97,7 +97,7 @@ async def write_records(
     before: Mapping[RecordKey, LockRecord | None],
     now_ms: int,
 ) -> bool:
-    """Write these records; False if somebody else made one of the new ones meanwhile."""
+    """Write these records; False if another node created one of the new ones meanwhile."""
     if not changed:
         return True
     columns = zip(*((*key, *_cells(record), before[key] is None) for key, record in changed.items()), strict=True)
@@ -106,7 +106,7 @@ async def write_records(
 
 
 def written_at_ms(record: LockRecord) -> int:
-    """The instant that the record was written by."""
+    """The instant at which the record was written."""
     return record.freed_at_ms if isinstance(record, Free) else record.renewed_at_ms
 
 

@@ -1,9 +1,8 @@
-"""The schema: numbered scripts, run one after the other by whichever node comes first.
+"""The schema: numbered scripts, run in order by the first node that starts.
 
-Old and new nodes work side by side while an upgrade goes on. So a script only adds what nodes before it can live
-without, and says in its first line where that is not so: `-- needs 0003` means that nodes which know no script 3 must
-be gone. A node finds in the table `migration` how far the schema is and what it needs, and does not start on one that
-needs more than it knows.
+During an upgrade old and new nodes run side by side. So a script only adds what older nodes can live without. If that
+is not so, its first line says `-- needs 0003`: nodes that do not know script 3 must be gone. A node reads in the table
+`migration` which version the schema has and which it needs, and does not start on one that needs more than it knows.
 """
 
 import re
@@ -12,10 +11,10 @@ from typing import Final, NamedTuple
 
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
-from .connections import Connections, Transaction
+from .connections import ConnectionPool, Transaction
 
 MIGRATE_SECONDS_MAX: Final = 300.0
-_LOCK: Final = 0x564C434B  # of the transaction, never of the session: case 29
+_LOCK: Final = 0x564C434B  # a lock of the transaction, never of the session (case 29)
 _READY: Final = "SELECT to_regclass('volcano_locks.migration') IS NOT NULL"
 _VERSION: Final = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM volcano_locks.migration"
 _FIRST: Final = """
@@ -46,40 +45,40 @@ class Migrated(NamedTuple):
 
 def migrations() -> list[Migration]:
     """The numbered scripts of `migrations/`, in order."""
-    found = []
+    scripts = []
     for script in files(__package__).joinpath("migrations").iterdir():
         if numbered := re.fullmatch(r"(\d{4})_\w+\.sql", script.name):
             text = script.read_text("utf-8")
             needs = re.match(r"-- needs (\d{4})$", text, re.MULTILINE)
-            found.append(Migration(int(numbered[1]), int(needs[1]) if needs else 1, text))
-    return sorted(found)
+            scripts.append(Migration(int(numbered[1]), int(needs[1]) if needs else 1, text))
+    return sorted(scripts)
 
 
-async def migrate(url: str) -> Migrated:
-    """Bring the database at `url` to the newest version; does nothing where it is there already.
+async def migrate(url: str) -> tuple[int, int]:
+    """Migrate the database at `url` to the newest version; returns the versions before and after.
 
-    Raises ValueError for a URL that cannot be read, and StoreUnavailableError, whose message says what to do.
+    Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do.
     """
-    connections = Connections(url, StoreCounts())
+    connections = ConnectionPool(url, StoreCounts())
     try:
-        return await brought_on(connections)
+        return await apply_migrations(connections)
     finally:
         await connections.close()
 
 
-async def brought_on(connections: Connections) -> Migrated:
+async def apply_migrations(connections: ConnectionPool) -> tuple[int, int]:
     """`migrate` on open connections. Each script is a transaction under one lock, so nodes that start together take
-    turns, and one that dies leaves the version before.
+    turns, and a node that dies leaves the previous version.
     """
-    before = await version_of(connections)
+    before = await schema_version(connections)
     for migration in migrations():
         if migration.number > before:
             await _apply(connections, migration)
-    return Migrated(before, max(before, migrations()[-1].number))
+    return before, max(before, migrations()[-1].number)
 
 
-async def version_of(connections: Connections) -> int:
-    """The version of the schema, 0 for none. StoreUnavailableError if this release is too old for it."""
+async def schema_version(connections: ConnectionPool) -> int:
+    """The version of the schema, 0 if there is none. StoreUnavailableError if this release is too old for it."""
     async with connections.transaction() as transaction:
         version, needs = await _version(transaction)
     newest = migrations()[-1].number
@@ -99,10 +98,10 @@ async def _version(transaction: Transaction) -> tuple[int, int]:
     return number, needs
 
 
-async def _apply(connections: Connections, migration: Migration) -> None:
+async def _apply(connections: ConnectionPool, migration: Migration) -> None:
     seconds = MIGRATE_SECONDS_MAX
     async with connections.transaction(seconds=seconds, statement_seconds=seconds) as transaction:
-        # Waits for as long as another node migrates; the tables' own locks are waited for no longer than ever.
+        # Waits as long as another node migrates; table locks keep their usual limit.
         await transaction.run(f"SET LOCAL lock_timeout = {round(seconds * 1_000)}")
         await transaction.fetch("SELECT pg_advisory_xact_lock($1)", _LOCK)
         await transaction.run(f"SET LOCAL lock_timeout = 1500; {_FIRST}")

@@ -1,16 +1,16 @@
-"""Messages between nodes, by LISTEN and NOTIFY on a connection of their own.
+"""Sends messages between nodes by LISTEN and NOTIFY, on a connection of their own.
 
-The connection is watched. A session that ends says so; a dead way to the server says nothing, so it is asked something
-every PROBE_SECONDS, and cut where the answer takes more than ANSWER_SECONDS_MAX. A packet of this node must come back
-to it. Whatever fails, the server is looked for anew, as for all connections, and `missed` is told: what others told
-meanwhile is heard by nobody.
+The connection is checked. A session that ends is reported; a broken connection reports nothing, so the node sends a
+query every PROBE_SECONDS, and terminates the connection if the response takes more than RESPONSE_SECONDS_MAX. A packet
+of this node must come back to it. After a failure the node looks for the server again, as for all connections, and
+calls `missed`, because messages of the meantime are lost.
 
-NOTIFY takes a lock of the whole database until its transaction is committed, so it is never part of a batch's
-transaction, its commit is not waited for on disk, and what gathers while one is on its way goes out with the next.
+NOTIFY takes a lock of the whole database until its commit. So it is never part of a batch's transaction, its commit
+does not wait for the disk, and messages that arrive meanwhile go out with the next packet.
 
-Behind a pooler nothing can be heard: LISTEN belongs to a session, which in transaction mode is another one each
-time, and stays listening after us for whoever gets it next. So there this node only tells, is never `working`, and
-tells `missed` every PROBE_SECONDS instead.
+Behind a pooler a node cannot receive: LISTEN belongs to a session, which in transaction mode changes each time and
+stays listening for its next user. There the node only sends, is never `working`, and calls `missed` every PROBE_SECONDS
+instead.
 
 Every user of the database may listen and notify on CHANNEL.
 """
@@ -24,13 +24,13 @@ from typing import Final
 import asyncpg
 
 from ...rules.errors import StoreUnavailableError
-from ..signal_packets import Outbox, unpacked
-from .hosts import Hosts, Link
+from ..signal_packets import SignalOutbox, parse_packet
+from .hosts import DatabaseSession, Hosts
 
 CHANNEL: Final = "volcano_locks"
 PACKET_BYTES_MAX: Final = 7_900  # a payload of NOTIFY is shorter than 8,000 bytes
 PROBE_SECONDS: Final = 2.0
-ANSWER_SECONDS_MAX: Final = 3.0
+RESPONSE_SECONDS_MAX: Final = 3.0
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 CLOSE_SECONDS_MAX: Final = 1.0
@@ -41,12 +41,12 @@ class PostgresSignals:
 
     def __init__(self, hosts: Hosts) -> None:
         self._hosts: Final = hosts
-        self._outbox: Final = Outbox(PACKET_BYTES_MAX)
+        self._outbox: Final = SignalOutbox(PACKET_BYTES_MAX)
         self._wake: Final = asyncio.Event()
-        self._link: Link | None = None
+        self._session: DatabaseSession | None = None
         self._running: asyncio.Task[None] | None = None
-        self._heard: Callable[[bytes], None] = _nothing_heard
-        self._missed: Callable[[], None] = _nothing_missed
+        self._heard: Callable[[bytes], None] = _ignore_message
+        self._missed: Callable[[], None] = _ignore_gap
         self._echoed = 0
         self._is_closed = False
         self.working = False
@@ -65,21 +65,21 @@ class PostgresSignals:
         self._wake.set()
         if self._running is None:
             return
-        if self._link is not None:
+        if self._session is not None:
             await asyncio.wait([self._running], timeout=CLOSE_SECONDS_MAX)
-        if self._link is not None:
-            self._link.cut()  # what waits for it fails; cancelling that would have the driver ask the server to
+        if self._session is not None:
+            self._session.terminate()  # pending calls fail; cancelling them would make the driver send a cancel request
             await asyncio.wait([self._running], timeout=CLOSE_SECONDS_MAX)
         self._running.cancel()
         await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        """Connect, hear and tell, for as long as it goes; then again after a growing pause."""
+        """Connect, receive and send until it fails, then again after a growing pause."""
         pause_seconds = PAUSE_SECONDS_MIN
         while not self._is_closed:
             with contextlib.suppress(StoreUnavailableError):
-                link = await self._hosts.connected(generation=0)
-                if await self._serve(link):
+                session = await self._hosts.connect(generation=0)
+                if await self._serve(session):
                     pause_seconds = PAUSE_SECONDS_MIN
             if self._is_closed:
                 return
@@ -87,73 +87,77 @@ class PostgresSignals:
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311
             pause_seconds = min(PAUSE_SECONDS_MAX, 2 * pause_seconds)
 
-    async def _serve(self, link: Link) -> bool:
-        """Hear and tell by this connection until it fails or another server took its place; whether it ever worked."""
-        self._link = link
+    async def _serve(self, session: DatabaseSession) -> bool:
+        """Receive and send on this session until it fails or another server replaced its server; returns whether it
+        worked.
+        """
+        self._session = session
         loop = asyncio.get_running_loop()
         has_worked = False
         try:
-            link.connection.add_termination_listener(self._on_end)
-            if link.is_direct:
-                await self._in_time(link, link.connection.add_listener(CHANNEL, self._on_notification))
-            await self._send(link)
-            self.working = has_worked = link.is_direct
+            session.connection.add_termination_listener(self._on_end)
+            if session.is_direct:
+                await self._in_time(session, session.connection.add_listener(CHANNEL, self._on_notification))
+            await self._send(session)
+            self.working = has_worked = session.is_direct
             self._missed()
             missed_at = loop.time()
-            while not self._is_closed and self._hosts.last == link.host and not link.connection.is_closed():
-                await self._next(link)
-                if not link.is_direct and loop.time() - missed_at >= PROBE_SECONDS:
+            while not self._is_closed and self._hosts.last == session.host and not session.connection.is_closed():
+                await self._next(session)
+                if not session.is_direct and loop.time() - missed_at >= PROBE_SECONDS:
                     self._missed()
                     missed_at = loop.time()
             while self._outbox and self._is_closed:
-                await self._send(link)
+                await self._send(session)
         except (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError):
             self._outbox.lose()
         finally:
-            self._link = None
+            self._session = None
             self.working = False
-            link.cut()
+            session.terminate()
         return has_worked
 
-    async def _next(self, link: Link) -> None:
-        """Send what there is to send, when there is something; ask whether the server is there, when there is not."""
+    async def _next(self, session: DatabaseSession) -> None:
+        """Send what is queued; if nothing is for PROBE_SECONDS, check that the server responds."""
         self._wake.clear()
         if not self._outbox:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(PROBE_SECONDS):
                     await self._wake.wait()
                 return
-            await self._in_time(link, link.connection.execute("SELECT 1"))
+            await self._in_time(session, session.connection.execute("SELECT 1"))
         else:
-            await self._send(link)
+            await self._send(session)
 
-    async def _send(self, link: Link) -> None:
-        """Send one packet, and see it come back. Raises what the connection does, ConnectionError for one lost."""
+    async def _send(self, session: DatabaseSession) -> None:
+        """Send one packet, and wait until it comes back. Raises the connection's errors, ConnectionError if it was
+        lost.
+        """
         packet = self._outbox.packet()
-        # One message, one transaction, also behind a pooler; in a packet there is nothing that a literal would escape.
+        # One message and one transaction, also behind a pooler; a packet needs no escaping in a literal.
         script = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '{packet}'; COMMIT"
-        await self._in_time(link, link.connection.execute(script))
-        if link.is_direct and self._echoed < self._outbox.number:
-            await self._in_time(link, self._echo(link))
+        await self._in_time(session, session.connection.execute(script))
+        if session.is_direct and self._echoed < self._outbox.number:
+            await self._in_time(session, self._echo(session))
 
-    async def _echo(self, link: Link) -> None:
+    async def _echo(self, session: DatabaseSession) -> None:
         while self._echoed < self._outbox.number:
             self._wake.clear()
             await self._wake.wait()
-            if link.connection.is_closed():
+            if session.connection.is_closed():
                 raise ConnectionError
 
-    async def _in_time(self, link: Link, work: Awaitable[object]) -> None:
-        """Wait for it, and cut the connection, which ends it, once ANSWER_SECONDS_MAX are over."""
-        deadline = asyncio.get_running_loop().call_later(ANSWER_SECONDS_MAX, link.late)
+    async def _in_time(self, session: DatabaseSession, work: Awaitable[object]) -> None:
+        """Await `work`; terminate the connection, which ends it, after RESPONSE_SECONDS_MAX."""
+        deadline = asyncio.get_running_loop().call_later(RESPONSE_SECONDS_MAX, session.expire)
         try:
             await work
         finally:
             deadline.cancel()
 
     def _on_notification(self, connection: object, _process: int, _channel: str, payload: str) -> None:
-        packet = unpacked(payload)
-        if packet is None or self._link is None or connection is not self._link.connection:
+        packet = parse_packet(payload)
+        if packet is None or self._session is None or connection is not self._session.connection:
             return
         if packet.node == self._outbox.node:
             self._echoed = packet.number
@@ -165,9 +169,9 @@ class PostgresSignals:
         self._wake.set()
 
 
-def _nothing_heard(_message: bytes) -> None:
+def _ignore_message(_message: bytes) -> None:
     return
 
 
-def _nothing_missed() -> None:
+def _ignore_gap() -> None:
     return

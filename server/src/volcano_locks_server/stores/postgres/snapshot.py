@@ -1,7 +1,7 @@
-"""The whole database, read and written page by page (see `volcano_locks_server.ports.snapshot`).
+"""Reads and writes the whole database, page by page (see `volcano_locks_server.ports.snapshot`).
 
-A load is one transaction under locks that keep every other writer out, so it is there as a whole or not at all, and
-nothing is added to it that came in between. Reading goes page by page in transactions of its own: nobody writes.
+A load is one transaction under locks that exclude every other writer, so it takes effect as a whole or not at all.
+Reading uses one transaction for each page; the service is stopped meanwhile.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -14,23 +14,23 @@ from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSe
 from ...rules.lease import LockRecord
 from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
-from .connections import Connections, Row, Transaction
+from .connections import ConnectionPool, Row, Transaction
 from .registry import KEY_COLUMNS, PROJECT_COLUMNS
 from .rows import NOW, read_page, write_records
 
 LOAD_SECONDS_MAX: Final = 3_600.0
 LOAD_STATEMENT_SECONDS_MAX: Final = 30.0
 
-_ALONE: Final = (
+_LOCK_TABLES: Final = (
     "LOCK TABLE volcano_locks.project, volcano_locks.service_key, volcano_locks.secret, volcano_locks.lock "
     "IN EXCLUSIVE MODE"
 )
-_IS_HELD: Final = (
+_HAS_ENTRIES: Final = (
     "SELECT EXISTS (SELECT FROM volcano_locks.project) OR EXISTS (SELECT FROM volcano_locks.service_key) "
     "OR EXISTS (SELECT FROM volcano_locks.lock)"
 )
 _WRITTEN_AT: Final = "SELECT coalesce(max(greatest(freed_at_ms, renewed_at_ms)), 0) FROM volcano_locks.lock"
-_GO_ON_FROM: Final = "UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1)"
+_ADVANCE_NEWEST: Final = "UPDATE volcano_locks.newest_instant SET now_ms = greatest(now_ms, $1)"
 _SECRETS: Final = (
     "SELECT key_id, digest, good_until_ms FROM volcano_locks.secret WHERE key_id = ANY ($1::text[]) "
     "ORDER BY key_id, is_old"
@@ -40,12 +40,12 @@ _SECRETS: Final = (
 class PostgresSnapshot:
     """The Snapshot on `connections`. Made by `PostgresDatabase`. `clock` replaces the database's, for tests."""
 
-    def __init__(self, connections: Connections, clock: Clock | None) -> None:
+    def __init__(self, connections: ConnectionPool, clock: Clock | None) -> None:
         self._connections: Final = connections
         self._clock: Final = clock
 
     async def newest_ms(self) -> int:
-        """The clock's reading, or what a record or the database remembers where that is later."""
+        """The clock, or the newest instant in a record or in the database if that is later."""
         async with self._connections.transaction(statement_seconds=LOAD_STATEMENT_SECONDS_MAX) as transaction:
             database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
             ((written_at_ms,),) = await transaction.fetch(_WRITTEN_AT)
@@ -73,12 +73,12 @@ class PostgresSnapshot:
         async with self._connections.transaction(
             seconds=LOAD_SECONDS_MAX, statement_seconds=LOAD_STATEMENT_SECONDS_MAX
         ) as transaction:
-            await transaction.fetch(_ALONE)
-            if (await transaction.fetch(_IS_HELD))[0][0]:
+            await transaction.fetch(_LOCK_TABLES)
+            if (await transaction.fetch(_HAS_ENTRIES))[0][0]:
                 raise store_not_empty()
             async for page in pages:
                 await _write(transaction, page, newest_ms)
-            await transaction.fetch(_GO_ON_FROM, newest_ms)
+            await transaction.fetch(_ADVANCE_NEWEST, newest_ms)
 
     async def _rows(self, table: str, columns: str, after: int) -> list[Row]:
         sql = f"SELECT number, {columns} FROM volcano_locks.{table} WHERE number > $1 ORDER BY number LIMIT $2"
@@ -108,14 +108,14 @@ async def _write(transaction: Transaction, page: Sequence[Entry], newest_ms: int
                 await _insert(transaction, "project", PROJECT_COLUMNS, project)
             case KeptKey():
                 await _insert(transaction, "service_key", KEY_COLUMNS, key_cells(entry.service_key))
-                for place, secret in enumerate(entry.secrets):
-                    cells = (secret.digest, entry.service_key.id, place == 1, secret.good_until_ms)
+                for index, secret in enumerate(entry.secrets):
+                    cells = (secret.digest, entry.service_key.id, index == 1, secret.good_until_ms)
                     await _insert(transaction, "secret", "digest, key_id, is_old, good_until_ms", cells)
     records = {entry.key: entry.record for entry in page if isinstance(entry, KeptLock)}
     await write_records(transaction, records, dict.fromkeys(records), newest_ms)
 
 
 async def _insert(transaction: Transaction, table: str, columns: str, cells: tuple[object, ...]) -> None:
-    places = ", ".join(f"${place}" for place in range(1, len(cells) + 1))
-    named = columns.replace(f"{table}.", "")
-    await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({named}) VALUES ({places})", *cells)
+    placeholders = ", ".join(f"${index}" for index in range(1, len(cells) + 1))
+    names = columns.replace(f"{table}.", "")
+    await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({names}) VALUES ({placeholders})", *cells)

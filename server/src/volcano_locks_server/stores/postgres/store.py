@@ -1,27 +1,24 @@
-"""A PostgreSQL database in use: its connections, and the ports over them."""
+"""An open PostgreSQL store: its connections, and the ports on top of them."""
 
 from typing import Final, Self
 
 from ...ports.clock import Clock
 from ...ports.lock_store import StoreCounts
-from .connections import Connections
+from .connections import ConnectionPool
 from .locks import PostgresStore
 from .quotas import PostgresQuotas
 from .registry import PostgresRegistry
-from .schema import brought_on
+from .schema import apply_migrations
 from .signals import PostgresSignals
 from .snapshot import PostgresSnapshot
 
-BATCHES_IN_FLIGHT: Final = 2  # one is on its way while the other is committed
+BATCHES_IN_FLIGHT: Final = 2  # one runs its step while the other commits
 
 
 class PostgresDatabase:
-    """`locks`, `registry`, `quotas`, `signals` and `snapshot` in one database, which any number of nodes share.
+    """The ports of one node. Any number of nodes share the database. Made by `open`."""
 
-    Made by `open`.
-    """
-
-    def __init__(self, connections: Connections, counts: StoreCounts, clock: Clock | None) -> None:
+    def __init__(self, connections: ConnectionPool, counts: StoreCounts, clock: Clock | None) -> None:
         self._connections: Final = connections
         self.counts: Final = counts
         self.locks: Final = PostgresStore(connections, counts, clock)
@@ -32,23 +29,23 @@ class PostgresDatabase:
 
     @classmethod
     async def open(cls, url: str, *, clock: Clock | None = None) -> Self:
-        """Connect, and bring the schema to the newest version. `clock` takes the place of the database's, for tests.
+        """Connect, and migrate the schema to the newest version. `clock` replaces the database's, for tests.
 
-        Raises ValueError for a URL that cannot be read, and StoreUnavailableError, whose message says what to do,
-        with nothing left open.
+        Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do, with everything
+        closed.
         """
         counts = StoreCounts()
-        connections = Connections(url, counts)
+        connections = ConnectionPool(url, counts)
         try:
-            await brought_on(connections)
+            await apply_migrations(connections)
             database = cls(connections, counts, clock)
-            await database.locks.refuse_a_wrong_clock()
+            await database.locks.refuse_wrong_clock()
         except BaseException:
             await connections.close()
             raise
         return database
 
     async def close(self) -> None:
-        """Finish what is under way, refuse what comes later, let go of every connection."""
+        """Finish running transactions, refuse new ones, close every connection."""
         await self.signals.close()
         await self._connections.close()

@@ -1,4 +1,4 @@
-"""The default store: one SQLite file on a local disk, for one server. See ../DESIGN.md for why it is so."""
+"""The default store: one SQLite file on a local disk, for one server. Design: docs/architecture/stores.md."""
 
 from .store import CLOCK_WAIT_MAX_MS, SqliteFile
 

@@ -1,11 +1,11 @@
-"""Back-ups of a SQLite file, and what one holds.
+"""Takes backups of a SQLite file, and inspects them.
 
-A backup is the database as it was at one instant, in a single file without a log. It is taken page by page over the
-connection that serves, between the batches of others: SQLite itself carries what they change into the pages that
-are copied already, so lock traffic goes on and the backup is of the instant at which its last page was copied.
-(`VACUUM INTO` would be one statement, and everybody would wait for it.)
+A backup is the database at one instant, in a single file without a log. It is copied page by page over the connection
+that serves, between batches. SQLite repeats later changes in the pages already copied, so lock traffic continues, and
+the backup is of the instant at which its last page was copied. (`VACUUM INTO` would be one statement that blocks every
+batch.)
 
-What a backup does not hold: what was committed after that instant. See `restore` for what that means.
+A backup lacks what was committed after that instant. `restore` explains the consequences.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ import apsw
 from ...rules.errors import LockError, StoreUnavailableError
 from .connection import schema_version
 from .faults import file_fault, store_fault
-from .file_lock import Claim
-from .writer import Writer
+from .file_lock import FileLock
+from .writer import WriterThread
 
-PAGES_PER_STEP: Final = 128  # 512 KiB: a batch of locks waits for one step at most
-ROOM_KEPT_BYTES: Final = 64 * 1024 * 1024
+PAGES_PER_STEP: Final = 128  # 512 KiB: a batch waits for at most one step
+FREE_BYTES_MIN: Final = 64 * 1024 * 1024
 
 T = TypeVar("T")
 
 
-class Copying:
-    """A backup being written to `target`, which is made anew, for this user alone. Call on the connection's thread."""
+class BackupCopy:
+    """A backup being written to `target`, a new file that only this user can read. Call on the connection's thread."""
 
     def __init__(self, source: apsw.Connection, target: Path) -> None:
         remove(target)
@@ -45,25 +45,25 @@ class Copying:
         self._backup: Final = self._connection.backup("main", source, "main")
 
     def step(self) -> bool:
-        """Copy some more; whether that was all. Raises apsw.Error."""
+        """Copy some pages; returns whether that was the last step. Raises apsw.Error."""
         self._backup.step(PAGES_PER_STEP)
         return self._backup.done
 
     def finish(self) -> None:
-        """Make it one file; it is not synced, for that would keep the thread from its work. Raises apsw.Error."""
+        """Make it a single file. It is not synced, because that would block the thread. Raises apsw.Error."""
         self._backup.finish()
         self._connection.execute("PRAGMA journal_mode = DELETE").fetchall()
         self._connection.close()
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Delete the incomplete copy."""
         self._backup.close(True)
         self._connection.close(True)
         remove(self._path)
 
 
-class BackupFile:
-    """A finished backup of a running server, in a file without a name: it is gone when it is closed."""
+class SqliteBackupFile:
+    """A finished backup of a running server, in an unlinked file: closing it deletes it."""
 
     def __init__(self, path: Path) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -75,38 +75,38 @@ class BackupFile:
         return os.pread(self._descriptor, count, offset)
 
     def close(self) -> None:
-        """Free its room on the disk."""
+        """Free its disk space."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
 
 class SqliteBackups:
-    """Takes back-ups of the file in use, one at a time. Made by `SqliteFile`."""
+    """Takes backups of the open file, one at a time. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: Writer, path: Path) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, path: Path) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
         self._path: Final = path
         self._one_at_a_time: Final = asyncio.Lock()
 
-    async def take(self) -> BackupFile:
-        """A backup of now. Raises LockError where the disk has no room for it, StoreUnavailableError."""
+    async def take(self) -> SqliteBackupFile:
+        """A backup of now. Raises LockError if the disk lacks space for it, and StoreUnavailableError."""
         async with self._one_at_a_time:
-            _refuse_without_room(self._path)
-            aside = self._path.with_name(self._path.name + ".backup-in-progress")
-            copying = await self._run(partial(Copying, self._connection, aside))
+            _require_disk_space(self._path)
+            target = self._path.with_name(self._path.name + ".backup-in-progress")
+            copy = await self._run(partial(BackupCopy, self._connection, target))
             try:
-                while not await self._writer.run(copying.step):
+                while not await self._writer.run(copy.step):
                     pass
-                await self._run(copying.finish)
-                return BackupFile(aside)
+                await self._run(copy.finish)
+                return SqliteBackupFile(target)
             except BaseException:
                 with suppress(
                     StoreUnavailableError
                 ):  # the file is being closed: then nobody has the copy open any more
-                    await self._writer.run(copying.abandon)
-                remove(aside)
+                    await self._writer.run(copy.abandon)
+                remove(target)
                 raise
 
     async def _run(self, work: Callable[[], T]) -> T:
@@ -117,36 +117,37 @@ class SqliteBackups:
 
 
 def back_up_stopped(path: Path, to: Path) -> None:
-    """Back up a store that nobody serves, durably. StoreUnavailableError where it is served, or cannot be used.
+    """Durably back up a store that no server has open. Raises StoreUnavailableError if one has, or the store is
+    unusable.
 
-    The file stays on its schema; what a crash left in its log is in the backup.
+    The schema stays at its version. The backup includes what a crash left in the log.
     """
-    claim = Claim.take_name(path)
+    file_lock = FileLock.acquire_path(path)
     try:
-        source = apsw.Connection(str(claim.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE)
+        source = apsw.Connection(str(file_lock.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE)
         try:
             source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             schema_version(source)
-            copying = Copying(source, to)
+            copy = BackupCopy(source, to)
             try:
-                while not copying.step():
+                while not copy.step():
                     pass
-                copying.finish()
+                copy.finish()
                 sync(to)
             except BaseException:
-                copying.abandon()
+                copy.abandon()
                 raise
         finally:
             source.close(True)
     except apsw.Error as error:
         raise store_fault(error) from error
     finally:
-        claim.drop()
+        file_lock.release()
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
-    """What a backup holds. `newest_ms` is when it was last written to, 0 for never."""
+class BackupContents:
+    """What a backup holds. `newest_ms` is when it was last written to, 0 if never."""
 
     newest_ms: int
     projects: int
@@ -155,8 +156,8 @@ class Contents:
     longest_ttl_seconds: int
 
 
-def examined(path: Path) -> Contents:
-    """What this backup holds, having looked at every page. StoreUnavailableError where it is none, or damaged."""
+def inspect_backup(path: Path) -> BackupContents:
+    """The contents of this backup, after checking every page. StoreUnavailableError if it is damaged or no backup."""
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
         try:
@@ -166,7 +167,7 @@ def examined(path: Path) -> Contents:
             if version == 0:
                 raise StoreUnavailableError("not_a_store", "it is empty")
             counts: list[int] = list(connection.execute(_CONTENTS).fetchall()[0])  # type: ignore[arg-type]
-            return Contents(*counts)
+            return BackupContents(*counts)
         finally:
             connection.close(True)
     except apsw.Error as error:
@@ -183,7 +184,7 @@ _CONTENTS: Final = (
 
 
 def remove(path: Path) -> None:
-    """Remove the database of that name with what SQLite keeps beside it, if it is there."""
+    """Delete the database at `path` and SQLite's files beside it, if they exist."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
 
@@ -197,15 +198,15 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def _refuse_without_room(path: Path) -> None:
-    """A backup that fills the disk would stop the service it is taken of."""
+def _require_disk_space(path: Path) -> None:
+    """Prevent a backup that would fill the disk and stop the service."""
     log = path.with_name(path.name + "-wal")
-    needed = path.stat().st_size + log.stat().st_size + ROOM_KEPT_BYTES
+    needed = path.stat().st_size + log.stat().st_size + FREE_BYTES_MIN
     free = shutil.disk_usage(path.parent).free
     if free < needed:
         raise LockError(
             "lock_service_unavailable",
-            f"the disk of the store has {free // 2**20} MiB left, and a backup needs {needed // 2**20} there while it "
-            "is taken: make room",
+            f"the disk of the store has {free // 2**20} MiB free, and a backup needs {needed // 2**20} MiB while it "
+            "is taken: free some space",
             retry_after_seconds=1,
         )

@@ -1,9 +1,9 @@
-"""The one connection: how it is set, brought to the newest schema, and used in transactions.
+"""The one connection: its settings, its migrations, and its transactions.
 
-WAL with `synchronous=FULL`: COMMIT returns after the log's fsync. Locking mode EXCLUSIVE: no other program can
-read the file meanwhile, so no reader holds up a checkpoint and the log stays small; and its index lives in memory.
-At the start the log that a crash left is checkpointed, because its last part may sit in the system's cache only:
-what it tells must be durable before anything is answered by it.
+WAL with `synchronous=FULL`: COMMIT returns after the fsync of the log. `locking_mode=EXCLUSIVE`: no other program can
+read the file, so no reader delays a checkpoint, the log stays small, and its index is in memory. At the start the log
+that a crash left is checkpointed, because its end may be only in the system's cache: its contents must be durable
+before the server acts on them.
 """
 
 import re
@@ -18,7 +18,7 @@ import apsw
 
 from ...rules.errors import StoreUnavailableError
 
-APPLICATION_ID: Final = 0x564C434B  # "VLCK": tells our files from other programs' SQLite databases
+APPLICATION_ID: Final = 0x564C434B  # "VLCK", to tell the store's files from other SQLite databases
 BUSY_TIMEOUT_MS: Final = 2_000
 CACHE_KIB: Final = 32 * 1024
 WAL_CHECKPOINT_PAGES: Final = 1_000
@@ -30,8 +30,8 @@ T = TypeVar("T")
 def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
     """Connect to an existing file, migrate it, and checkpoint what a crash left.
 
-    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which stays
-    untouched.
+    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which it does not
+    change.
     """
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_EXRESCODE
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs or None)
@@ -41,7 +41,7 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
         version = schema_version(connection)
         _set_up(connection)
         _migrate(connection, version)
-        with suppress(apsw.FullError):  # it synced the log first, which is what counts; reads go on meanwhile
+        with suppress(apsw.FullError):  # SQLite syncs the log first, and only that is needed
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     except BaseException:
         connection.close(True)
@@ -50,20 +50,20 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
 
 
 def transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:
-    """`work` between BEGIN IMMEDIATE and COMMIT; rolled back whole if anything fails."""
-    rolled_back(connection)
+    """Run `work` between BEGIN IMMEDIATE and COMMIT; roll everything back on any error."""
+    roll_back_if_open(connection)
     connection.execute("BEGIN IMMEDIATE")
     try:
         result = work()
         connection.execute("COMMIT")
     except BaseException:
-        rolled_back(connection)
+        roll_back_if_open(connection)
         raise
     return result
 
 
-def rolled_back(connection: apsw.Connection) -> None:
-    """End a transaction that is open, if any: SQLite ends some by itself when they fail, and some not."""
+def roll_back_if_open(connection: apsw.Connection) -> None:
+    """Roll back an open transaction. After an error SQLite has ended some transactions by itself, but not all."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 
@@ -72,15 +72,15 @@ def migrations() -> list[tuple[int, str]]:
     """The numbered scripts of `migrations/`, each with the schema version it leads to, in order."""
     scripts = []
     for script in files(__package__).joinpath("migrations").iterdir():
-        numbered = re.fullmatch(r"(\d{4})_\w+\.sql", script.name)
-        if numbered:
-            scripts.append((int(numbered[1]), script.read_text("utf-8")))
+        match = re.fullmatch(r"(\d{4})_\w+\.sql", script.name)
+        if match:
+            scripts.append((int(match[1]), script.read_text("utf-8")))
     return sorted(scripts)
 
 
 def _set_up(connection: apsw.Connection) -> None:
     if connection.execute("PRAGMA journal_mode = WAL").get != "wal":
-        raise StoreUnavailableError("no_wal", "the store's file cannot have a write-ahead log: put it on a local disk")
+        raise StoreUnavailableError("no_wal", "the store's file cannot use a write-ahead log: move it to a local disk")
     for setting in (
         "synchronous = FULL",
         "fullfsync = ON",
@@ -88,7 +88,7 @@ def _set_up(connection: apsw.Connection) -> None:
         "foreign_keys = ON",
         "trusted_schema = OFF",
         "cell_size_check = ON",
-        "temp_store = MEMORY",  # else a many-row upsert keeps its statement journal in a temporary file
+        "temp_store = MEMORY",  # else a many-row upsert writes its statement journal to a temporary file
         f"cache_size = -{CACHE_KIB}",
         f"wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}",
         f"journal_size_limit = {WAL_BYTES_KEPT_MAX}",
@@ -97,7 +97,7 @@ def _set_up(connection: apsw.Connection) -> None:
 
 
 def schema_version(connection: apsw.Connection) -> int:
-    """The file's schema version, 0 for an empty file. StoreUnavailableError if this release must not touch it."""
+    """The file's schema version, 0 for an empty file. StoreUnavailableError if this release must not change it."""
     if connection.execute("SELECT count(*) FROM sqlite_schema").get == 0:
         return 0
     if connection.execute("PRAGMA application_id").get != APPLICATION_ID:
@@ -117,5 +117,5 @@ def schema_version(connection: apsw.Connection) -> int:
 def _migrate(connection: apsw.Connection, version: int) -> None:
     for number, script in migrations():
         if number > version:
-            marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"
-            transaction(connection, partial(connection.execute, script + marks))
+            pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"
+            transaction(connection, partial(connection.execute, script + pragmas))

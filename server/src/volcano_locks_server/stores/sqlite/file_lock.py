@@ -1,12 +1,12 @@
-"""One server a file: an OS lock beside it, and a watch that the file on disk is still ours.
+"""Ensures that one server uses a file: an OS lock beside the file, and a check that the file on disk is still the same.
 
-The lock is on `<file>.lock`, not on the database: closing any descriptor of a file drops the locks SQLite has
-on it. It is taken on the resolved path, so a symbolic link or another working directory names the same lock; a
-file with a second hard link is refused, for nothing could protect it. The system drops the lock when the process
-ends, however it ends, so the lock file stays behind and means nothing by itself.
+The lock is on `<file>.lock`, not on the database, because closing any descriptor of a file drops SQLite's locks on it.
+It is taken on the resolved path, so symbolic links and other working directories lead to the same lock. A file with a
+second hard link is refused, because the lock cannot cover its other name. The system drops the lock when the process
+ends, so the lock file may stay behind; only the lock on it counts.
 
-What this cannot prevent: somebody deletes or replaces the files under a running server. `check` notices, and then
-nothing is served any more.
+The lock cannot prevent another program from deleting or replacing the files. `check_files` detects this, and the store
+then refuses to serve.
 """
 
 import errno
@@ -25,32 +25,32 @@ CHECK_SECONDS: Final = 1.0
 _Identity = tuple[int, int]
 
 
-class Claim:
-    """The sole right to `path` (resolved), from `take` until `drop`."""
+class FileLock:
+    """The exclusive right to `path` (resolved), from `acquire` until `release`."""
 
     def __init__(self, path: Path, lock_descriptor: int) -> None:
         self.path: Final = path
         self._lock_descriptor = lock_descriptor
-        self._known: dict[Path, _Identity] = {}
+        self._identities: dict[Path, _Identity] = {}
         self._checked_at = 0.0
 
     @classmethod
-    def take(cls, named: Path) -> Self:
-        """Lock the file and create it where it is missing, mode 0600. StoreUnavailableError says what is in the way."""
-        claim = cls.take_name(named)
-        path = claim.path
+    def acquire(cls, named: Path) -> Self:
+        """Lock the file, and create it with mode 0600 if it is missing. StoreUnavailableError says what prevents it."""
+        file_lock = cls.acquire_path(named)
+        path = file_lock.path
         try:
             _create(path)
         except BaseException as error:
-            claim.drop()
+            file_lock.release()
             if isinstance(error, OSError):
                 raise file_fault(error, named) from error
             raise
-        return claim
+        return file_lock
 
     @classmethod
-    def take_name(cls, named: Path) -> Self:
-        """Lock the name alone, whatever stands there or does not. StoreUnavailableError says what is in the way."""
+    def acquire_path(cls, named: Path) -> Self:
+        """Lock the path alone, whether or not a file exists there. StoreUnavailableError says what prevents it."""
         try:
             path = Path(os.path.realpath(named))
             if path.is_dir():
@@ -59,18 +59,18 @@ class Claim:
         except OSError as error:
             raise file_fault(error, named) from error
 
-    def remember(self) -> None:
-        """Take the files on disk as they are now for the true ones."""
+    def remember_files(self) -> None:
+        """Remember the identity of the files that are on disk now."""
         write_ahead_log = self.path.with_name(self.path.name + "-wal")
-        self._known = {one: _identity(one.stat()) for one in (self.path, write_ahead_log)}
-        self._known[_lock_path(self.path)] = _identity(os.fstat(self._lock_descriptor))
+        self._identities = {one: _identity(one.stat()) for one in (self.path, write_ahead_log)}
+        self._identities[_lock_path(self.path)] = _identity(os.fstat(self._lock_descriptor))
 
-    def check(self, *, now: bool = False) -> None:
-        """Raise StoreUnavailableError if a file was deleted or replaced; looks once a second, or `now`."""
+    def check_files(self, *, now: bool = False) -> None:
+        """Raise StoreUnavailableError if a file was deleted or replaced; checks once a second, or at once if `now`."""
         moment = time.monotonic()
         if not now and moment - self._checked_at < CHECK_SECONDS:
             return
-        for path, identity in self._known.items():
+        for path, identity in self._identities.items():
             try:
                 intact = _identity(path.stat()) == identity
             except OSError:
@@ -82,8 +82,8 @@ class Claim:
                 )
         self._checked_at = moment
 
-    def drop(self) -> None:
-        """Give the file free. Once."""
+    def release(self) -> None:
+        """Release the lock, once."""
         if self._lock_descriptor >= 0:
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
@@ -103,16 +103,16 @@ def _locked(path: Path) -> int:
     descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(OSError):  # the number is a courtesy; a full disk must not keep the server from starting
+        with suppress(OSError):  # the process id is for messages only; a full disk must not prevent the start
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except BlockingIOError:
-        owner = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        process_id = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
-        who = f"process {owner}" if owner.isdigit() else "another process"
+        owner = f"process {process_id}" if process_id.isdigit() else "another process"
         raise StoreUnavailableError(
             "file_in_use",
-            f"{path} is in use by another server ({who}): stop that one, or give this one a file of its own",
+            f"{path} is in use by another server ({owner}): stop that server, or name another file for this one",
         ) from None
     except BaseException:
         os.close(descriptor)
@@ -121,9 +121,9 @@ def _locked(path: Path) -> int:
 
 
 def _create(path: Path) -> None:
-    """Make sure that `path` is a plain file that this user may read and write, and that its name is durable.
+    """Ensure that `path` is a regular file that this user may read and write, and that its name is durable.
 
-    An existing file is not opened here: closing it again would drop SQLite's own locks on it in this process.
+    An existing file is not opened here: closing it again would drop SQLite's locks on it in this process.
     """
     try:
         found = path.stat()
@@ -133,10 +133,10 @@ def _create(path: Path) -> None:
         os.close(descriptor)
         _sync_directory(path.parent)
     if not stat.S_ISREG(found.st_mode):
-        raise StoreUnavailableError("not_a_file", f"cannot open {path}: it is not a plain file")
+        raise StoreUnavailableError("not_a_file", f"cannot open {path}: it is not a regular file")
     if found.st_nlink > 1:
         raise StoreUnavailableError(
-            "hard_linked", f"cannot open {path}: it has a second hard link, by which another server could open it"
+            "hard_linked", f"cannot open {path}: it has a second hard link, through which another server could open it"
         )
     if not os.access(path, os.R_OK | os.W_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, "permission denied", str(path))

@@ -1,8 +1,8 @@
-"""Examining a SQLite store and bringing its schema on.
+"""Checks the health of a SQLite store, and migrates its schema.
 
-What a running server has open cannot be read by anybody else, and need not be: the file's header tells the schema,
-the lock beside it who has it. A file that nobody has is opened as a server would open it, if its schema is this
-release's, so that no record changes; a server that starts in that moment is refused.
+No other process can read a file that a server has open, and none needs to: the file's header holds the schema version,
+and the lock beside it shows the server. A file that is not in use is opened as a server would open it, if its schema is
+this release's, so that no record changes; a server that starts at that moment is refused.
 """
 
 import fcntl
@@ -14,8 +14,7 @@ from typing import Final
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..health_findings import Finding, latency
-from ..health_findings import schema as schema_finding
+from ..health_findings import HealthFinding, latency_finding, schema_finding
 from .connection import APPLICATION_ID, migrations
 from .store import SqliteFile
 
@@ -26,82 +25,84 @@ _APPLICATION_AT: Final = 68
 
 
 async def migrate(path: Path, clock: Clock) -> tuple[int, int]:
-    """The schema's version before and after; makes a file that is not there. Raises StoreUnavailableError."""
+    """The schema's version before and after; creates a missing file. Raises StoreUnavailableError."""
     before = _version(path)
     await (await SqliteFile.open(path, clock)).close()
     return before or 0, migrations()[-1][0]
 
 
-async def examine(path: Path, clock: Clock) -> Sequence[Finding]:
-    """All that can be told of the file without disturbing whoever has it."""
-    findings, may_be_opened = _from_outside(path)
-    return [*findings, *(await _opened(path, clock))] if may_be_opened else findings
+async def check_health(path: Path, clock: Clock) -> Sequence[HealthFinding]:
+    """All findings about the file that do not disturb a server that has it open."""
+    findings, can_be_opened = _check_closed(path)
+    return [*findings, *(await _check_open(path, clock))] if can_be_opened else findings
 
 
-def _from_outside(path: Path) -> tuple[Sequence[Finding], bool]:
-    """What is found without opening the store, and whether it can be opened."""
+def _check_closed(path: Path) -> tuple[Sequence[HealthFinding], bool]:
+    """The findings without opening the store, and whether it can be opened."""
     if not path.exists():
         return [_missing(path)], False
     try:
-        findings = [Finding("file", f"{path.resolve()} is there"), *_permissions(path), _schema(path)]
+        findings = [HealthFinding("file", f"{path.resolve()} is there"), *_permissions(path), _schema(path)]
         owner = _owner(path)
     except OSError as error:
         advice = "run this as the user that serve runs as"
-        return [Finding("file", f"{path} cannot be read: {error.strerror}", advice)], False
+        return [HealthFinding("file", f"{path} cannot be read: {error.strerror}", advice)], False
     if owner is not None:
-        in_use = f"{owner} has the file: what only it can tell is at its /readyz and /metrics"
-        return [*findings, Finding("server", in_use)], False
-    findings.append(Finding("server", "no server has the file open"))
+        in_use = f"{owner} has the file open: see its /readyz and /metrics for the rest"
+        return [*findings, HealthFinding("server", in_use)], False
+    findings.append(HealthFinding("server", "no server has the file open"))
     return findings, all(finding.good for finding in findings if finding.about in ("access", "schema"))
 
 
-def _missing(path: Path) -> Finding:
+def _missing(path: Path) -> HealthFinding:
     folder = path.resolve().parent
     if not folder.is_dir():
-        return Finding("file", f"there is no folder {folder}", "make it, owned by the user that serve runs as")
+        return HealthFinding("file", f"there is no folder {folder}", "create it, owned by the user that serve runs as")
     if not os.access(folder, os.W_OK | os.X_OK):
-        return Finding("file", f"this user may not make files in {folder}", f"chown {folder} to the user of serve")
-    return Finding(
+        return HealthFinding(
+            "file", f"this user cannot create files in {folder}", f"chown {folder} to the user of serve"
+        )
+    return HealthFinding(
         "file", f"there is no file {path.resolve()}", "run volcano-locks migrate, or serve, or check --store"
     )
 
 
-def _permissions(path: Path) -> Iterator[Finding]:
-    """Who may read and write what: access is ours, permissions are what others have."""
+def _permissions(path: Path) -> Iterator[HealthFinding]:
+    """The findings about access (of this user) and permissions (of others)."""
     true_path = path.resolve()
     named = (*(true_path.with_name(true_path.name + end) for end in ("", "-wal", ".lock")), _token_path(path))
     files = [one for one in named if one.exists()]
     barred = [one for one in files if not os.access(one, os.R_OK | os.W_OK)]
     if barred or not os.access(true_path.parent, os.W_OK | os.X_OK):
-        told = ", ".join(str(one) for one in barred) or str(true_path.parent)
+        names = ", ".join(str(one) for one in barred) or str(true_path.parent)
         owner = path.stat().st_uid
         advice = f"run this and serve as user {owner}, or chown the files and their folder"
-        yield Finding("access", f"this user may not read and write {told}", advice)
+        yield HealthFinding("access", f"this user cannot read and write {names}", advice)
     else:
-        yield Finding("access", "this user may read and write the files and their folder")
+        yield HealthFinding("access", "this user can read and write the files and their folder")
     open_to_others = [one for one in files if stat.S_IMODE(one.stat().st_mode) & 0o077]
     if open_to_others:
-        told = " ".join(str(one) for one in open_to_others)
-        yield Finding("permissions", f"others may open {told}", f"chmod 600 {told}")
+        names = " ".join(str(one) for one in open_to_others)
+        yield HealthFinding("permissions", f"other users can read {names}", f"chmod 600 {names}")
     else:
-        yield Finding("permissions", "the files are their owner's alone")
+        yield HealthFinding("permissions", "only their owner can read the files")
 
 
 def _token_path(path: Path) -> Path:
     return path.with_name(path.name + ".admin-token")
 
 
-def _schema(path: Path) -> Finding:
+def _schema(path: Path) -> HealthFinding:
     version, newest = _version(path), migrations()[-1][0]
     if version is None:
-        return Finding("schema", "the file is not a store of volcano-locks", "name another file with --store")
+        return HealthFinding("schema", "the file is not a store of volcano-locks", "name another file with --store")
     if version > newest:
-        return Finding("schema", f"version {version}, this release knows up to {newest}", "use a newer release")
+        return HealthFinding("schema", f"version {version}, this release knows up to {newest}", "use a newer release")
     return schema_finding(version, newest)
 
 
 def _version(path: Path) -> int | None:
-    """The schema's version from the file's header, 0 for none or an empty file, None for a file that is not ours."""
+    """The schema's version in the file's header; 0 for a missing or empty file, None for a file that is not a store."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -119,7 +120,7 @@ def _number(header: bytes, at: int) -> int:
 
 
 def _owner(path: Path) -> str | None:
-    """Who has the file, None if nobody."""
+    """The server that has the file open, None if there is none."""
     lock_path = path.resolve().with_name(path.resolve().name + ".lock")
     if not lock_path.exists():
         return None
@@ -132,21 +133,21 @@ def _owner(path: Path) -> str | None:
     return None
 
 
-async def _opened(path: Path, clock: Clock) -> Sequence[Finding]:
-    """What opening it as a server would, and writing to it, tells."""
+async def _check_open(path: Path, clock: Clock) -> Sequence[HealthFinding]:
+    """The findings of opening the file as a server would, and writing to it."""
     try:
         file = await SqliteFile.open(path, clock)
     except StoreUnavailableError as error:
         about = "clock" if error.cause_code == "clock_behind" else "opens"
-        return [Finding(about, error.message, "do that: a server would not start either")]
+        return [HealthFinding(about, error.message, "a server would not start either")]
     try:
-        slow = "the disk is slow to sync: put the file on a faster local one, and on none that a network serves"
+        slow = "the disk is slow to sync: move the file to a faster local disk, not to a network disk"
         return [
-            Finding("opens", "a server could open the file"),
-            await latency(file.locks.ready, slow, tries=1),  # a second one right after would write nothing
-            Finding("clock", "this machine's clock is not behind the newest instant in the file"),
+            HealthFinding("opens", "a server could open the file"),
+            await latency_finding(file.locks.ready, slow, tries=1),  # a second one within a second would write nothing
+            HealthFinding("clock", "this machine's clock is not behind the newest instant in the file"),
         ]
     except StoreUnavailableError as error:
-        return [Finding("writes", error.message, "nothing can be written: free the disk or mend it")]
+        return [HealthFinding("writes", error.message, "nothing can be written: free some space or repair the disk")]
     finally:
         await file.close()

@@ -1,7 +1,7 @@
-"""Pages of lock records in SQLite: by the index of keys, or by that of who is held while those are few.
+"""Reads pages of lock records from SQLite: by the index of keys, or by the index of held locks if those are few.
 
-Reading is done on the writer's thread between two batches, so it is kept to LOOKED_AT_MAX rows. A million records of
-freed locks hide few held ones in the order of keys, but not in the order of the instants they are free from.
+Reads run on the writer thread between batches, so they are limited to SCAN_RECORDS_MAX rows. In key order a million
+freed records may hide a few held ones; the index by expiry finds them.
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ import apsw
 from ...ports.lock_store import LockPage, LockQuery
 from ...rules.lease import LockRecord
 from ...rules.values import LockKey
-from ..lock_pages import LOOKED_AT_MAX, key_range, looked_at_max, page_of
+from ..lock_pages import SCAN_RECORDS_MAX, build_page, key_range, scan_limit
 from .rows import FREE_FROM, read_range
 
 FEW_HELD: Final = f"SELECT count(*) <= ?2 FROM (SELECT 1 FROM lock WHERE {FREE_FROM} > ?1 LIMIT ?2 + 1)"
@@ -21,14 +21,14 @@ HELD: Final = f"SELECT * FROM lock INDEXED BY lock_by_free_from WHERE {FREE_FROM
 
 
 def read_locks(connection: apsw.Connection, query: LockQuery, now_ms: int) -> LockPage:
-    """The page at `now_ms`; nobody writes meanwhile."""
-    if query.held and connection.execute(FEW_HELD, (now_ms, LOOKED_AT_MAX)).get:
-        asked_for = query.limit + 1
-        found = _found(connection, HELD, query, asked_for, now_ms)
+    """The page at `now_ms`; no write happens meanwhile."""
+    if query.held and connection.execute(FEW_HELD, (now_ms, SCAN_RECORDS_MAX)).get:
+        requested = query.limit + 1
+        found = _found(connection, HELD, query, requested, now_ms)
     else:
-        asked_for = looked_at_max(query)
-        found = _found(connection, BY_KEY, query, asked_for)
-    return page_of(query, found, now_ms, asked_for=asked_for)
+        requested = scan_limit(query)
+        found = _found(connection, BY_KEY, query, requested)
+    return build_page(query, found, now_ms, requested=requested)
 
 
 def _found(

@@ -1,11 +1,11 @@
-"""Lock records in SQLite.
+"""Stores lock records in SQLite.
 
-Isolation is the absence of a second party: one process has the file, one thread has the connection, one
-transaction runs at a time. A step sees every record as the batch before it left it, `now` is read inside the
-transaction, and the answer leaves after COMMIT, which returns after the fsync (LEASE-14).
+Isolation comes from serial execution: one process has the file, one thread has the connection, one transaction runs at
+a time. A step sees every record as the batch before it left it, `now` is read inside the transaction, and the response
+leaves after COMMIT, which returns after the fsync (LEASE-14).
 
-Time never goes back (LEASE-1): the newest instant is written with the records, and an instant before it is
-answered `clock_behind` instead of being judged by.
+Time never goes back (LEASE-1): the newest instant is written with the records, and an earlier instant is refused with
+`clock_behind`.
 """
 
 import time
@@ -20,12 +20,12 @@ from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind
 from .connection import transaction
-from .file_lock import Claim
+from .file_lock import FileLock
 from .lock_pages import read_locks
 from .rows import FREE_FROM, read_records, write_records
-from .writer import Writer
+from .writer import WriterThread
 
-PURGE_ROWS_MAX: Final = 250  # of one transaction, so that lock traffic waits a few milliseconds at most
+PURGE_ROWS_MAX: Final = 250  # per transaction, so that batches wait only a few milliseconds
 PROVEN_SECONDS: Final = 1.0
 
 T = TypeVar("T")
@@ -37,10 +37,10 @@ PURGE: Final = f"DELETE FROM lock WHERE number IN (SELECT number FROM lock WHERE
 class SqliteStore:
     """The LockStore on the one connection. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: Writer, claim: Claim, clock: Clock) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, file_lock: FileLock, clock: Clock) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
-        self._claim: Final = claim
+        self._file_lock: Final = file_lock
         self._clock: Final = clock
         self._newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
         self._proven_at = -PROVEN_SECONDS
@@ -50,8 +50,8 @@ class SqliteStore:
         """The newest instant that was served, also before a restart."""
         return self._newest_ms
 
-    def go_on_from(self, newest_ms: int) -> None:
-        """Serve no instant before this one any more, which is written down already."""
+    def advance_to(self, newest_ms: int) -> None:
+        """Serve no instant before this one, which is stored already."""
         self._newest_ms = max(self._newest_ms, newest_ms)
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -77,10 +77,10 @@ class SqliteStore:
         await self._writer.run(self._ready)
 
     def _update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        self._claim.check()
-        return self._transaction(partial(self._stepped, keys, step))
+        self._file_lock.check_files()
+        return self._transaction(partial(self._run_step, keys, step))
 
-    def _stepped(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
+    def _run_step(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         records = read_records(self._connection, keys)
         now_ms = self._now_ms()
         stepped = step(records, now_ms)
@@ -90,14 +90,14 @@ class SqliteStore:
         return stepped.results
 
     def _list_locks(self, query: LockQuery) -> LockPage:
-        self._claim.check()
+        self._file_lock.check_files()
         return read_locks(self._connection, query, self._now_ms())
 
     def _count_held(self) -> int:
         return int(self._connection.execute(COUNT_HELD, (self._now_ms(),)).get)
 
     def _purge(self, limit: int) -> int:
-        self._claim.check()
+        self._file_lock.check_files()
         now_ms = self._now_ms()
 
         def work() -> int:
@@ -110,8 +110,8 @@ class SqliteStore:
         return self._transaction(work)
 
     def _ready(self) -> None:
-        """A real write, unless one was made durable a moment ago: only that says that there is room to write."""
-        self._claim.check(now=True)
+        """A real write, unless one was made durable within a second: only a write shows that there is disk space."""
+        self._file_lock.check_files(now=True)
         self._now_ms()
         if time.monotonic() - self._proven_at >= PROVEN_SECONDS:
             self._transaction(partial(self._connection.execute, "UPDATE readiness SET probes = probes + 1"))
@@ -128,7 +128,7 @@ class SqliteStore:
         return result
 
     def _remember(self, now_ms: int) -> None:
-        """Write the newest instant; the same transaction carries what was judged by it."""
+        """Write the newest instant in the transaction that was decided by it."""
         self._connection.execute("UPDATE newest_instant SET now_ms = ?", (now_ms,))
 
     def _now_ms(self) -> int:

@@ -1,7 +1,7 @@
-"""Projects and service keys in SQLite, on the same connection and thread as the lock records.
+"""Stores projects and service keys in SQLite, on the same connection and thread as the lock records.
 
-Ids, names and secrets are unique by constraint, not by looking first. Lists go in the order of `number`, which is
-never used twice, so a page continues where the one before ended whatever was deleted in between.
+Ids, names and secrets are unique by constraint. Lists are in order of `number`, which is never reused, so a page
+continues correctly whatever was deleted meanwhile.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,12 +12,12 @@ import apsw
 
 from ...ports.registry import Credential, Page, Project, ServiceKey
 from ...rules.errors import LockError
-from ..cursor import place_of
+from ..cursor import decode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
 from .connection import transaction
-from .file_lock import Claim
-from .writer import Writer
+from .file_lock import FileLock
+from .writer import WriterThread
 
 DELETE_ROWS_MAX: Final = 250
 
@@ -35,10 +35,10 @@ Row = Sequence[Any]
 class SqliteRegistry:
     """The Registry on the one connection. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: Writer, claim: Claim) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, file_lock: FileLock) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
-        self._claim: Final = claim
+        self._file_lock: Final = file_lock
 
     async def add_project(self, project: Project) -> None:
         cells = (project.id, project.name, project.requests_per_minute, project.created_at_ms)
@@ -53,7 +53,7 @@ class SqliteRegistry:
         return await self._writer.run(partial(self._project, project_id))
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
-        after = place_of("projects", cursor)
+        after = decode_cursor("projects", cursor)
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
         rows = await self._writer.run(lambda: self._rows(sql, (after, limit + 1)))
         return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
@@ -72,9 +72,9 @@ class SqliteRegistry:
         return await self._write(work)
 
     async def delete_project(self, project_id: str) -> None:
-        """The project and its keys go at once, its lock records then by and by, between the batches of others.
+        """Deletes the project and its keys at once, then its lock records in several transactions, between batches.
 
-        A crash in between leaves records that nobody can reach; purging takes them when their time has come.
+        A crash in between leaves records that no client can reach, which purging deletes later.
         """
 
         def delete_project() -> None:
@@ -106,7 +106,7 @@ class SqliteRegistry:
         return await self._writer.run(partial(self._service_key, project_id, key_id))
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
-        after = place_of("service-keys", cursor)
+        after = decode_cursor("service-keys", cursor)
         sql = (
             f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
         )
@@ -134,7 +134,7 @@ class SqliteRegistry:
         key_prefix: str,
         old_secret_good_until_ms: int | None,
     ) -> ServiceKey:
-        """Only the secret before this one may live on; any older one ends now."""
+        """Only the secret before this one may stay valid; older ones end now."""
 
         def work() -> ServiceKey:
             self._service_key(project_id, key_id)
@@ -173,7 +173,7 @@ class SqliteRegistry:
 
     async def _write(self, work: Callable[[], T]) -> T:
         def checked() -> T:
-            self._claim.check()
+            self._file_lock.check_files()
             return transaction(self._connection, work)
 
         return await self._writer.run(checked)

@@ -1,18 +1,18 @@
-"""Putting a backup in the place of a store's file, so that what was promised meanwhile is not broken.
+"""Replaces a store's file with a backup, without breaking promises that were made since the backup.
 
-A backup knows nothing of what came after it. Three things could go wrong, and this is what is done about each:
+A backup knows nothing of later events. Three things could go wrong:
 
-- *A fencing token twice.* Tokens are at least the clock's milliseconds, and exceed them only where one lock changes
-  hands more than once a millisecond. So the restored file is told that it was written AHEAD_MS from now, which is
-  later than every token given, and a server waits for that instant before it serves (LEASE-3, LEASE-1). Tokens that
-  ran farther ahead are taken over from the file that is replaced, if that can be read.
-- *Two holders.* A lease that was granted or renewed after the backup is unknown to it, and its holder may believe in
-  it until its TTL has passed. Nothing is put in place, and therefore nothing served, before `hold_seconds` are over.
-  Longer leases than that are out of reach; what protects from them is the fencing token.
-- *The clock.* It must have come to the newest instant that either file knows, else nothing is restored.
+- *A repeated fencing token.* Tokens are at least the clock's milliseconds, and exceed them only if one lock changes
+  hands more than once a millisecond. So the restored file is marked as written AHEAD_MS from now, which is later than
+  every token granted, and a server waits for that instant before it serves (LEASE-3, LEASE-1). Tokens further ahead are
+  copied from the replaced file, if it can be read.
+- *Two holders.* The backup lacks leases that were granted or renewed after it, and their holders may rely on them until
+  the TTL has passed. So the file is replaced, and served, only after `hold_seconds`. Longer leases are not covered; the
+  fencing token protects from them.
+- *The clock.* It must have reached the newest instant in either file, else nothing is restored.
 
-Not promised: tokens that ran more than AHEAD_MS ahead (thousands of grants of one lock within seconds, more than one
-each millisecond) of a file that cannot be read any more; and a clock that is behind what the lost file had seen.
+Not promised: tokens more than AHEAD_MS ahead (thousands of grants of one lock within seconds) in a file that cannot be
+read any more; and a clock that is behind the lost file's newest instant.
 """
 
 import os
@@ -29,17 +29,17 @@ import apsw
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..errors import instant
-from .backup import Contents, examined, remove, sync
+from ..errors import format_instant
+from .backup import BackupContents, inspect_backup, remove, sync
 from .connection import open_connection, transaction
 from .faults import file_fault, store_fault
-from .file_lock import Claim
+from .file_lock import FileLock
 from .store import CLOCK_WAIT_MAX_MS
 
-AHEAD_MS: Final = CLOCK_WAIT_MAX_MS  # no farther than a server waits for at its start
+AHEAD_MS: Final = CLOCK_WAIT_MAX_MS  # no longer than a server waits at its start
 
 _AHEAD: Final = "SELECT project_id, key, fencing_token FROM lock WHERE fencing_token > ?"
-# A lease of the backup whose lock has changed hands since is over: its token is not the last one.
+# A lease in the backup is over if its lock has changed hands since: its token is not the latest.
 _RAISE: Final = (
     "INSERT INTO lock (project_id, key, fencing_token, freed_at_ms, retired_digests) VALUES (?, ?, ?, ?, x'') "
     "ON CONFLICT (project_id, key) DO UPDATE SET fencing_token = excluded.fencing_token, "
@@ -50,17 +50,19 @@ _RAISE: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
-    """What is in place now, where the file that was there before is kept, and from when on a server will serve."""
+class RestoreResult:
+    """What was restored, where the replaced file is, and from when on a server will serve."""
 
-    contents: Contents
+    contents: BackupContents
     kept_aside: Path | None
     held_seconds: int
     serves_from_ms: int
 
 
-class _Known(NamedTuple):
-    """Of a file: its newest instant, its leases' longest TTL, and the tokens ahead of it: project id, key and token."""
+class _PreviousFile(NamedTuple):
+    """The replaced file: its newest instant, the longest TTL of its leases, and tokens ahead of that instant as
+    (project id, key, token).
+    """
 
     newest_ms: int
     longest_ttl_seconds: int
@@ -74,51 +76,51 @@ def restore(
     *,
     hold_seconds: Callable[[int], int],
     sleep: Callable[[float], None],
-    tell: Callable[[str], None],
-) -> Restored:
-    """Put a copy of `backup` in the place of `target`, which nobody may serve meanwhile; see the module's head.
+    report: Callable[[str], None],
+) -> RestoreResult:
+    """Replace `target`, which no server may have open, with a copy of `backup`; see the module's docstring.
 
-    `hold_seconds` says how long to hold, for the longest TTL of any lease in both files; it may raise to end it all.
-    `tell` hears of what a person should know while it goes on. Raises StoreUnavailableError, whose message says what
-    to do, with `target` as it was.
+    `hold_seconds` returns how long to hold, given the longest TTL in both files; it may raise to stop. `report`
+    receives messages for the user. Raises StoreUnavailableError, whose message says what to do, with `target`
+    unchanged.
     """
-    _refuse_unfinished(backup)
-    claim = Claim.take_name(target)
-    prepared = claim.path.with_name(claim.path.name + ".restoring")
+    _require_backup(backup)
+    file_lock = FileLock.acquire_path(target)
+    prepared = file_lock.path.with_name(file_lock.path.name + ".restoring")
     try:
-        _refuse_same(backup, claim.path)
+        _refuse_same(backup, file_lock.path)
         remove(prepared)
         _copy(backup, prepared)
-        contents = examined(prepared)
-        known = _known_of(claim.path, tell)
-        newest_ms = max(contents.newest_ms, known.newest_ms)
-        _wait_for(newest_ms, clock, sleep)
-        held_seconds = hold_seconds(max(contents.longest_ttl_seconds, known.longest_ttl_seconds))
+        contents = inspect_backup(prepared)
+        previous = _read_previous(file_lock.path, report)
+        newest_ms = max(contents.newest_ms, previous.newest_ms)
+        _wait_for_clock(newest_ms, clock, sleep)
+        held_seconds = hold_seconds(max(contents.longest_ttl_seconds, previous.longest_ttl_seconds))
         if held_seconds:
-            tell(f"waiting {held_seconds} s, so that leases which the backup does not know can end")
+            report(f"waiting {held_seconds} s for leases that the backup does not contain to expire")
             sleep(held_seconds)
         serves_from_ms = max(clock.now_ms(), newest_ms) + AHEAD_MS
-        _bring_up_to(serves_from_ms, prepared, known.tokens)
-        return Restored(contents, _swap(prepared, claim.path), held_seconds, serves_from_ms)
+        _prepare(serves_from_ms, prepared, previous.tokens)
+        return RestoreResult(contents, _swap(prepared, file_lock.path), held_seconds, serves_from_ms)
     except OSError as error:
-        raise file_fault(error, claim.path) from error
+        raise file_fault(error, file_lock.path) from error
     finally:
         with suppress(OSError):
             remove(prepared)
-        claim.drop()
+        file_lock.release()
 
 
-def _refuse_unfinished(backup: Path) -> None:
+def _require_backup(backup: Path) -> None:
     try:
         found = backup.stat()
     except OSError as error:
         raise file_fault(error, backup) from error
     if not stat.S_ISREG(found.st_mode):
-        raise StoreUnavailableError("not_a_file", f"{backup} is not a plain file")
+        raise StoreUnavailableError("not_a_file", f"{backup} is not a regular file")
     if backup.with_name(backup.name + "-wal").exists():
         raise StoreUnavailableError(
             "not_a_backup",
-            f"{backup} has a log beside it ({backup.name}-wal), so it is the file of a store and not a backup: make "
+            f"{backup} has a log beside it ({backup.name}-wal), so it is a store's file and not a backup: make "
             "a backup of it with volcano-locks backup --store",
         )
 
@@ -134,47 +136,48 @@ def _copy(source: Path, target: Path) -> None:
         shutil.copyfileobj(reading, writing)
 
 
-def _known_of(path: Path, tell: Callable[[str], None]) -> _Known:
-    """What the file that will be replaced knew of time and tokens.
+def _read_previous(path: Path, report: Callable[[str], None]) -> _PreviousFile:
+    """The previous file's newest instant and tokens.
 
-    A copy of it is read: SQLite would put the log into the file, or delete the log of one that is damaged.
+    It reads a copy, because SQLite would merge the log into the file, or delete the log of a damaged one.
     """
     log = path.with_name(path.name + "-wal")
     if not path.exists() or path.stat().st_size == 0 == (log.stat().st_size if log.exists() else 0):
-        return _Known(0, 0, [])
-    looked_at = path.with_name(path.name + ".looked-at")
-    remove(looked_at)
+        return _PreviousFile(0, 0, [])
+    inspected = path.with_name(path.name + ".looked-at")
+    remove(inspected)
     try:
-        _copy(path, looked_at)
+        _copy(path, inspected)
         if log.exists():
-            _copy(log, looked_at.with_name(looked_at.name + "-wal"))
-        connection = apsw.Connection(str(looked_at), flags=apsw.SQLITE_OPEN_READWRITE)
+            _copy(log, inspected.with_name(inspected.name + "-wal"))
+        connection = apsw.Connection(str(inspected), flags=apsw.SQLITE_OPEN_READWRITE)
         try:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
             longest_ttl_seconds = int(connection.execute("SELECT coalesce(max(ttl_seconds), 0) FROM lock").get)
-            return _Known(newest_ms, longest_ttl_seconds, connection.execute(_AHEAD, (newest_ms,)).fetchall())
+            return _PreviousFile(newest_ms, longest_ttl_seconds, connection.execute(_AHEAD, (newest_ms,)).fetchall())
         finally:
             connection.close(True)
     except apsw.Error:
-        tell(f"{path} cannot be read: what it knew of the time and of fencing tokens is not taken over")
-        return _Known(0, 0, [])
+        report(f"{path} cannot be read: its newest instant and its fencing tokens are not copied")
+        return _PreviousFile(0, 0, [])
     finally:
-        remove(looked_at)
+        remove(inspected)
 
 
-def _wait_for(newest_ms: int, clock: Clock, sleep: Callable[[float], None]) -> None:
+def _wait_for_clock(newest_ms: int, clock: Clock, sleep: Callable[[float], None]) -> None:
     while (behind_ms := newest_ms - clock.now_ms()) > 0:
         if behind_ms > CLOCK_WAIT_MAX_MS:
             raise StoreUnavailableError(
                 "clock_behind",
-                f"the clock reads {instant(clock.now_ms())} but the store was written at {instant(newest_ms)}: set "
-                "the machine's clock right; with a clock that is behind, fencing tokens would be given twice",
+                f"the clock reads {format_instant(clock.now_ms())} but the store was written at "
+                f"{format_instant(newest_ms)}: set the machine's clock right; "
+                "with a clock that is behind, fencing tokens would repeat",
             )
         sleep(behind_ms / 1_000)
 
 
-def _bring_up_to(newest_ms: int, prepared: Path, tokens: list[Any]) -> None:
+def _prepare(newest_ms: int, prepared: Path, tokens: list[Any]) -> None:
     try:
         connection = open_connection(prepared)
         try:
@@ -194,16 +197,16 @@ def _bring_up_to(newest_ms: int, prepared: Path, tokens: list[Any]) -> None:
 
 
 def _swap(prepared: Path, path: Path) -> Path | None:
-    """Put the prepared file in place. A crash in between leaves a file with two names, which no server opens."""
+    """Replace the file. A crash in between leaves a file with two names, which no server opens."""
     at = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
     kept_aside = path.with_name(f"{path.name}.replaced-{at}")
     log = path.with_name(path.name + "-wal")
-    was_there = path.exists()
-    if was_there:
+    existed = path.exists()
+    if existed:
         kept_aside.hardlink_to(path)
-    if log.exists():  # of a file that could not be read, or is gone: to the new one it would be poison
+    if log.exists():  # it belongs to the old file and would corrupt the new one
         log.rename(kept_aside.with_name(kept_aside.name + "-wal"))
     sync(path.parent)
     prepared.replace(path)
     sync(path.parent)
-    return kept_aside if was_there else None
+    return kept_aside if existed else None

@@ -1,8 +1,8 @@
-"""Lock records as rows, many a statement.
+"""Lock records as rows, many in a statement.
 
-Each step of a statement gives the interpreter's lock away and has to win it back from a busy event loop, so a
-batch uses few steps: one SELECT that answers all keys in a single JSON text, and one upsert of all changed rows.
-Both take their rows as VALUES, padded with NULLs to a power of two, so that a handful of texts stays prepared.
+Each step of a statement releases the interpreter's lock and must win it back from a busy event loop, so a batch uses
+few steps: one SELECT that returns all keys as one JSON text, and one upsert of all changed rows. Both take their rows
+as VALUES, padded with NULLs to a power of two, so that a few statements stay prepared.
 """
 
 from collections.abc import Iterable, Sequence
@@ -17,7 +17,7 @@ from ...ports.lock_store import RecordKey
 from ...rules.lease import Free, Held, LockRecord
 from ...rules.values import LockKey
 
-ROWS_MAX: Final = 512  # of one statement: 512 x 12 values stay well below SQLite's 32,766
+ROWS_MAX: Final = 512  # per statement: 512 x 12 values stay below SQLite's limit of 32,766
 DIGEST_BYTES: Final = 32
 FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 
@@ -28,7 +28,7 @@ _COLUMNS: Final = (
 _WIDTH: Final = _COLUMNS.count(",") + 1
 _NO_LEASE: Final = (None,) * 7
 
-# place in the batch, fencing token, freed_at_ms, retired digests, owner digest, and what else a lease has
+# index in the batch, fencing token, freed_at_ms, retired digests, owner digest, other fields of a lease
 _Row = tuple[int, int, int | None, str, str, int | None, int | None, int | None, int | None, int | None, str | None]
 _decode: Final = msgspec.json.Decoder(list[_Row]).decode
 _decode_keyed: Final = msgspec.json.Decoder(list[tuple[str, _Row]]).decode
@@ -39,7 +39,7 @@ _CELLS: Final = (
 
 
 def read_records(connection: apsw.Connection, keys: Sequence[RecordKey]) -> dict[RecordKey, LockRecord | None]:
-    """The records of `keys`, None where nothing is remembered."""
+    """The records of `keys`; None for one that does not exist."""
     records: dict[RecordKey, LockRecord | None] = dict.fromkeys(keys)
     for begin in range(0, len(keys), ROWS_MAX):
         part = keys[begin : begin + ROWS_MAX]
@@ -51,15 +51,15 @@ def read_records(connection: apsw.Connection, keys: Sequence[RecordKey]) -> dict
 
 
 def read_range(connection: apsw.Connection, rows: str, values: Sequence[str | int]) -> list[tuple[LockKey, LockRecord]]:
-    """The keys and records that the query `rows` finds in the table, in any order."""
+    """The keys and records that the query `rows` selects, in any order."""
     text = f"SELECT json_group_array(json_array(key, json_array(0, {_CELLS}))) FROM ({rows})"
     return [(LockKey(key), _record(row)) for key, row in _decode_keyed(connection.execute(text, values).get)]
 
 
 def write_records(connection: apsw.Connection, changed: Iterable[tuple[RecordKey, LockRecord]]) -> None:
     """Insert or replace these records."""
-    left = iter(changed)
-    while part := list(islice(left, ROWS_MAX)):
+    remaining = iter(changed)
+    while part := list(islice(remaining, ROWS_MAX)):
         rows = _padded(len(part))
         values: list[str | int | bytes | None] = []
         for key, record in part:
@@ -87,12 +87,12 @@ def _cells(record: LockRecord) -> tuple[str | int | bytes | None, ...]:
 
 
 def _record(row: _Row) -> LockRecord:
-    _place, fencing_token, freed_at_ms, retired, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder = row
+    _index, fencing_token, freed_at_ms, retired, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder = row
     if freed_at_ms is not None:
         digests = bytes.fromhex(retired)
         cuts = range(0, len(digests), DIGEST_BYTES)
         return Free(fencing_token, freed_at_ms, tuple(digests[cut : cut + DIGEST_BYTES] for cut in cuts))
-    # The table's CHECK says that a row which is not free has all of these.
+    # The table's CHECK ensures that a held row has all of these.
     return Held(
         bytes.fromhex(owner),
         fencing_token,
@@ -112,10 +112,10 @@ def _padded(rows: int) -> int:
 
 @cache
 def _select(rows: int) -> str:
-    places = ",".join(f"({place},?,?)" for place in range(rows))
+    requested = ",".join(f"({index},?,?)" for index in range(rows))
     return (
         f"SELECT json_group_array(json_array(asked.column1, {_CELLS})) "
-        f"FROM (VALUES {places}) AS asked CROSS JOIN lock ON project_id = asked.column2 AND key = asked.column3"
+        f"FROM (VALUES {requested}) AS asked CROSS JOIN lock ON project_id = asked.column2 AND key = asked.column3"
     )
 
 

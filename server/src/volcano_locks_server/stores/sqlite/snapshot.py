@@ -1,7 +1,7 @@
-"""The whole file, read and written page by page on the writer's thread (see `volcano_locks_server.ports.snapshot`).
+"""Reads and writes the whole file, page by page, on the writer thread (see `volcano_locks_server.ports.snapshot`).
 
-A load is one transaction, begun with the first page and committed after the last: a process that dies in between
-leaves an empty file. Nobody else writes meanwhile, for the file is claimed and its service stopped.
+A load is one transaction from the first page to the last, so a process that dies in between leaves an empty file. No
+other write happens meanwhile: the file is locked and its service stopped.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -15,17 +15,17 @@ from ...ports.registry import Project
 from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
 from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
-from .connection import rolled_back
+from .connection import roll_back_if_open
 from .locks import SqliteStore
 from .registry import KEY_COLUMNS, PROJECT_COLUMNS
 from .rows import read_records, write_records
-from .writer import Writer
+from .writer import WriterThread
 
 IS_EMPTY: Final = (
     "SELECT NOT EXISTS (SELECT 1 FROM project) AND NOT EXISTS (SELECT 1 FROM service_key) "
     "AND NOT EXISTS (SELECT 1 FROM lock)"
 )
-# What a deleted project left behind, where a crash came in between, belongs to nobody.
+# Leftovers of an interrupted project deletion are skipped.
 LOCK_KEYS: Final = (
     "SELECT number, project_id, key FROM lock WHERE number > ? AND project_id IN (SELECT id FROM project) "
     "ORDER BY number LIMIT ?"
@@ -37,7 +37,7 @@ _Read = Callable[[int], tuple[int, list[Entry]]]
 class SqliteSnapshot:
     """The Snapshot on the one connection. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: Writer, locks: SqliteStore) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, locks: SqliteStore) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
         self._locks: Final = locks
@@ -62,8 +62,8 @@ class SqliteSnapshot:
                 await self._writer.run(partial(self._write, page))
             await self._writer.run(partial(self._commit, newest_ms))
         finally:
-            await self._writer.run(partial(rolled_back, self._connection))
-        self._locks.go_on_from(newest_ms)
+            await self._writer.run(partial(roll_back_if_open, self._connection))
+        self._locks.advance_to(newest_ms)
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
@@ -106,11 +106,11 @@ class SqliteSnapshot:
                 )
             elif isinstance(entry, KeptKey):
                 self._insert("service_key", KEY_COLUMNS, key_cells(entry.service_key))
-                for place, secret in enumerate(entry.secrets):
-                    cells = (secret.digest, entry.service_key.id, place, secret.good_until_ms)
+                for index, secret in enumerate(entry.secrets):
+                    cells = (secret.digest, entry.service_key.id, index, secret.good_until_ms)
                     self._insert("secret", "digest, key_id, is_old, good_until_ms", cells)
         write_records(self._connection, (entry for entry in page if isinstance(entry, KeptLock)))
 
     def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None]) -> None:
-        named = columns.replace(f"{table}.", "")
-        self._connection.execute(f"INSERT INTO {table} ({named}) VALUES ({','.join('?' * len(cells))})", cells)
+        names = columns.replace(f"{table}.", "")
+        self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({','.join('?' * len(cells))})", cells)

@@ -1,4 +1,4 @@
-"""A SQLite file in use: the claim on it, its writer thread, its connection, and the two ports over them."""
+"""An open SQLite file: its lock, its writer thread, its connection, and the ports on top of them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,29 +9,29 @@ import apsw
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..errors import instant
+from ..errors import format_instant
 from .backup import SqliteBackups
 from .connection import open_connection
 from .faults import store_fault
-from .file_lock import Claim
+from .file_lock import FileLock
 from .locks import SqliteStore
 from .registry import SqliteRegistry
 from .snapshot import SqliteSnapshot
-from .writer import Writer
+from .writer import WriterThread
 
 CLOCK_WAIT_MAX_MS: Final = 5_000
 
 
 class SqliteFile:
-    """`locks` and `registry` in one file, which no other server can open meanwhile. Made by `open`."""
+    """The ports on one file, which no other server can open meanwhile. Made by `open`."""
 
-    def __init__(self, claim: Claim, connection: apsw.Connection, writer: Writer, clock: Clock) -> None:
-        self._claim: Final = claim
+    def __init__(self, file_lock: FileLock, connection: apsw.Connection, writer: WriterThread, clock: Clock) -> None:
+        self._file_lock: Final = file_lock
         self._connection: Final = connection
         self._writer: Final = writer
-        self.locks: Final = SqliteStore(connection, writer, claim, clock)
-        self.registry: Final = SqliteRegistry(connection, writer, claim)
-        self.backups: Final = SqliteBackups(connection, writer, claim.path)
+        self.locks: Final = SqliteStore(connection, writer, file_lock, clock)
+        self.registry: Final = SqliteRegistry(connection, writer, file_lock)
+        self.backups: Final = SqliteBackups(connection, writer, file_lock.path)
         self.snapshot: Final = SqliteSnapshot(connection, writer, self.locks)
 
     @classmethod
@@ -43,50 +43,50 @@ class SqliteFile:
         vfs: str = "",
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> Self:
-        """Open the file, or create it, readable and writable by this user alone.
+        """Open the file, or create it so that only this user can read and write it.
 
-        A clock that is behind the file's newest instant by up to CLOCK_WAIT_MAX_MS is waited for with `sleep`
-        (seconds). Raises StoreUnavailableError, whose message says what to do, with nothing left open. `vfs` names
-        the SQLite VFS to go through, the system's own by default.
+        If the clock is behind the file's newest instant by up to CLOCK_WAIT_MAX_MS, wait for it with `sleep` (seconds).
+        Raises StoreUnavailableError, whose message says what to do, with everything closed. `vfs` names the SQLite VFS,
+        by default the system's.
         """
-        writer = Writer()
-        opened: list[Self] = []  # seen by the last piece of work, also if this task is cancelled while it waits
+        writer = WriterThread()
+        opened: list[Self] = []  # the final job closes it, also if this task is cancelled while it waits
         try:
-            await writer.run(lambda: opened.append(cls._opened(path, clock, writer, vfs)))
-            await opened[0]._wait_for(clock, sleep)
+            await writer.run(lambda: opened.append(cls._open(path, clock, writer, vfs)))
+            await opened[0]._wait_for_clock(clock, sleep)
         except BaseException:
             await writer.close(lambda: [file._close() for file in opened])
             raise
         return opened[0]
 
     async def close(self) -> None:
-        """Finish what is queued, refuse what comes later, close the connection, free the file."""
+        """Finish queued work, refuse new work, close the connection, release the file."""
         await self._writer.close(self._close)
 
     @classmethod
-    def _opened(cls, path: Path, clock: Clock, writer: Writer, vfs: str) -> Self:
-        claim = Claim.take(path)
+    def _open(cls, path: Path, clock: Clock, writer: WriterThread, vfs: str) -> Self:
+        file_lock = FileLock.acquire(path)
         try:
-            connection = _connected(claim.path, vfs)
+            connection = _connect(file_lock.path, vfs)
             try:
-                claim.remember()
-                return cls(claim, connection, writer, clock)
+                file_lock.remember_files()
+                return cls(file_lock, connection, writer, clock)
             except BaseException:
                 connection.close(True)
                 raise
         except BaseException:
-            claim.drop()
+            file_lock.release()
             raise
 
-    async def _wait_for(self, clock: Clock, sleep: Callable[[float], Awaitable[None]]) -> None:
+    async def _wait_for_clock(self, clock: Clock, sleep: Callable[[float], Awaitable[None]]) -> None:
         newest_ms = self.locks.newest_ms
         while (behind_ms := newest_ms - (now_ms := clock.now_ms())) > 0:
             if behind_ms > CLOCK_WAIT_MAX_MS:
                 raise StoreUnavailableError(
                     "clock_behind",
-                    f"the clock reads {instant(now_ms)} but the store's file was written at {instant(newest_ms)}: "
-                    "set the machine's clock right, then start again; if the file was written under a wrong clock, "
-                    "start again after that instant",
+                    f"the clock reads {format_instant(now_ms)} but the store's file was written at "
+                    f"{format_instant(newest_ms)}: set the machine's clock right, then start again; "
+                    "if the file was written under a wrong clock, start again after that instant",
                 )
             await sleep(behind_ms / 1_000)
 
@@ -94,11 +94,11 @@ class SqliteFile:
         try:
             self._connection.close(True)
         finally:
-            self._claim.drop()
+            self._file_lock.release()
 
 
-def _connected(path: Path, vfs: str) -> apsw.Connection:
-    """The connection; what is in its way is told with the path, for the one who starts the server."""
+def _connect(path: Path, vfs: str) -> apsw.Connection:
+    """The connection. Errors name the path, for the operator who starts the server."""
     try:
         return open_connection(path, vfs)
     except apsw.Error as error:

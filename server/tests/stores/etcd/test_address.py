@@ -1,20 +1,22 @@
-"""What an etcd:// URL may say, and that no message about one repeats it."""
+"""Parsing etcd:// URLs; no message repeats one."""
 
 from pathlib import Path
 
 import pytest
 
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.etcd.address import ENDPOINTS_MAX, Address
+from volcano_locks_server.stores.etcd.address import ENDPOINTS_MAX, EtcdAddress
 from volcano_locks_server.testing import ManualClock
 
 
-def test_members_user_prefix_and_tls_are_read() -> None:
-    assert Address.parse("etcd://a") == Address(("a:2379",))
-    assert Address.parse("etcd://a:1,10.0.0.2,[::1]:3,a:1") == Address(("a:1", "10.0.0.2:2379", "[::1]:3"))
-    assert Address.parse("etcd://me:p%40ss%3A%2F@a/one/two-3") == Address(("a:2379",), "one/two-3", "me", "p@ss:/")
-    assert Address.parse("etcd://a?tls=1").tls
-    mutual = Address.parse("etcd://a?ca=/etc/ca.pem&cert=/etc/c.pem&key=/etc/k.pem")
+def test_a_url_has_members_user_prefix_and_tls() -> None:
+    assert EtcdAddress.parse("etcd://a") == EtcdAddress(("a:2379",))
+    assert EtcdAddress.parse("etcd://a:1,10.0.0.2,[::1]:3,a:1") == EtcdAddress(("a:1", "10.0.0.2:2379", "[::1]:3"))
+    assert EtcdAddress.parse("etcd://me:p%40ss%3A%2F@a/one/two-3") == EtcdAddress(
+        ("a:2379",), "one/two-3", "me", "p@ss:/"
+    )
+    assert EtcdAddress.parse("etcd://a?tls=1").tls
+    mutual = EtcdAddress.parse("etcd://a?ca=/etc/ca.pem&cert=/etc/c.pem&key=/etc/k.pem")
     assert mutual.tls
     assert (mutual.authority, mutual.certificate, mutual.certificate_key) == (
         Path("/etc/ca.pem"),
@@ -51,11 +53,11 @@ def test_members_user_prefix_and_tls_are_read() -> None:
         "a?secret",
     ],
 )
-async def test_a_url_that_cannot_be_right_is_refused_without_being_repeated(rest: str) -> None:
+async def test_an_invalid_url_is_refused_without_being_repeated(rest: str) -> None:
     with pytest.raises(ValueError, match=r"^store must be ") as caught:
         await open_store(f"etcd://{rest}", ManualClock())
     assert "secret" not in str(caught.value)
 
 
-def test_a_password_is_not_shown() -> None:
-    assert "hush" not in repr(Address.parse("etcd://me:hush@a"))
+def test_the_repr_hides_the_password() -> None:
+    assert "hush" not in repr(EtcdAddress.parse("etcd://me:hush@a"))

@@ -1,4 +1,4 @@
-"""A backup taken while others write is whole, and restoring an old one breaks no promise (KEEP-5, KEEP-6 to KEEP-8)."""
+"""A backup taken during writes is consistent, and restoring an old one breaks no promise (KEEP-5 to KEEP-8)."""
 
 import asyncio
 import sqlite3
@@ -27,11 +27,11 @@ from volcano_locks_server.rules.lease import (
 from volcano_locks_server.rules.lease import Read as ReadState
 from volcano_locks_server.stores.sqlite import SqliteFile
 from volcano_locks_server.stores.sqlite import backup as backup_module
-from volcano_locks_server.stores.sqlite.backup import examined
-from volcano_locks_server.stores.sqlite.restore import AHEAD_MS, Restored, restore
+from volcano_locks_server.stores.sqlite.backup import inspect_backup
+from volcano_locks_server.stores.sqlite.restore import AHEAD_MS, RestoreResult, restore
 from volcano_locks_server.testing import START_MS, ManualClock
 
-from .deeds import act, digest, found, held, key, put
+from ..store_actions import digest, held, key, read_records, run_commands, write_records
 
 KEYS = [key("a"), key("b")]
 
@@ -54,27 +54,27 @@ async def backed_up(file: SqliteFile, to: Path) -> None:
 
 
 def restored(
-    backup: Path, path: Path, clock: ManualClock, *, hold_seconds: int = 0, told: list[str] | None = None
-) -> Restored:
+    backup: Path, path: Path, clock: ManualClock, *, hold_seconds: int = 0, reports: list[str] | None = None
+) -> RestoreResult:
     return restore(
         backup,
         path,
         clock,
         hold_seconds=lambda _longest: hold_seconds,
         sleep=lambda seconds: clock.advance(round(seconds * 1_000)) and None,
-        tell=(told if told is not None else []).append,
+        report=(reports if reports is not None else []).append,
     )
 
 
 # --- taking one -------------------------------------------------------------------------------------------
 
 
-async def test_a_backup_is_the_store_at_one_instant_while_others_write(
-    path: Path, tmp_path: Path, clock: ManualClock
-) -> None:
-    """KEEP-5: two locks are always written together, and no backup has them apart."""
+async def test_a_backup_is_consistent_during_writes(path: Path, tmp_path: Path, clock: ManualClock) -> None:
+    """KEEP-5: two locks are always written together, and no backup separates them."""
     file = await opened(path, clock)
-    await put(file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(20_000)))
+    await write_records(
+        file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(20_000))
+    )
     pair = [key("fill-3"), key("fill-19996")]  # far apart in the file
     backups: list[Path] = []
     written = 0
@@ -83,7 +83,7 @@ async def test_a_backup_is_the_store_at_one_instant_while_others_write(
         nonlocal written
         while len(backups) < 3:
             written += 1
-            await put(file.locks, *((one, Free(1_000_000 + written, 1)) for one in pair))
+            await write_records(file.locks, *((one, Free(1_000_000 + written, 1)) for one in pair))
 
     writing = asyncio.create_task(write())
     for number in range(3):
@@ -91,11 +91,11 @@ async def test_a_backup_is_the_store_at_one_instant_while_others_write(
         to = tmp_path / f"{number}.backup"
         await backed_up(file, to)
         backups.append(to)
-        assert written > before + 2  # lock traffic went on
+        assert written > before + 2  # lock traffic continued
     await writing
     await file.close()
     for to in backups:
-        assert examined(to).locks == 20_000
+        assert inspect_backup(to).locks == 20_000
         sql = "SELECT DISTINCT fencing_token FROM lock WHERE key IN ('fill-3', 'fill-19996')"
         assert len(sqlite3.connect(to).execute(sql).fetchall()) == 1
 
@@ -111,25 +111,27 @@ async def test_a_backup_leaves_no_file_behind(path: Path, clock: ManualClock) ->
     await file.close()
 
 
-async def test_a_disk_without_room_for_a_backup_is_left_alone(
+async def test_a_backup_is_refused_if_the_disk_lacks_space(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KEEP-5: a backup must not stop the service by filling its disk."""
     file = await opened(path, clock)
-    monkeypatch.setattr(backup_module, "ROOM_KEPT_BYTES", 2**62)
-    with pytest.raises(LockError, match="make room"):
+    monkeypatch.setattr(backup_module, "FREE_BYTES_MIN", 2**62)
+    with pytest.raises(LockError, match="free some space"):
         await file.backups.take()
-    await act(file.locks, (KEYS[0], Acquire(digest("me"), 30)))
+    await run_commands(file.locks, (KEYS[0], Acquire(digest("me"), 30)))
     await file.close()
 
 
-async def test_a_file_that_is_closed_during_a_backup_closes_and_leaves_no_part_of_it(
+async def test_closing_during_a_backup_leaves_no_part_of_it(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """KEEP-5."""
     monkeypatch.setattr(backup_module, "PAGES_PER_STEP", 1)
     file = await opened(path, clock)
-    await put(file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(2_000)))
+    await write_records(
+        file.locks, *((key(f"fill-{number}"), Free(number, 1, (digest("x"),) * 16)) for number in range(2_000))
+    )
     before = names_in(path.parent)
     taking = asyncio.create_task(file.backups.take())
     while names_in(path.parent) == before:
@@ -145,17 +147,17 @@ async def test_a_file_that_is_closed_during_a_backup_closes_and_leaves_no_part_o
 
 
 class History:
-    """What was granted of each lock, over all restores: the promise that is checked."""
+    """What was granted of each lock, over all restores, checked against the fencing promise."""
 
     def __init__(self) -> None:
         self.highest: dict[RecordKey, int] = {}
         self.owner_of: dict[tuple[RecordKey, int], bytes] = {}
         self._numbers = count()
 
-    def somebody_new(self) -> bytes:
+    def new_owner(self) -> bytes:
         return digest(f"new-{next(self._numbers)}")
 
-    def saw(self, one: RecordKey, command: Command, outcome: Outcome) -> None:
+    def check(self, one: RecordKey, command: Command, outcome: Outcome) -> None:
         if not isinstance(outcome, Granted):
             return
         assert isinstance(command, Acquire | Renew)
@@ -187,27 +189,29 @@ async def play(file: SqliteFile, clock: ManualClock, deeds_: list[tuple[object, 
             await file.locks.purge(limit=10)
         elif what == "burst":
             for one in KEYS:
-                commands = [(ForceRelease(), Acquire(history.somebody_new(), 30)) for _ in range(how)]  # type: ignore[call-overload]
+                commands = [(ForceRelease(), Acquire(history.new_owner(), 30)) for _ in range(how)]  # type: ignore[call-overload]
                 await _did(file, one, [command for pair in commands for command in pair], history)
         else:
             await _did(file, what, [how], history)  # type: ignore[arg-type,list-item]
 
 
 async def _did(file: SqliteFile, one: RecordKey, commands: list[Command], history: History) -> None:
-    for command, outcome in zip(commands, await act(file.locks, *((one, each) for each in commands)), strict=True):
-        history.saw(one, command, outcome)
+    for command, outcome in zip(
+        commands, await run_commands(file.locks, *((one, each) for each in commands)), strict=True
+    ):
+        history.check(one, command, outcome)
 
 
 @given(before=plays, after=plays, later=plays, is_lost=st.booleans(), away_ms=st.sampled_from([0, 1, 90_000]))
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_no_fencing_token_is_given_twice_over_a_restore(
+def test_no_fencing_token_repeats_after_a_restore(
     before: list[tuple[object, object]],
     after: list[tuple[object, object]],
     later: list[tuple[object, object]],
     is_lost: bool,
     away_ms: int,
 ) -> None:
-    """KEEP-7: whatever came before the backup, between it and the restore, and afterwards, bursts included."""
+    """KEEP-7: for any commands before the backup, between it and the restore, and afterwards, bursts included."""
 
     async def live(folder: Path) -> None:
         clock, history = ManualClock(), History()
@@ -229,55 +233,55 @@ def test_no_fencing_token_is_given_twice_over_a_restore(
         asyncio.run(live(Path(folder)))
 
 
-async def test_tokens_that_ran_far_ahead_are_taken_over_from_the_replaced_file(
+async def test_tokens_far_ahead_are_copied_from_the_replaced_file(
     path: Path, tmp_path: Path, clock: ManualClock
 ) -> None:
-    """KEEP-7: farther ahead of the clock than the restore waits, one lock in the backup, one not, one held in it."""
+    """KEEP-7: tokens further ahead of the clock than the restore waits; one lock in the backup, one not, one held in
+    it.
+    """
     far = START_MS + 100 * AHEAD_MS
     file = await opened(path, clock)
     old_lease = held("one", START_MS, ttl_seconds=86_400)
-    await put(file.locks, (key("known"), Free(5, 1, (digest("gone"),))), (key("held"), old_lease))
+    await write_records(file.locks, (key("previous"), Free(5, 1, (digest("gone"),))), (key("held"), old_lease))
     await backed_up(file, tmp_path / "backup")
-    await put(file.locks, *((key(name), Free(far, 1)) for name in ("known", "new", "held")))
+    await write_records(file.locks, *((key(name), Free(far, 1)) for name in ("previous", "new", "held")))
     await file.close()
     restored(tmp_path / "backup", path, clock)
     again = await opened(path, clock)
-    for name in ("known", "new", "held"):
-        (granted,) = await act(again.locks, (key(name), Acquire(digest("next"), 30)))
+    for name in ("previous", "new", "held"):
+        (granted,) = await run_commands(again.locks, (key(name), Acquire(digest("next"), 30)))
         assert isinstance(granted, Granted)
         assert granted.fencing_token == far + 1
-    (renewed,) = await act(again.locks, (key("held"), Renew(digest("one"), 30)))
+    (renewed,) = await run_commands(again.locks, (key("held"), Renew(digest("one"), 30)))
     assert isinstance(renewed, Refused)
     await again.close()
 
 
-async def test_a_restored_store_is_the_backup_and_its_leases_go_on(
-    path: Path, tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_a_restored_store_keeps_the_leases_of_the_backup(path: Path, tmp_path: Path, clock: ManualClock) -> None:
     """KEEP-6, KEEP-8."""
     file = await opened(path, clock)
     lease = held("one", START_MS, ttl_seconds=600)
-    await put(file.locks, (KEYS[0], lease), (KEYS[1], Free(7, 1, (digest("gone"),))))
+    await write_records(file.locks, (KEYS[0], lease), (KEYS[1], Free(7, 1, (digest("gone"),))))
     await backed_up(file, tmp_path / "backup")
-    await put(file.locks, (KEYS[0], Free(START_MS, START_MS)), (key("c"), lease))
+    await write_records(file.locks, (KEYS[0], Free(START_MS, START_MS)), (key("c"), lease))
     await file.close()
     done = restored(tmp_path / "backup", path, clock)
     assert done.contents.locks == 2
     assert done.serves_from_ms == START_MS + AHEAD_MS
     again = await opened(path, clock)
     assert clock.now_ms() == done.serves_from_ms
-    assert await found(again.locks, *KEYS, key("c")) == [lease, Free(7, 1, (digest("gone"),)), None]
-    (renewed,) = await act(again.locks, (KEYS[0], Renew(digest("one"), 30)))
+    assert await read_records(again.locks, *KEYS, key("c")) == [lease, Free(7, 1, (digest("gone"),)), None]
+    (renewed,) = await run_commands(again.locks, (KEYS[0], Renew(digest("one"), 30)))
     assert isinstance(renewed, Granted)
     assert renewed.fencing_token == lease.fencing_token
     await again.close()
 
 
-async def test_nothing_is_in_place_before_the_hold_is_over(path: Path, tmp_path: Path, clock: ManualClock) -> None:
-    """KEEP-8: no lease is given while one that the backup does not know may be believed in."""
+async def test_the_file_is_replaced_only_after_the_hold(path: Path, tmp_path: Path, clock: ManualClock) -> None:
+    """KEEP-8: no lease is granted while the holder of one that the backup lacks may rely on it."""
     file = await opened(path, clock)
     await backed_up(file, tmp_path / "backup")
-    (unknown,) = await act(file.locks, (KEYS[0], Acquire(digest("me"), 30)))
+    (unknown,) = await run_commands(file.locks, (KEYS[0], Acquire(digest("me"), 30)))
     await file.close()
     assert isinstance(unknown, Granted)
     inode = path.stat().st_ino
@@ -291,14 +295,14 @@ async def test_nothing_is_in_place_before_the_hold_is_over(path: Path, tmp_path:
 
     await asyncio.to_thread(
         lambda: restore(
-            tmp_path / "backup", path, clock, hold_seconds=lambda _longest: 31, sleep=look, tell=lambda _text: None
+            tmp_path / "backup", path, clock, hold_seconds=lambda _longest: 31, sleep=look, report=lambda _text: None
         )
     )
     assert seen == [True]
     assert path.stat().st_ino != inode
     assert clock.now_ms() >= unknown.expires_at_ms + 1_000
     again = await opened(path, clock)
-    (granted,) = await act(again.locks, (KEYS[0], Acquire(digest("other"), 30)))
+    (granted,) = await run_commands(again.locks, (KEYS[0], Acquire(digest("other"), 30)))
     assert isinstance(granted, Granted)
     assert granted.fencing_token > unknown.fencing_token
     await again.close()
@@ -309,20 +313,20 @@ async def _open_and_close(path: Path, clock: ManualClock) -> None:
 
 
 async def test_the_replaced_file_is_kept_with_its_log(path: Path, tmp_path: Path, clock: ManualClock) -> None:
-    """KEEP-6: also one that cannot be read, whose log would be poison to the new file."""
+    """KEEP-6: also one that cannot be read, whose log would corrupt the new file."""
     file = await opened(path, clock)
     await backed_up(file, tmp_path / "backup")
     await file.close()
     path.write_bytes(b"rubbish" * 1_000)
     log = path.with_name(path.name + "-wal")
     log.write_bytes(b"more rubbish")
-    told: list[str] = []
-    done = restored(tmp_path / "backup", path, clock, told=told)
+    reports: list[str] = []
+    done = restored(tmp_path / "backup", path, clock, reports=reports)
     assert done.kept_aside is not None
     assert done.kept_aside.read_bytes() == b"rubbish" * 1_000
     assert done.kept_aside.with_name(done.kept_aside.name + "-wal").read_bytes() == b"more rubbish"
     assert not log.exists()
-    assert "cannot be read" in told[0]
+    assert "cannot be read" in reports[0]
     assert path.stat().st_mode & 0o777 == 0o600
     assert path.stat().st_nlink == 1
     await _open_and_close(path, clock)
@@ -349,7 +353,7 @@ def _with_log(backup: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "told"),
+    ("spoil", "reason"),
     [
         (_rubbish, "not a SQLite database"),
         (_foreign, "another program"),
@@ -358,21 +362,21 @@ def _with_log(backup: Path) -> None:
         (Path.unlink, "cannot open"),
     ],
 )
-async def test_what_is_no_backup_replaces_nothing(
-    path: Path, tmp_path: Path, clock: ManualClock, spoil: Callable[[Path], None], told: str
+async def test_an_invalid_backup_replaces_nothing(
+    path: Path, tmp_path: Path, clock: ManualClock, spoil: Callable[[Path], None], reason: str
 ) -> None:
     """KEEP-6."""
     file = await opened(path, clock)
-    await put(file.locks, (KEYS[0], Free(7, 1)))
+    await write_records(file.locks, (KEYS[0], Free(7, 1)))
     await backed_up(file, tmp_path / "backup")
     await file.close()
     spoil(tmp_path / "backup")
     names = names_in(path.parent)
-    with pytest.raises(StoreUnavailableError, match=told):
+    with pytest.raises(StoreUnavailableError, match=reason):
         restored(tmp_path / "backup", path, clock)
     assert names_in(path.parent) == names
     again = await opened(path, clock)
-    assert await found(again.locks, KEYS[0]) == [Free(7, 1)]
+    assert await read_records(again.locks, KEYS[0]) == [Free(7, 1)]
     await again.close()
 
 
@@ -382,19 +386,19 @@ async def test_a_file_in_use_is_not_replaced(path: Path, tmp_path: Path, clock: 
     await backed_up(file, tmp_path / "backup")
     with pytest.raises(StoreUnavailableError, match="in use"):
         restored(tmp_path / "backup", path, clock)
-    await act(file.locks, (KEYS[0], ReadState()))
+    await run_commands(file.locks, (KEYS[0], ReadState()))
     await file.close()
 
 
 @pytest.mark.parametrize("behind_ms", [AHEAD_MS, AHEAD_MS + 1])
-async def test_a_clock_behind_what_was_served_is_waited_for_or_refused(
+async def test_a_clock_behind_the_newest_instant_is_awaited_or_refused(
     path: Path, tmp_path: Path, clock: ManualClock, behind_ms: int
 ) -> None:
-    """KEEP-7: with such a clock a token would be given twice."""
+    """KEEP-7: with such a clock a token would repeat."""
     file = await opened(path, clock)
     await backed_up(file, tmp_path / "backup")
     clock.advance(1_000_000)
-    (granted,) = await act(file.locks, (KEYS[0], Acquire(digest("me"), 5)))
+    (granted,) = await run_commands(file.locks, (KEYS[0], Acquire(digest("me"), 5)))
     await file.close()
     assert isinstance(granted, Granted)
     slow = ManualClock(clock.now_ms() - behind_ms)
@@ -404,27 +408,27 @@ async def test_a_clock_behind_what_was_served_is_waited_for_or_refused(
         return
     restored(tmp_path / "backup", path, slow)
     again = await opened(path, slow)
-    (next_,) = await act(again.locks, (KEYS[0], Acquire(digest("other"), 5)))
+    (next_,) = await run_commands(again.locks, (KEYS[0], Acquire(digest("other"), 5)))
     assert isinstance(next_, Granted)
     assert next_.fencing_token > granted.fencing_token
     await again.close()
 
 
 @pytest.mark.parametrize("in_the_backup", [True, False])
-async def test_the_longest_ttl_is_that_of_any_lease_in_both_files(
+async def test_the_longest_ttl_is_taken_from_both_files(
     path: Path, tmp_path: Path, clock: ManualClock, in_the_backup: bool
 ) -> None:
-    """What the hold is taken from where none is asked for (KEEP-8)."""
+    """KEEP-8: the default hold is the longest TTL."""
     seen: list[int] = []
     file = await opened(path, clock)
-    await put(file.locks, (KEYS[0], held("a", START_MS, ttl_seconds=90 if in_the_backup else 9)))
+    await write_records(file.locks, (KEYS[0], held("a", START_MS, ttl_seconds=90 if in_the_backup else 9)))
     await backed_up(file, tmp_path / "backup")
-    await put(file.locks, (KEYS[0], held("a", START_MS, ttl_seconds=9 if in_the_backup else 90)))
+    await write_records(file.locks, (KEYS[0], held("a", START_MS, ttl_seconds=9 if in_the_backup else 90)))
     await file.close()
 
     def hold(longest_ttl_seconds: int) -> int:
         seen.append(longest_ttl_seconds)
         return 0
 
-    restore(tmp_path / "backup", path, clock, hold_seconds=hold, sleep=lambda _seconds: None, tell=lambda _text: None)
+    restore(tmp_path / "backup", path, clock, hold_seconds=hold, sleep=lambda _seconds: None, report=lambda _text: None)
     assert seen == [90]

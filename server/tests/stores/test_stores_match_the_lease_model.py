@@ -1,4 +1,4 @@
-"""Any story told to every store and to a naive model ends the same way in all of them, restarts included."""
+"""Random commands have the same outcome in every store and in a simple model, restarts included."""
 
 import asyncio
 import shutil
@@ -30,22 +30,22 @@ from volcano_locks_server.rules.lease import (
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import PROJECT, act, digest, key
-from .oracle import Answer, Oracle
+from .lease_model import LeaseModel, ModelOutcome
+from .store_actions import PROJECT, digest, key, run_commands
 
 T = TypeVar("T")
-Deed = tuple[str, str, str, int]
+ModelCommand = tuple[str, str, str, int]
 
 names = st.sampled_from(["a", "b", "c"])
 owners = st.sampled_from(["x", "y", "z"])
 ttls = st.sampled_from([5, 6, 30, 7_776_000])
 verbs = st.sampled_from(["acquire", "acquire", "renew", "release", "force_release", "read"])
-deeds = st.tuples(verbs, names, owners, ttls)
+commands_ = st.tuples(verbs, names, owners, ttls)
 spans_ms = st.sampled_from([0, 1, 999, 1_000, 1_001, 3_999, 4_000, 5_000, 6_000, 29_000, 86_400_000, 90 * 86_400_000])
 
 
-def command_of(deed: Deed) -> Command:
-    verb, _name, owner, ttl = deed
+def command_of(command: ModelCommand) -> Command:
+    verb, _name, owner, ttl = command
     commands: dict[str, Command] = {
         "acquire": Acquire(digest(owner), ttl),
         "renew": Renew(digest(owner), ttl),
@@ -56,7 +56,7 @@ def command_of(deed: Deed) -> Command:
     return commands[verb]
 
 
-def answer_of(outcome: Outcome) -> Answer:
+def model_outcome(outcome: Outcome) -> ModelOutcome:
     match outcome:
         case Granted(expires_at_ms=expires_at_ms, fencing_token=fencing_token):
             return ("granted", expires_at_ms, fencing_token)
@@ -72,18 +72,18 @@ def answer_of(outcome: Outcome) -> Answer:
 
 @cache
 def database() -> str:
-    """One for all stories: to empty it is quicker than to make it."""
+    """One database for all examples: emptying it is faster than creating it."""
     return postgres.shared().new_database()
 
 
-def emptied() -> str:
-    """The URL of the database, as if nothing had happened in it."""
+def empty_database_url() -> str:
+    """The URL of the database, emptied."""
     postgres.shared().execute("DROP SCHEMA IF EXISTS volcano_locks CASCADE", database())
     return postgres.shared().url(database())
 
 
 class Stores(RuleBasedStateMachine):
-    """All stores and the model, told the same story. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
+    """Runs the same commands on all stores and the model. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -95,31 +95,31 @@ class Stores(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock = ManualClock()
-        self.oracle = Oracle(self.clock.now_ms())
-        self.lasting = [f"sqlite:///{self.directory}/locks.db", emptied(), etcd.shared().url()]
-        self.stores = [self.opened(url) for url in ("memory://", *self.lasting)]
+        self.model = LeaseModel(self.clock.now_ms())
+        self.durable_urls = [f"sqlite:///{self.directory}/locks.db", empty_database_url(), etcd.shared().url()]
+        self.stores = [self.open(url) for url in ("memory://", *self.durable_urls)]
 
-    @rule(batch=st.lists(deeds, min_size=1, max_size=8))
-    def serve(self, batch: Sequence[Deed]) -> None:
-        expected = [self.told(deed) for deed in batch]
-        commands = [(key(deed[1]), command_of(deed)) for deed in batch]
-        for outcomes in self.each(lambda store: act(store.locks, *commands)):
-            assert [answer_of(outcome) for outcome in outcomes] == expected
+    @rule(batch=st.lists(commands_, min_size=1, max_size=8))
+    def serve(self, batch: Sequence[ModelCommand]) -> None:
+        expected = [self.expected(command) for command in batch]
+        commands = [(key(command[1]), command_of(command)) for command in batch]
+        for outcomes in self.each(lambda store: run_commands(store.locks, *commands)):
+            assert [model_outcome(outcome) for outcome in outcomes] == expected
 
     @rule(span_ms=spans_ms)
     def wait(self, span_ms: int) -> None:
-        self.oracle.now = self.clock.advance(span_ms)
+        self.model.now = self.clock.advance(span_ms)
 
     @rule()
     def count(self) -> None:
-        assert self.each(lambda store: store.locks.count_held()) == [self.oracle.count_held()] * len(self.stores)
+        assert self.each(lambda store: store.locks.count_held()) == [self.model.count_held()] * len(self.stores)
 
     @rule(held=st.sampled_from([None, True, False]), limit=st.integers(1, 4))
     def list_locks(self, held: bool | None, limit: int) -> None:
-        """LIST-1 to LIST-4: the same page everywhere; what was forgotten, or never written, is in none."""
+        """LIST-1 to LIST-4: the same page everywhere; purged or unwritten records are on none."""
         query = LockQuery(PROJECT, limit, held=held)
         pages = self.each(lambda store: store.locks.list_locks(query))
-        expected = self.oracle.listed(held)
+        expected = self.model.listed(held)
         for page in pages:
             assert [(one, record.fencing_token) for one, record in page.records] == expected[:limit]
             assert page.now_ms == self.clock.now_ms()
@@ -127,14 +127,14 @@ class Stores(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        assert self.each(lambda store: store.locks.purge(limit=100)) == [self.oracle.purge()] * len(self.stores)
+        assert self.each(lambda store: store.locks.purge(limit=100)) == [self.model.purge()] * len(self.stores)
 
     @rule()
     def restart(self) -> None:
-        """What was acknowledged is there again, and its tokens do not fall."""
-        for place, url in enumerate(self.lasting, 1):
-            self.runner.run(self.stores[place].close())
-            self.stores[place] = self.opened(url)
+        """Acknowledged records are there again, and tokens do not fall."""
+        for index, url in enumerate(self.durable_urls, 1):
+            self.runner.run(self.stores[index].close())
+            self.stores[index] = self.open(url)
 
     def teardown(self) -> None:
         for store in self.stores:
@@ -142,33 +142,33 @@ class Stores(RuleBasedStateMachine):
         self.runner.close()
         shutil.rmtree(self.directory)
 
-    def told(self, deed: Deed) -> Answer:
-        """The model's answer; it is held to the fencing rule itself (LEASE-3)."""
-        verb, name, owner, ttl = deed
-        answer: Answer
+    def expected(self, command: ModelCommand) -> ModelOutcome:
+        """The model's outcome, checked against the fencing rule itself (LEASE-3)."""
+        verb, name, owner, ttl = command
+        outcome: ModelOutcome
         match verb:
             case "acquire" | "renew":
-                answer = getattr(self.oracle, verb)(name, owner, ttl)
+                outcome = getattr(self.model, verb)(name, owner, ttl)
             case "release":
-                answer = self.oracle.release(name, owner)
+                outcome = self.model.release(name, owner)
             case _:
-                answer = getattr(self.oracle, verb)(name)
-        if answer[0] == "granted":
-            token = answer[2]
+                outcome = getattr(self.model, verb)(name)
+        if outcome[0] == "granted":
+            token = outcome[2]
             assert isinstance(token, int)
             last_owner, last_token = self.last_grant.get(name, ("", 0))
             assert token > last_token or (token == last_token and owner == last_owner)
             self.last_grant[name] = owner, token
-        return answer
+        return outcome
 
-    def opened(self, url: str) -> OpenStore:
+    def open(self, url: str) -> OpenStore:
         return self.runner.run(open_store(url, self.clock))
 
-    def each(self, ask: Callable[[OpenStore], Awaitable[T]]) -> list[T]:
-        async def asked() -> list[T]:
-            return [await ask(store) for store in self.stores]
+    def each(self, call: Callable[[OpenStore], Awaitable[T]]) -> list[T]:
+        async def results() -> list[T]:
+            return [await call(store) for store in self.stores]
 
-        return self.runner.run(asked())
+        return self.runner.run(results())
 
 
 TestStores = Stores.TestCase

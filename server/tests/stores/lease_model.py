@@ -1,14 +1,14 @@
-"""A second, naive telling of the lease rules, to hold the stores against. It shares no code with the product."""
+"""A second, simple implementation of the lease rules. It shares no code with the product."""
 
 from dataclasses import dataclass, field
 
 SECOND = 1_000
 DAY = 86_400 * SECOND
-Answer = tuple[object, ...]
+ModelOutcome = tuple[object, ...]
 
 
 @dataclass
-class Lock:
+class ModelLock:
     token: int
     owner: str | None = None
     expires: int = 0
@@ -17,14 +17,14 @@ class Lock:
     retired: list[str] = field(default_factory=list)
 
 
-class Oracle:
+class LeaseModel:
     """All locks of one project, and the time."""
 
     def __init__(self, now: int) -> None:
         self.now = now
-        self.locks: dict[str, Lock] = {}
+        self.locks: dict[str, ModelLock] = {}
 
-    def acquire(self, name: str, owner: str, ttl: int) -> Answer:
+    def acquire(self, name: str, owner: str, ttl: int) -> ModelOutcome:
         lock = self.locks.get(name)
         if lock is not None and lock.owner is None and owner in lock.retired:
             return ("lock_ownership_lost",)  # LEASE-11
@@ -34,35 +34,35 @@ class Oracle:
             return self._extend(lock, ttl)  # LEASE-4, LEASE-5
         token = self.now if lock is None else max(lock.token + 1, self.now)  # LEASE-3
         deadline = self.now + 90 * DAY
-        fresh = Lock(token, owner, min(self.now + ttl * SECOND, deadline), deadline)
+        fresh = ModelLock(token, owner, min(self.now + ttl * SECOND, deadline), deadline)
         self.locks[name] = fresh  # LEASE-2, LEASE-7
         return ("granted", fresh.expires, fresh.token)
 
-    def renew(self, name: str, owner: str, ttl: int) -> Answer:
+    def renew(self, name: str, owner: str, ttl: int) -> ModelOutcome:
         lock = self.locks.get(name)
         if lock is None or lock.owner != owner:
             return ("lock_ownership_lost",)  # LEASE-8
         return self._extend(lock, ttl)
 
-    def release(self, name: str, owner: str) -> Answer:
-        lock = self.locks.setdefault(name, Lock(0, freed=self.now))
+    def release(self, name: str, owner: str) -> ModelOutcome:
+        lock = self.locks.setdefault(name, ModelLock(0, freed=self.now))
         if lock.owner is not None and lock.owner != owner and self._blocks(lock):
             return ("lock_ownership_lost",)  # LEASE-9
         if lock.owner is None and owner in lock.retired:
             return ("released",)
         if lock.owner is not None:
             lock.retired = []
-        lock.owner, lock.freed = None, self.now  # LEASE-13: what is retired now is kept from now on
+        lock.owner, lock.freed = None, self.now  # LEASE-13: retention starts now
         lock.retired = [owner, *lock.retired][:16]  # LEASE-11
         return ("released",)
 
-    def force_release(self, name: str) -> Answer:
+    def force_release(self, name: str) -> ModelOutcome:
         lock = self.locks.get(name)
         if lock is not None and lock.owner is not None:  # LEASE-10
             lock.retired, lock.owner, lock.freed = [lock.owner], None, self.now
         return ("released",)
 
-    def read(self, name: str) -> Answer:
+    def read(self, name: str) -> ModelOutcome:
         lock = self.locks.get(name)
         if lock is not None and self._blocks(lock):  # LEASE-12
             return ("held", lock.expires, lock.token)
@@ -72,23 +72,23 @@ class Oracle:
         return sum(self._blocks(lock) for lock in self.locks.values())
 
     def listed(self, held: bool | None) -> list[tuple[str, int]]:
-        """Names and tokens, of locks that are held or free where that is asked for."""
+        """Names and tokens, filtered by state if `held` is given."""
         return [(name, lock.token) for name, lock in sorted(self.locks.items()) if held in (None, self._blocks(lock))]
 
     def purge(self) -> int:
-        gone = [name for name, lock in self.locks.items() if self.now >= self._free_from(lock) + DAY]  # LEASE-13
-        for name in gone:
+        purged = [name for name, lock in self.locks.items() if self.now >= self._free_from(lock) + DAY]  # LEASE-13
+        for name in purged:
             del self.locks[name]
-        return len(gone)
+        return len(purged)
 
-    def _extend(self, lock: Lock, ttl: int) -> Answer:
+    def _extend(self, lock: ModelLock, ttl: int) -> ModelOutcome:
         if self.now >= lock.expires - SECOND:
             return ("lock_ownership_lost",)
         lock.expires = min(self.now + ttl * SECOND, lock.deadline)
         return ("granted", lock.expires, lock.token)
 
-    def _blocks(self, lock: Lock) -> bool:
+    def _blocks(self, lock: ModelLock) -> bool:
         return lock.owner is not None and self.now < lock.expires + SECOND
 
-    def _free_from(self, lock: Lock) -> int:
+    def _free_from(self, lock: ModelLock) -> int:
         return lock.freed if lock.owner is None else lock.expires + SECOND

@@ -1,5 +1,5 @@
-"""The schema: numbered steps, run once whoever comes first, with old and new nodes side by side; rows that cannot be
-wrong; and settings of the database that change nothing.
+"""The schema: numbered migrations that run once, old nodes beside new ones, rows that cannot be invalid, and settings
+of the database that have no effect.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.stores.postgres import PostgresDatabase, lock_pages, locks, migrate, rows, schema
-from volcano_locks_server.stores.postgres.address import HOSTS_MAX, hosts_of
+from volcano_locks_server.stores.postgres.address import HOSTS_MAX, split_hosts
 from volcano_locks_server.stores.postgres.schema import Migration, migrations
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import PROJECT, found, held, key, put
-from .test_sqlite_schema import WRONG
+from ..sqlite.test_schema import WRONG
+from ..store_actions import PROJECT, held, key, read_records, write_records
 
 SOURCE = "CREATE TABLE volcano_locks.{} (a integer)"
 
@@ -42,16 +42,16 @@ def test_migrations_are_numbered_from_one_and_need_no_later_one() -> None:
     assert all(1 <= one.needs <= one.number for one in migrations())
 
 
-async def test_an_empty_database_becomes_one_of_the_newest_version_once(database: str) -> None:
+async def test_an_empty_database_is_migrated_once(database: str) -> None:
     newest = migrations()[-1].number
     assert await migrate(database) == (0, newest)
     assert await migrate(database) == (newest, newest)
 
 
 async def test_nodes_that_start_together_take_turns(database: str) -> None:
-    """case 29: the lock ends with its transaction, and is nobody's afterwards."""
+    """case 29: the advisory lock ends with its transaction."""
     nodes = await asyncio.gather(*(PostgresDatabase.open(database) for _ in range(6)))
-    await asyncio.gather(*(put(one.locks, (key(f"{place}"), Free(1, 1))) for place, one in enumerate(nodes)))
+    await asyncio.gather(*(write_records(one.locks, (key(f"{place}"), Free(1, 1))) for place, one in enumerate(nodes)))
     with psycopg.connect(database) as connection:
         assert connection.execute("SELECT number FROM volcano_locks.migration").fetchall() == [(1,)]
         assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
@@ -59,7 +59,7 @@ async def test_nodes_that_start_together_take_turns(database: str) -> None:
         await one.close()
 
 
-async def test_a_node_before_an_upgrade_goes_on_beside_one_after_it(
+async def test_an_old_node_runs_beside_a_new_one(
     opened: PostgresDatabase, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step that old nodes can live without lets them work, and start."""
@@ -67,9 +67,9 @@ async def test_a_node_before_an_upgrade_goes_on_beside_one_after_it(
     monkeypatch.setattr(schema, "migrations", lambda: steps)
     assert await migrate(database) == (1, 3)
     monkeypatch.undo()
-    await put(opened.locks, (key("a"), Free(1, 1)))
+    await write_records(opened.locks, (key("a"), Free(1, 1)))
     old = await PostgresDatabase.open(database)
-    assert await found(old.locks, key("a")) == [Free(1, 1)]
+    assert await read_records(old.locks, key("a")) == [Free(1, 1)]
     await old.close()
     assert await migrate(database) == (3, 3)
 
@@ -85,7 +85,7 @@ async def test_a_schema_that_needs_a_newer_release_is_left_alone(
     assert caught.value.cause_code == "newer_version"
 
 
-async def test_a_step_that_fails_leaves_the_version_before(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_migration_leaves_the_previous_version(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = SOURCE.format("two") + "; SELECT * FROM nowhere"
     monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(2, 1, broken)])
     with pytest.raises(StoreUnavailableError):
@@ -108,23 +108,19 @@ async def test_a_user_who_may_not_create_a_schema_needs_one_given(database: str)
 
 
 @pytest.mark.parametrize("record", WRONG.values(), ids=WRONG.keys())
-async def test_a_wrong_record_is_not_written_and_takes_its_batch_with_it(
-    opened: PostgresDatabase, record: LockRecord
-) -> None:
+async def test_an_invalid_record_rolls_back_its_batch(opened: PostgresDatabase, record: LockRecord) -> None:
     """case 34, LEASE-14, LEASE-15."""
     with pytest.raises(StoreUnavailableError) as caught:
-        await put(opened.locks, (key("good"), held("a", 1_000)), (key("wrong"), record))
+        await write_records(opened.locks, (key("good"), held("a", 1_000)), (key("wrong"), record))
     assert caught.value.cause_code == "store_error"
-    assert await found(opened.locks, key("good"), key("wrong")) == [None, None]
+    assert await read_records(opened.locks, key("good"), key("wrong")) == [None, None]
 
 
-async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(
-    opened: PostgresDatabase, database: str
-) -> None:
-    """LEASE-13, LIST-4: none may ever walk through all records."""
+async def test_count_purge_and_list_use_an_index(opened: PostgresDatabase, database: str) -> None:
+    """LEASE-13, LIST-4: no scan of all records. The index uses the rules' grace."""
     assert f"+ {GRACE_MS})" in rows.FREE_FROM
     many = [(key(f"k{number}"), Free(1, 1)) for number in range(2_000)]
-    await put(opened.locks, *many)
+    await write_records(opened.locks, *many)
     with psycopg.connect(database) as connection:
         connection.execute("SET enable_seqscan = off")
         for sql, first, index in (
@@ -135,7 +131,7 @@ async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(
             (lock_pages.BY_KEY, f"'{PROJECT}'", "Index Scan using lock_pkey"),
         ):
             values = {"$1": first, "$2": "1" if first == "0" else "'a'", "$3": "'b'", "$4": "10", "$5": "0"}
-            text = re.sub(r"\$\d", lambda place: values[place[0]], sql)  # noqa: B023 - called here and now
+            text = re.sub(r"\$\d", lambda place: values[place[0]], sql)  # noqa: B023 - called at once
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text}"))
             assert index in plan
             assert "Seq Scan on lock" not in plan
@@ -152,8 +148,8 @@ async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(
         ("idle_in_transaction_session_timeout", "0"),
     ],
 )
-async def test_settings_of_the_database_change_nothing(database: str, setting: str, value: str) -> None:
-    """LEASE-14: what counts is said in each transaction, not found in the session."""
+async def test_transactions_override_the_settings_of_the_database(database: str, setting: str, value: str) -> None:
+    """LEASE-14: each transaction sets what it needs."""
     server, name = postgres.shared(), database.rpartition("/")[2]
     server.execute(f"ALTER DATABASE {name} SET {setting} = '{value}'")
     node = await PostgresDatabase.open(database)
@@ -168,28 +164,28 @@ async def test_settings_of_the_database_change_nothing(database: str, setting: s
     assert sum(seconds) <= 5_000, "a node that vanishes would block others for longer than 5 s"
 
 
-async def test_an_owner_token_s_digest_is_all_that_is_kept(opened: PostgresDatabase, database: str) -> None:
-    """LEASE-15: the columns hold a digest of 32 bytes or nothing, by constraint."""
-    await put(opened.locks, (key("a"), held("a", 1_000)))
+async def test_only_a_digest_of_the_owner_token_is_stored(opened: PostgresDatabase, database: str) -> None:
+    """LEASE-15: by constraint, the columns hold a digest of 32 bytes or nothing."""
+    await write_records(opened.locks, (key("a"), held("a", 1_000)))
     with psycopg.connect(database) as connection, pytest.raises(psycopg.errors.CheckViolation):
         connection.execute("UPDATE volcano_locks.lock SET owner_digest = '6f1c2a34-0000-4000-8000-000000000001'")
 
 
-def test_each_host_of_a_url_is_asked_by_itself() -> None:
+def test_a_url_is_split_into_its_hosts() -> None:
     user = "postgresql://me:p%40ss@"
-    assert hosts_of("postgres://me:p%40ss@a:1,b,[::1]:3/locks?sslmode=require") == [
+    assert split_hosts("postgres://me:p%40ss@a:1,b,[::1]:3/locks?sslmode=require") == [
         f"{user}a:1/locks?sslmode=require",
         f"{user}b/locks?sslmode=require",
         f"{user}[::1]:3/locks?sslmode=require",
     ]
-    assert hosts_of("postgresql:///locks?host=/run/postgresql") == ["postgresql:///locks?host=/run/postgresql"]
+    assert split_hosts("postgresql:///locks?host=/run/postgresql") == ["postgresql:///locks?host=/run/postgresql"]
     with pytest.raises(ValueError, match=f"up to {HOSTS_MAX} hosts") as caught:
-        hosts_of("postgresql://me:secret@" + ",".join("h" * 17))
+        split_hosts("postgresql://me:secret@" + ",".join("h" * 17))
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["postgresql://me:secret@h:port/db", "postgresql://me:secret@h/db?sslmode=perhaps"])
-async def test_a_url_that_cannot_be_read_is_told_without_its_secrets(url: str, clock: ManualClock) -> None:
+async def test_the_message_for_an_invalid_url_hides_its_secrets(url: str, clock: ManualClock) -> None:
     with pytest.raises(ValueError, match="postgresql://user:password@host:port/database") as caught:
         await open_store(url, clock)
     assert "secret" not in str(caught.value)
@@ -203,7 +199,7 @@ async def test_a_url_that_cannot_be_read_is_told_without_its_secrets(url: str, c
         ("postgresql://postgres@127.0.0.1:{port}/nowhere", "no_database"),
     ],
 )
-async def test_a_database_that_cannot_be_used_says_why(url: str, cause_code: str) -> None:
+async def test_an_unusable_database_has_its_own_cause(url: str, cause_code: str) -> None:
     with pytest.raises(StoreUnavailableError) as caught:
         await PostgresDatabase.open(url.format(port=postgres.shared().port))
     assert caught.value.cause_code == cause_code

@@ -1,4 +1,4 @@
-"""The schema: numbered steps from nothing to now, and rows that cannot be wrong."""
+"""The schema: numbered migrations, and rows that cannot be invalid."""
 
 from pathlib import Path
 
@@ -10,14 +10,14 @@ from volcano_locks_server.rules.lease import GRACE_MS, Free, Held, LockRecord
 from volcano_locks_server.stores.sqlite import SqliteFile, connection, lock_pages, locks, rows
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import digest, found, held, key, put
+from ..store_actions import digest, held, key, read_records, write_records
 
 
 def test_migrations_are_numbered_from_one_without_a_gap() -> None:
     assert [number for number, _ in connection.migrations()] == list(range(1, len(connection.migrations()) + 1))
 
 
-async def test_an_empty_file_becomes_one_of_the_newest_version(path: Path, clock: ManualClock) -> None:
+async def test_an_empty_file_is_migrated(path: Path, clock: ManualClock) -> None:
     path.touch()
     await (await SqliteFile.open(path, clock)).close()
     opened = apsw.Connection(str(path))
@@ -27,17 +27,17 @@ async def test_an_empty_file_becomes_one_of_the_newest_version(path: Path, clock
     opened.close()
 
 
-async def test_a_file_is_brought_on_step_by_step_and_keeps_what_it_holds(
+async def test_migrations_run_in_order_and_keep_the_records(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, (key("a"), Free(5, 5)))
+    await write_records(file.locks, (key("a"), Free(5, 5)))
     await file.close()
     steps = [*connection.migrations(), (2, "CREATE TABLE two (a);"), (3, "ALTER TABLE two ADD COLUMN b;")]
     monkeypatch.setattr(connection, "migrations", lambda: steps)
     for _ in range(2):
         file = await SqliteFile.open(path, clock)
-        assert await found(file.locks, key("a")) == [Free(5, 5)]
+        assert await read_records(file.locks, key("a")) == [Free(5, 5)]
         await file.close()
     opened = apsw.Connection(str(path))
     assert opened.execute("PRAGMA user_version").get == 3
@@ -45,7 +45,7 @@ async def test_a_file_is_brought_on_step_by_step_and_keeps_what_it_holds(
     opened.close()
 
 
-async def test_a_step_that_fails_leaves_the_version_before(
+async def test_a_failed_migration_leaves_the_previous_version(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps = [*connection.migrations(), (2, "CREATE TABLE two (a); SELECT * FROM nowhere;")]
@@ -72,22 +72,20 @@ WRONG: dict[str, LockRecord] = {
 
 
 @pytest.mark.parametrize("record", WRONG.values(), ids=WRONG.keys())
-async def test_a_wrong_record_is_not_written_and_takes_its_batch_with_it(
-    path: Path, clock: ManualClock, record: LockRecord
-) -> None:
+async def test_an_invalid_record_rolls_back_its_batch(path: Path, clock: ManualClock, record: LockRecord) -> None:
     """case 34, LEASE-14, LEASE-15."""
     file = await SqliteFile.open(path, clock)
     with pytest.raises(StoreUnavailableError) as caught:
-        await put(file.locks, (key("good"), GOOD), (key("wrong"), record))
+        await write_records(file.locks, (key("good"), GOOD), (key("wrong"), record))
     assert caught.value.cause_code == "store_error"
-    assert await found(file.locks, key("good"), key("wrong")) == [None, None]
+    assert await read_records(file.locks, key("good"), key("wrong")) == [None, None]
     await file.close()
 
 
 @pytest.mark.parametrize("column", ["owner_digest", "expires_at_ms", "deadline_ms", "acquired_at_ms", "ttl_seconds"])
-async def test_a_row_is_held_or_free_and_nothing_between(path: Path, clock: ManualClock, column: str) -> None:
+async def test_a_row_is_either_held_or_free(path: Path, clock: ManualClock, column: str) -> None:
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, (key("held"), GOOD), (key("free"), Free(1, 1)))
+    await write_records(file.locks, (key("held"), GOOD), (key("free"), Free(1, 1)))
     for change in (
         f"UPDATE lock SET {column} = NULL WHERE key = 'held'",
         f"UPDATE lock SET {column} = (SELECT {column} FROM lock WHERE key = 'held') WHERE key = 'free'",
@@ -101,8 +99,8 @@ async def test_a_row_is_held_or_free_and_nothing_between(path: Path, clock: Manu
     await file.close()
 
 
-async def test_count_purge_and_list_use_an_index_whose_grace_is_the_rules(path: Path, clock: ManualClock) -> None:
-    """LEASE-13, LIST-4: none may ever walk through all records."""
+async def test_count_purge_and_list_use_an_index(path: Path, clock: ManualClock) -> None:
+    """LEASE-13, LIST-4: no scan of all records. The index uses the rules' grace."""
     assert f"+ {GRACE_MS})" in rows.FREE_FROM
     file = await SqliteFile.open(path, clock)
     for sql, index in (

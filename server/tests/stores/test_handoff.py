@@ -1,4 +1,4 @@
-"""Waiting over every store, with two services on it that know nothing of one another."""
+"""Waiting on every store, with two services that share it but no signals."""
 
 import asyncio
 
@@ -50,8 +50,8 @@ async def granted(task: "asyncio.Task[Reply]") -> Granted:
 
 
 @pytest.mark.real_time
-async def test_a_lock_goes_down_the_line(store: OpenStore, clock: ManualClock) -> None:
-    """WAIT-4: by release and by lapse, with rising fencing tokens."""
+async def test_a_lock_is_handed_to_each_waiter_in_turn(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-4: after a release and after an expiry, with rising fencing tokens."""
     service = service_over(store, clock)
     first = (await service.perform("p", 0, KEY, Acquire(digest(1), 30))).outcome
     assert isinstance(first, Granted)
@@ -67,8 +67,8 @@ async def test_a_lock_goes_down_the_line(store: OpenStore, clock: ManualClock) -
 
 
 @pytest.mark.real_time
-async def test_a_lock_that_another_node_freed_is_found_without_a_word(store: OpenStore, clock: ManualClock) -> None:
-    """WAIT-10: at the next look."""
+async def test_a_recheck_finds_a_lock_that_another_node_freed(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-10: at the next recheck."""
     here, there = service_over(store, clock), service_over(store, clock)
     await there.perform("p", 0, KEY, Acquire(digest(1), 30))
     task = await waiting(here, 2)
@@ -80,8 +80,8 @@ async def test_a_lock_that_another_node_freed_is_found_without_a_word(store: Ope
 
 
 @pytest.mark.real_time
-async def test_a_waiter_that_hangs_up_leaves_nothing_in_the_store(store: OpenStore, clock: ManualClock) -> None:
-    """WAIT-5: whenever it does so."""
+async def test_a_waiter_that_disconnects_leaves_no_lease(store: OpenStore, clock: ManualClock) -> None:
+    """WAIT-5: at any moment."""
     service = service_over(store, clock)
     for later in range(8):
         await service.perform("p", 0, KEY, Acquire(digest(100 + later), 30))
@@ -89,7 +89,7 @@ async def test_a_waiter_that_hangs_up_leaves_nothing_in_the_store(store: OpenSto
         releasing = asyncio.create_task(service.perform("p", 0, KEY, Release(digest(100 + later))))
         for _ in range(later):
             await asyncio.sleep(0)
-        if not gone.cancel():  # it has heard of its grant already
+        if not gone.cancel():  # it was granted already
             await service.perform("p", 0, KEY, Release(digest(50 + later)))
         await releasing
         await granted(stays)

@@ -1,4 +1,4 @@
-"""Several nodes on one PostgreSQL database: one truth, in one order, under one clock."""
+"""Several nodes on one PostgreSQL database: one state, one order, one clock."""
 
 import asyncio
 import threading
@@ -14,14 +14,14 @@ from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import act, counted, digest, found, held, key, put
+from ..store_actions import digest, held, increment, key, read_records, run_commands, write_records
 
 Node = Callable[..., Awaitable[PostgresDatabase]]
 
 
 @pytest.fixture
 async def node(database: str) -> AsyncIterator[Node]:
-    """Opens one more node on the database; its clock is the database's unless another is given."""
+    """Opens one more node on the database, by default with the database's clock."""
     nodes: list[PostgresDatabase] = []
 
     async def opened(clock: ManualClock | None = None) -> PostgresDatabase:
@@ -34,33 +34,33 @@ async def node(database: str) -> AsyncIterator[Node]:
 
 
 async def now_ms(locks: PostgresStore) -> int:
-    """The instant that a step is judged by."""
+    """The instant that a step sees."""
     return (await locks.update([], lambda _records, at_ms: Stepped({}, [at_ms])))[0]  # type: ignore[return-value]
 
 
-async def test_what_one_node_wrote_the_other_finds(node: Node) -> None:
+async def test_nodes_see_each_others_leases(node: Node) -> None:
     one, other = await node(), await node()
-    ((granted,),) = [await act(one.locks, (key("a"), Acquire(digest("x"), 30)))]
-    ((refused,),) = [await act(other.locks, (key("a"), Acquire(digest("y"), 30)))]
+    ((granted,),) = [await run_commands(one.locks, (key("a"), Acquire(digest("x"), 30)))]
+    ((refused,),) = [await run_commands(other.locks, (key("a"), Acquire(digest("y"), 30)))]
     assert isinstance(granted, Granted)
     assert isinstance(refused, Refused)
 
 
 async def test_racing_nodes_lose_no_update(node: Node) -> None:
-    """case 20: also of a record that is not there at first, which each of them may be the one to make."""
+    """case 20: also for a record that does not exist yet, which any of them may create."""
     nodes = [await node() for _ in range(3)]
-    calls = [counted(one.locks, key(name)) for _ in range(15) for one in nodes for name in "ab"]
+    calls = [increment(one.locks, key(name)) for _ in range(15) for one in nodes for name in "ab"]
     numbers = await asyncio.gather(*calls)
     assert sorted(numbers) == sorted([*range(1, 46), *range(1, 46)])
 
 
-async def test_of_racing_acquires_over_nodes_one_wins_and_every_takeover_is_higher(node: Node) -> None:
-    """case 20, LEASE-3: rounds of 30 on one key, free and forced out in turn."""
+async def test_one_of_racing_acquires_wins_and_tokens_rise(node: Node) -> None:
+    """case 20, LEASE-3: rounds of 30 on one key, which is freed in between."""
     nodes = [await node() for _ in range(3)]
     last = 0
     for turn in range(5):
         races = (
-            act(one.locks, (key("a"), Acquire(digest(f"{turn}-{place}-{number}"), 30)))
+            run_commands(one.locks, (key("a"), Acquire(digest(f"{turn}-{place}-{number}"), 30)))
             for number in range(10)
             for place, one in enumerate(nodes)
         )
@@ -68,11 +68,11 @@ async def test_of_racing_acquires_over_nodes_one_wins_and_every_takeover_is_high
         assert len(granted) == 1
         assert granted[0].fencing_token > last
         last = granted[0].fencing_token
-        await put(nodes[0].locks, (key("a"), Free(last, 1)))
+        await write_records(nodes[0].locks, (key("a"), Free(last, 1)))
 
 
-async def test_batches_over_the_same_keys_in_any_order_wait_in_no_circle(node: Node, database: str) -> None:
-    """Rows that are there, rows that are not, forwards and backwards: nobody is chosen to die in a deadlock."""
+async def test_batches_over_the_same_keys_do_not_deadlock(node: Node, database: str) -> None:
+    """Existing and new rows, forwards and backwards: PostgreSQL counts no deadlock."""
     nodes = [await node(), await node()]
 
     async def raise_all(store: PostgresStore, names: list[str]) -> None:
@@ -89,7 +89,7 @@ async def test_batches_over_the_same_keys_in_any_order_wait_in_no_circle(node: N
         await asyncio.gather(
             *(raise_all(nodes[place % 2].locks, names[:: -1 if place % 3 else 1]) for place in range(6))
         )
-        records = await found(nodes[0].locks, *map(key, names))
+        records = await read_records(nodes[0].locks, *map(key, names))
         assert [one.fencing_token for one in records if one] == [
             6 + (turn % 2 and number % 3 == 0) for number in range(400)
         ]
@@ -98,8 +98,8 @@ async def test_batches_over_the_same_keys_in_any_order_wait_in_no_circle(node: N
         assert deadlocks.fetchone() == (0,)
 
 
-async def test_a_step_is_called_again_if_another_node_was_quicker(node: Node, database: str) -> None:
-    """The record that two nodes make at once is made by one; the other sees it, as if it had come later."""
+async def test_a_step_runs_again_if_another_node_created_its_record(node: Node, database: str) -> None:
+    """Two nodes create a record at once: one succeeds, and the other sees it on its second run."""
     one = await node()
     seen: list[object] = []
 
@@ -113,7 +113,7 @@ async def test_a_step_is_called_again_if_another_node_was_quicker(node: Node, da
 
     async def elsewhere() -> None:
         third = await PostgresDatabase.open(database)
-        await put(third.locks, (key("a"), Free(1, 1)))
+        await write_records(third.locks, (key("a"), Free(1, 1)))
         await third.close()
 
     assert await one.locks.update([key("a")], step) == ["done"]
@@ -123,9 +123,9 @@ async def test_a_step_is_called_again_if_another_node_was_quicker(node: Node, da
 
 @pytest.mark.real_time
 async def test_the_clock_is_read_after_a_wait_for_a_row(node: Node, database: str) -> None:
-    """case 27, case 30: a step that waited for a row is judged by the instant at which it got it."""
+    """case 27, case 30: a step that waited for a row gets the instant after the wait."""
     one = await node()
-    await put(one.locks, (key("a"), Free(1, 1)), (key("z"), Free(1, 1)))
+    await write_records(one.locks, (key("a"), Free(1, 1)), (key("z"), Free(1, 1)))
     with psycopg.connect(database) as foreign:
         foreign.execute("SELECT * FROM volcano_locks.lock WHERE key = 'z' FOR UPDATE")
         before_ms = await now_ms(one.locks)
@@ -138,7 +138,7 @@ async def test_the_clock_is_read_after_a_wait_for_a_row(node: Node, database: st
     assert judged_ms >= before_ms + 450
 
 
-async def test_the_time_is_the_database_s_and_no_node_s(node: Node, database: str) -> None:
+async def test_the_time_is_the_databases(node: Node, database: str) -> None:
     """LEASE-1, case 30."""
     judged_ms = await now_ms((await node()).locks)
     with psycopg.connect(database) as connection:
@@ -148,30 +148,30 @@ async def test_the_time_is_the_database_s_and_no_node_s(node: Node, database: st
 
 
 @pytest.mark.parametrize("what", ["held", "free"])
-async def test_a_promoted_database_whose_clock_is_behind_is_not_judged_by(node: Node, what: str) -> None:
-    """LEASE-1: also by a node that has seen nothing of it yet, for as long as the lock's own record is ahead."""
+async def test_a_promoted_database_whose_clock_is_behind_is_refused(node: Node, what: str) -> None:
+    """LEASE-1: also on a node that has seen no instant of it, while the lock's own record is ahead."""
     clock, behind = ManualClock(), ManualClock()
     ahead = (await node(clock)).locks
-    await put(ahead, (key("c"), Free(1, clock.now_ms())))
+    await write_records(ahead, (key("c"), Free(1, clock.now_ms())))
     clock.advance(300)
     record: Held | Free = held("a", clock.now_ms()) if what == "held" else Free(7, clock.now_ms())
-    await put(ahead, (key("a"), record))
+    await write_records(ahead, (key("a"), record))
     fresh = (await node(behind)).locks
-    assert await found(fresh, key("b")) == [None]
+    assert await read_records(fresh, key("b")) == [None]
     with pytest.raises(StoreUnavailableError) as caught:
-        await found(fresh, key("a"), key("b"))
+        await read_records(fresh, key("a"), key("b"))
     assert caught.value.cause_code == "clock_behind"
     behind.advance(300)
-    assert await found(fresh, key("a")) == [record]
+    assert await read_records(fresh, key("a")) == [record]
 
 
 async def test_time_goes_back_by_no_more_than_a_second_for_any_lock(node: Node) -> None:
-    """LEASE-1, LEASE-3: the database remembers, so a record that was purged leaves its time behind."""
+    """LEASE-1, LEASE-3: the database stores the newest instant, also for purged records."""
     clock, behind = ManualClock(), ManualClock()
     fresh = (await node(behind)).locks
     clock.advance(86_400_000)
-    await put((await node(clock)).locks, (key("a"), Free(1, 1)))
-    for refused in (lambda: found(fresh, key("b")), fresh.ready, fresh.count_held, lambda: fresh.purge(limit=1)):
+    await write_records((await node(clock)).locks, (key("a"), Free(1, 1)))
+    for refused in (lambda: read_records(fresh, key("b")), fresh.ready, fresh.count_held, lambda: fresh.purge(limit=1)):
         with pytest.raises(StoreUnavailableError) as caught:
             await refused()
         assert caught.value.cause_code == "clock_behind"
@@ -179,23 +179,23 @@ async def test_time_goes_back_by_no_more_than_a_second_for_any_lock(node: Node) 
     await fresh.ready()
 
 
-async def test_a_node_starts_a_moment_behind_the_store_and_no_further(node: Node) -> None:
+async def test_a_node_starts_at_most_5_seconds_behind_the_store(node: Node) -> None:
     """LEASE-1."""
     clock, behind = ManualClock(), ManualClock()
     clock.advance(5_001)
-    await put((await node(clock)).locks, (key("a"), Free(1, 1)))
+    await write_records((await node(clock)).locks, (key("a"), Free(1, 1)))
     with pytest.raises(StoreUnavailableError, match=r"set the clock of the database's machine right") as caught:
         await node(behind)
     assert caught.value.cause_code == "clock_behind"
     behind.advance(1)
     with pytest.raises(StoreUnavailableError):
-        await found((await node(behind)).locks, key("b"))
+        await read_records((await node(behind)).locks, key("b"))
 
 
 async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> None:
-    """LEASE-13: each record goes once, and nobody waits for what another holds."""
+    """LEASE-13: each record is purged once, and neither node waits for the other."""
     one, other = await node(clock), await node(clock)
-    await put(one.locks, *((key(f"k{number}"), Free(1, clock.now_ms())) for number in range(900)))
+    await write_records(one.locks, *((key(f"k{number}"), Free(1, clock.now_ms())) for number in range(900)))
     clock.advance(RETENTION_MS)
     gone = await asyncio.gather(one.locks.purge(limit=5_000), other.locks.purge(limit=5_000))
     assert sum(gone) + await one.locks.purge(limit=5_000) == 900
@@ -205,19 +205,19 @@ async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> N
 async def test_a_batch_that_changes_nothing_writes_nothing(
     node: Node, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """But for what proves that the database still is the primary, where nothing did lately."""
+    """Except a proof that the database is still the primary, if no commit was confirmed lately."""
     monkeypatch.setattr(connections, "CONFIRMED_SECONDS_MAX", 60)
     one = await node()
-    await put(one.locks, (key("a"), Free(1, 1)))
+    await write_records(one.locks, (key("a"), Free(1, 1)))
     with psycopg.connect(database, autocommit=True) as connection:
         size = "SELECT pg_current_wal_insert_lsn()"
         before = connection.execute(size).fetchone()
-        assert await found(one.locks, key("b"), key("c")) == [None, None]
+        assert await read_records(one.locks, key("b"), key("c")) == [None, None]
         assert connection.execute(size).fetchone() == before
 
 
-async def test_a_refresh_of_a_secret_by_two_nodes_leaves_one(node: Node) -> None:
-    from .test_any_registry import K1, P1
+async def test_two_nodes_that_replace_a_secret_leave_one(node: Node) -> None:
+    from ..test_registry import K1, P1
 
     one, other = await node(), await node()
     await one.registry.add_project(P1)
@@ -236,7 +236,7 @@ async def test_a_refresh_of_a_secret_by_two_nodes_leaves_one(node: Node) -> None
     assert sum(one is not None for one in good) == 1
 
 
-async def test_nodes_together_draw_no_more_than_the_limit(node: Node) -> None:
+async def test_nodes_share_the_quota_of_a_minute(node: Node) -> None:
     nodes = [await node() for _ in range(3)]
     draws = [one.quotas.take("p", 60_000, limit=100, wanted=7) for _ in range(12) for one in nodes]
     assert sum(await asyncio.gather(*draws)) == 100

@@ -1,4 +1,4 @@
-"""A disk that is full or broken is answered with its own cause, leaves nothing half written, and may heal."""
+"""A full or broken disk is reported with its own cause, leaves nothing half written, and may recover."""
 
 import asyncio
 import subprocess
@@ -15,7 +15,7 @@ from volcano_locks_server.rules.lease import Free, LockRecord
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, held, key, put
+from ..store_actions import held, key, read_records, write_records
 from .simulated_disk import FaultyDisk
 
 KEYS = [key(f"k{number}") for number in range(40)]
@@ -38,7 +38,7 @@ FAULTS = [(apsw.FullError, "disk_full"), (apsw.IOError, "disk_error"), (apsw.Bus
 
 @pytest.mark.parametrize("lasts", [True, False])
 @pytest.mark.parametrize("fault", FAULTS)
-async def test_a_fault_at_any_write_or_sync_is_answered_and_healed_from(
+async def test_a_fault_at_any_write_or_sync_is_reported_and_recovers(
     path: Path,
     clock: ManualClock,
     fault: tuple[type[apsw.Error], str],
@@ -47,22 +47,22 @@ async def test_a_fault_at_any_write_or_sync_is_answered_and_healed_from(
 ) -> None:
     """case 23, case 24, LEASE-14, LEASE-16: each operation of a batch fails in turn, checkpoints included.
 
-    Unavailable means unknown: the simulated disk raises also where the log was synced and only its checkpoint failed.
-    So the whole batch may be there, or nothing of it; and whatever is there stays.
+    Unavailable means unknown: the simulated disk also fails after the log was synced, in the checkpoint alone. So
+    either the whole batch is there or nothing of it, and what is there stays.
     """
     error, cause_code = fault
     monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 30)
     disk = FaultyDisk(f"faulty-{cause_code}-{lasts}")
     file = await SqliteFile.open(path, clock, vfs=disk.name)
     acknowledged: dict[RecordKey, LockRecord | None] = {**batch(0)}
-    await put(file.locks, *batch(0).items())
+    await write_records(file.locks, *batch(0).items())
     refused = 0
     for number in range(1, 60):
         attempted = batch(number)
         disk.break_after(number % 30, error, lasts=lasts)
-        answer = (await asyncio.gather(put(file.locks, *attempted.items()), return_exceptions=True))[0]
+        answer = (await asyncio.gather(write_records(file.locks, *attempted.items()), return_exceptions=True))[0]
         disk.heal()
-        there = await found(file.locks, *KEYS)
+        there = await read_records(file.locks, *KEYS)
         if answer is None:
             assert there == list(attempted.values())
         else:
@@ -75,17 +75,17 @@ async def test_a_fault_at_any_write_or_sync_is_answered_and_healed_from(
     await file.locks.ready()
     await file.close()
     reopened = await SqliteFile.open(path, clock)
-    assert await found(reopened.locks, *KEYS) == list(acknowledged.values())
+    assert await read_records(reopened.locks, *KEYS) == list(acknowledged.values())
     await reopened.close()
 
 
-async def test_ready_tells_of_a_disk_that_cannot_be_written_and_of_its_healing(path: Path, clock: ManualClock) -> None:
-    """case 24: readiness is proven by a write, and a failed one is not forgotten for a success before it."""
+async def test_ready_follows_a_disk_that_fails_and_recovers(path: Path, clock: ManualClock) -> None:
+    """case 24: readiness is proven by a write, and a failed one outweighs an earlier success."""
     disk = FaultyDisk("readiness")
     file = await SqliteFile.open(path, clock, vfs=disk.name)
-    await put(file.locks, (key("a"), Free(1, 1)))
+    await write_records(file.locks, (key("a"), Free(1, 1)))
     disk.break_after(0, apsw.FullError, lasts=True)
-    assert await unavailable(put(file.locks, (key("a"), Free(2, 2)))) == "disk_full"
+    assert await unavailable(write_records(file.locks, (key("a"), Free(2, 2)))) == "disk_full"
     for _ in range(2):
         assert await unavailable(file.locks.ready()) == "disk_full"
     disk.heal()
@@ -93,7 +93,7 @@ async def test_ready_tells_of_a_disk_that_cannot_be_written_and_of_its_healing(p
     await file.close()
 
 
-async def test_the_registry_fails_and_heals_the_same_way(path: Path, clock: ManualClock) -> None:
+async def test_the_registry_reports_a_fault_and_recovers(path: Path, clock: ManualClock) -> None:
     """case 24."""
     disk = FaultyDisk("registry")
     file = await SqliteFile.open(path, clock, vfs=disk.name)
@@ -109,23 +109,21 @@ async def test_the_registry_fails_and_heals_the_same_way(path: Path, clock: Manu
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A file system of one megabyte, or None where this user may not mount one."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    """A file system of one megabyte, or None if this user may not mount one."""
+    directory = tmp_path / "small"
+    directory.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)]
     try:
         mounted = subprocess.run(mount, check=False, capture_output=True).returncode == 0
     except FileNotFoundError:
         mounted = False
-    yield place if mounted else None
+    yield directory if mounted else None
     if mounted:
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(directory)], check=True)
 
 
-async def test_a_full_disk_is_503_and_works_again_when_there_is_room(
-    small_disk: Path | None, path: Path, clock: ManualClock
-) -> None:
-    """case 24: on a real disk where the user may mount one, else with a limit in SQLite itself."""
+async def test_a_full_disk_is_reported_and_recovers(small_disk: Path | None, path: Path, clock: ManualClock) -> None:
+    """case 24: on a real disk if the user may mount one, else with a limit in SQLite itself."""
     file = await SqliteFile.open(small_disk / "locks.db" if small_disk else path, clock)
     if small_disk is None:
         await file._writer.run(lambda: file._connection.execute("PRAGMA max_page_count = 150").fetchall())
@@ -134,24 +132,24 @@ async def test_a_full_disk_is_503_and_works_again_when_there_is_room(
     for number in range(20_000):
         records = {key(f"k{number}-{place}"): held("a", 1_000, holder="x" * 128) for place in range(50)}
         try:
-            await put(file.locks, *records.items())
+            await write_records(file.locks, *records.items())
         except StoreUnavailableError as error:
             cause = error.cause_code
             break
         acknowledged |= records
     assert cause == "disk_full"
-    assert await found(file.locks, *records) == [None] * 50
-    assert await found(file.locks, *acknowledged) == list(acknowledged.values())
+    assert await read_records(file.locks, *records) == [None] * 50
+    assert await read_records(file.locks, *acknowledged) == list(acknowledged.values())
     if small_disk:
         await file.close()
         file = await SqliteFile.open(small_disk / "locks.db", clock)
-        assert await unavailable(put(file.locks, *records.items())) == "disk_full"
-        assert await found(file.locks, *acknowledged) == list(acknowledged.values())
+        assert await unavailable(write_records(file.locks, *records.items())) == "disk_full"
+        assert await read_records(file.locks, *acknowledged) == list(acknowledged.values())
     if small_disk:
         subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
     else:
         await file._writer.run(lambda: file._connection.execute("PRAGMA max_page_count = 100000").fetchall())
-    await put(file.locks, *records.items())
+    await write_records(file.locks, *records.items())
     await file.locks.ready()
-    assert await found(file.locks, *records) == list(records.values())
+    assert await read_records(file.locks, *records) == list(records.values())
     await file.close()

@@ -1,8 +1,8 @@
-"""A disk that can fail on command and lose power: SQLite VFS shims over the system's own.
+"""Simulated disks that fail on command or lose power: SQLite VFS shims over the system's own.
 
-`PowerDisk` keeps, beside the real files, what a disk is sure to hold: everything written before a file's last sync.
-A cut keeps that, and of what was written since any part it likes, in pieces of a sector, in any order.
-`FaultyDisk` lets the next operations pass and then fails, once or from there on.
+`PowerDisk` keeps, beside the real files, what a disk certainly holds: everything written before a file's last sync. A
+power cut keeps that, plus a random part of later writes, in sectors, in any order. `FaultyDisk` lets some operations
+pass and then fails, once or permanently.
 """
 
 import random
@@ -53,7 +53,7 @@ class PowerDisk:
         self._vfs: Final = _Shimmed(name, self._opened, self._forget)
 
     def cut(self, into: Path, chance: random.Random) -> None:
-        """Write what a power cut now might leave into the directory `into`."""
+        """Write what a power cut might leave now into the directory `into`."""
         into.mkdir()
         for path, durable in self._durable.items():
             content = bytearray(durable)
@@ -68,7 +68,7 @@ class PowerDisk:
             (into / path.name).write_bytes(content)
 
     def lie(self) -> None:
-        """The next sync fails, and what it should have made durable never will be, unless it is written again."""
+        """Let the next sync fail, and lose its writes unless they are written again."""
         self._lies = True
 
     def wrote(self, path: Path, write: Write) -> None:
@@ -93,7 +93,7 @@ class PowerDisk:
         self._durable[path], self._pending[path] = bytes(content), []
 
     def _forget(self, name: str) -> None:
-        """A deletion is taken to be durable: SQLite syncs the directory with it."""
+        """A deletion counts as durable: SQLite syncs the directory with it."""
         self._durable.pop(Path(name), None)
         self._pending.pop(Path(name), None)
 
@@ -127,7 +127,7 @@ class _PowerFile(apsw.VFSFile):
 
 
 class FaultyDisk:
-    """Passes `passes` writes, syncs and truncations, then raises `fault` while `lasts` (or once)."""
+    """Passes `passes` writes, syncs and truncations, then raises `fault` once, or always if `lasts`."""
 
     def __init__(self, name: str) -> None:
         self.name: Final = name

@@ -1,4 +1,4 @@
-"""Short words for what the tests of stores do."""
+"""Helpers for tests that read and write a store."""
 
 import asyncio
 import hashlib
@@ -26,37 +26,37 @@ def held(name: str, at_ms: int, *, ttl_seconds: int = 30, holder: str | None = N
     return Held(digest(name), at_ms, expires_at_ms, at_ms + 7_776_000_000, at_ms, at_ms, ttl_seconds, holder)
 
 
-async def put(locks: LockStore, *records: tuple[RecordKey, LockRecord]) -> None:
+async def write_records(locks: LockStore, *records: tuple[RecordKey, LockRecord]) -> None:
     """Write these records, whatever was there."""
     await locks.update([one for one, _ in records], lambda _found, _now_ms: Stepped(dict(records), ()))
 
 
-async def found(locks: LockStore, *keys: RecordKey) -> Sequence[LockRecord | None]:
-    """The records of `keys`, written by nobody."""
+async def read_records(locks: LockStore, *keys: RecordKey) -> Sequence[LockRecord | None]:
+    """The records of `keys`, without a change."""
     return await locks.update(  # type: ignore[return-value]
         keys, lambda records, _now_ms: Stepped({}, [records[one] for one in keys])
     )
 
 
-async def act(locks: LockStore, *commands: tuple[RecordKey, Command]) -> Sequence[Outcome]:
-    """The lease's own rule, several commands as one batch."""
+async def run_commands(locks: LockStore, *commands: tuple[RecordKey, Command]) -> Sequence[Outcome]:
+    """Run several commands as one batch, by the rules of `lease`."""
 
     def step(records: Records, now_ms: int) -> Stepped:
-        kept = dict(records)
+        current = dict(records)
         outcomes = []
         for one, command in commands:
-            decision = decide(kept[one], command, now_ms)
-            kept[one] = decision.record
+            decision = decide(current[one], command, now_ms)
+            current[one] = decision.record
             outcomes.append(decision.outcome)
-        changed = {one: record for one, record in kept.items() if record is not None and record is not records[one]}
+        changed = {one: record for one, record in current.items() if record is not None and record is not records[one]}
         return Stepped(changed, outcomes)
 
     keys = list(dict.fromkeys(one for one, _ in commands))
     return await locks.update(keys, step)  # type: ignore[return-value]
 
 
-async def counted(locks: LockStore, one: RecordKey) -> int:
-    """Raise the lock's number by one, reading it first; the new number."""
+async def increment(locks: LockStore, one: RecordKey) -> int:
+    """Read the lock's number and raise it by one; returns the new number."""
 
     def step(records: Records, now_ms: int) -> Stepped:
         before = records[one]
@@ -66,7 +66,17 @@ async def counted(locks: LockStore, one: RecordKey) -> int:
     return (await locks.update([one], step))[0]  # type: ignore[return-value]
 
 
-async def serves_soon(store: OpenStore, within_seconds: float = 30) -> None:
+async def increment_at_last(locks: LockStore, one: RecordKey) -> int:
+    """`increment`, repeated while other writers conflict: such an update had no effect."""
+    while True:
+        try:
+            return await increment(locks, one)
+        except StoreUnavailableError as error:
+            if error.cause_code != "conflict":
+                raise
+
+
+async def until_ready(store: OpenStore, within_seconds: float = 30) -> None:
     """Return when the store can be used again."""
     async with asyncio.timeout(within_seconds):
         while True:

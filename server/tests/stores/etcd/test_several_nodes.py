@@ -1,4 +1,4 @@
-"""Several nodes over one etcd: conflicts, what one does and another sees, and what a node that died leaves behind."""
+"""Several nodes on one etcd: conflicts, shared state, and cleaning up after a node that died."""
 
 import asyncio
 import time
@@ -17,10 +17,10 @@ from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Release
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.stores.etcd.store import EtcdCluster
-from volcano_locks_server.stores.etcd.transactions import Delete, Found, Put, Read
+from volcano_locks_server.stores.etcd.transactions import Delete, KeyValue, Put, Read
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import act, counted, digest, found, key, put
+from ..store_actions import digest, increment_at_last, key, read_records, run_commands, write_records
 
 P1 = Project("p-1", "first", 600, 1_000)
 K1 = ServiceKey("k-1", "p-1", "worker", "sk-abcd", ("*",), 1_001)
@@ -33,7 +33,7 @@ def url() -> str:
 
 @pytest.fixture
 async def nodes(url: str) -> AsyncIterator[list[OpenStore]]:
-    """Two nodes under the machine's clock."""
+    """Two nodes with the machine's clock."""
     async with AsyncExitStack() as stack:
         opened = []
         for _ in range(2):
@@ -45,7 +45,7 @@ async def nodes(url: str) -> AsyncIterator[list[OpenStore]]:
 
 @pytest.fixture
 async def cluster(url: str, clock: ManualClock) -> AsyncIterator[EtcdCluster]:
-    """A node with its insides, to leave things half done by it."""
+    """A node with access to its parts, to leave work half done."""
     opened = await EtcdCluster.open(url, clock)
     yield opened
     await opened.close()
@@ -53,29 +53,29 @@ async def cluster(url: str, clock: ManualClock) -> AsyncIterator[EtcdCluster]:
 
 @pytest.mark.real_time
 async def test_steps_of_two_nodes_on_one_key_lose_no_update(nodes: list[OpenStore]) -> None:
-    """case 20: whoever writes second has read what the first wrote."""
-    numbers = await asyncio.gather(*(counted(store.locks, key("a")) for _ in range(50) for store in nodes))
+    """case 20: the second writer has read what the first wrote."""
+    numbers = await asyncio.gather(*(increment_at_last(store.locks, key("a")) for _ in range(50) for store in nodes))
     assert sorted(numbers) == list(range(1, 101))
     assert sum(store.counts.conflicts for store in nodes if store.counts) > 0
 
 
 @pytest.mark.real_time
 async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[OpenStore]) -> None:
-    """cases 20 and 30: tokens unique and in the order of their grants, never two holders."""
+    """cases 20 and 30: tokens are unique and in order of their grants; never two holders."""
     events: list[Event] = []
     holding = 0
 
-    async def told(client: str, store: OpenStore, command: Acquire | Release, owner: str, name: str) -> bool:
+    async def record(client: str, store: OpenStore, command: Acquire | Release, owner: str, name: str) -> bool:
         sent_at = time.clock_gettime(time.CLOCK_BOOTTIME)
-        (outcome,) = await act(store.locks, (key(name), command))
+        (outcome,) = await run_commands(store.locks, (key(name), command))
         answered_at = time.clock_gettime(time.CLOCK_BOOTTIME)
         granted = isinstance(outcome, Granted)
         token = outcome.fencing_token if isinstance(outcome, Granted) else None
         if isinstance(command, Release):
             events.append(Event(client, "release", name, owner, sent_at, answered_at, "done"))
         else:
-            says = "granted" if granted else "held"
-            events.append(Event(client, "acquire", name, owner, sent_at, answered_at, says, 5.0, token))  # type: ignore[arg-type]
+            outcome_name = "granted" if granted else "held"
+            events.append(Event(client, "acquire", name, owner, sent_at, answered_at, outcome_name, 5.0, token))  # type: ignore[arg-type]
         return granted
 
     async def client(number: int) -> None:
@@ -83,9 +83,9 @@ async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[Open
         store = nodes[number % 2]
         for turn in range(40):
             owner, name = f"{number}-{turn}", f"lock-{turn % 3}"
-            if await told(str(number), store, Acquire(digest(owner), 5), owner, name):
+            if await record(str(number), store, Acquire(digest(owner), 5), owner, name):
                 holding += 1
-                await told(str(number), nodes[turn % 2], Release(digest(owner)), owner, name)
+                await record(str(number), nodes[turn % 2], Release(digest(owner)), owner, name)
 
     await asyncio.gather(*(client(number) for number in range(8)))
     assert check(events) == []
@@ -93,7 +93,7 @@ async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[Open
 
 
 @pytest.mark.real_time
-async def test_what_one_node_says_another_knows(nodes: list[OpenStore]) -> None:
+async def test_nodes_share_the_registry(nodes: list[OpenStore]) -> None:
     first, second = nodes
     await first.registry.add_project(P1)
     await first.registry.add_service_key(K1, digest("one"))
@@ -103,8 +103,8 @@ async def test_what_one_node_says_another_knows(nodes: list[OpenStore]) -> None:
 
 
 @pytest.mark.real_time
-async def test_of_two_nodes_that_add_the_same_name_one_does(nodes: list[OpenStore]) -> None:
-    """Unique by the transaction that writes, not by looking first."""
+async def test_one_of_two_nodes_that_add_the_same_name_succeeds(nodes: list[OpenStore]) -> None:
+    """Unique by the transaction that writes."""
     adding = (store.registry.add_project(Project(str(uuid4()), "same", 1, 1)) for store in nodes * 10)
     ended = await asyncio.gather(*adding, return_exceptions=True)
     assert sorted(type(one).__name__ for one in ended) == ["LockError"] * 19 + ["NoneType"]
@@ -120,8 +120,8 @@ async def test_of_two_nodes_that_add_the_same_name_one_does(nodes: list[OpenStor
 
 
 @pytest.mark.real_time
-async def test_two_nodes_draw_a_minute_together_and_no_more(nodes: list[OpenStore]) -> None:
-    """QUOTA-8: what one drew the other does not get; a node still in the minute before draws from that one."""
+async def test_two_nodes_share_the_quota_of_a_minute(nodes: list[OpenStore]) -> None:
+    """QUOTA-8: requests drawn by one node are gone for the other; a late node draws from its own minute."""
     draws = [(store.quotas, wanted) for store in nodes for wanted in (7,) * 20]
     drawn = await asyncio.gather(
         *(quotas.take("p-1", 60_000, limit=100, wanted=wanted) for quotas, wanted in draws if quotas is not None)
@@ -137,10 +137,10 @@ async def test_two_nodes_draw_a_minute_together_and_no_more(nodes: list[OpenStor
 
 
 @pytest.mark.real_time
-async def test_one_node_purges_and_another_when_it_has_left(url: str) -> None:
-    """LEASE-13: every record is read for it, so once is enough."""
+async def test_one_node_purges_until_it_leaves(url: str) -> None:
+    """LEASE-13: purging reads every record, so one node is enough."""
     first, second = [await open_store(url, SystemClock()) for _ in range(2)]
-    await put(first.locks, (key("a"), Free(1, 1)), (key("b"), Free(1, 1)))
+    await write_records(first.locks, (key("a"), Free(1, 1)), (key("b"), Free(1, 1)))
     assert await first.locks.purge(limit=1) == 1
     await second.locks.ready()
     assert await second.locks.purge(limit=1) == 0
@@ -150,16 +150,16 @@ async def test_one_node_purges_and_another_when_it_has_left(url: str) -> None:
     await second.close()
 
 
-async def test_a_conflict_is_judged_anew_by_what_is_there_and_by_a_new_instant(
+async def test_a_conflict_runs_the_step_again_with_new_records_and_a_new_instant(
     cluster: EtcdCluster, clock: ManualClock
 ) -> None:
-    """case 30: time and condition belong to the same attempt."""
+    """case 30: instant and condition belong to one attempt."""
     seen: list[tuple[object, int]] = []
     began_ms = clock.now_ms()
 
     def step(records: Records, now_ms: int) -> Stepped:
         seen.append((records[key("a")], now_ms))
-        if len(seen) == 1:  # another node comes first
+        if len(seen) == 1:  # another node writes first
             written = b'{"state": "free", "fencing_token": 5, "freed_at_ms": 1}'
             etcd.shared().members[0].put(cluster.registry._layout.lock(key("a")), written)
         clock.advance(1)
@@ -167,15 +167,15 @@ async def test_a_conflict_is_judged_anew_by_what_is_there_and_by_a_new_instant(
 
     assert await cluster.locks.update([key("a")], step) == [began_ms + 1]
     assert seen == [(None, began_ms), (Free(5, 1), began_ms + 1)]
-    assert await found(cluster.locks, key("a")) == [Free(9, began_ms + 1)]
+    assert await read_records(cluster.locks, key("a")) == [Free(9, began_ms + 1)]
 
 
-async def test_a_deletion_that_a_node_died_in_is_finished_by_another(cluster: EtcdCluster, url: str) -> None:
-    """Nothing that is left opens a door, and nothing is left for long."""
-    registry, members, layout = cluster.registry, cluster.members, cluster.registry._layout
+async def test_another_node_finishes_an_interrupted_deletion(cluster: EtcdCluster, url: str) -> None:
+    """Leftovers are invalid at once, and soon deleted."""
+    registry, members, layout = cluster.registry, cluster.endpoints, cluster.registry._layout
     await registry.add_project(P1)
     await registry.add_service_key(K1, digest("one"))
-    await put(cluster.locks, (key("a", "p-1"), Free(1, 1)))
+    await write_records(cluster.locks, (key("a", "p-1"), Free(1, 1)))
     name = layout.project_name(P1.name)
     await members.write((), [Delete(layout.project("p-1")), Delete(name), Put(layout.deletion("p-1"), b"")])
     assert await registry.credential(digest("one")) is None
@@ -185,7 +185,7 @@ async def test_a_deletion_that_a_node_died_in_is_finished_by_another(cluster: Et
     assert await left(cluster) == ["node", "purger", "schema"]
 
 
-async def test_a_deleted_project_leaves_nothing_behind(cluster: EtcdCluster) -> None:
+async def test_deleting_a_project_leaves_no_keys(cluster: EtcdCluster) -> None:
     registry = cluster.registry
     await registry.add_project(P1)
     for number in range(70):
@@ -194,41 +194,41 @@ async def test_a_deleted_project_leaves_nothing_behind(cluster: EtcdCluster) -> 
     await registry.replace_secret(
         "p-1", "k-1", secret_digest=digest("new"), key_prefix="sk-b", old_secret_good_until_ms=9
     )
-    await put(cluster.locks, *((key(f"k{number}", "p-1"), Free(1, 1)) for number in range(1_100)))
+    await write_records(cluster.locks, *((key(f"k{number}", "p-1"), Free(1, 1)) for number in range(1_100)))
     await cluster.quotas.take("p-1", 0, limit=1, wanted=1)
     await registry.delete_project("p-1")
     assert await left(cluster) == ["node", "schema"]
 
 
-async def test_no_token_and_no_secret_is_kept_but_its_digest(cluster: EtcdCluster) -> None:
+async def test_only_digests_of_tokens_and_secrets_are_stored(cluster: EtcdCluster) -> None:
     """LEASE-15."""
     await cluster.registry.add_project(P1)
     await cluster.registry.add_service_key(K1, digest("the-secret"))
-    await act(cluster.locks, (key("a"), Acquire(digest("the-token"), 30)))
-    kept = b" ".join(one.key + one.value for one in await everything(cluster))
-    assert digest("the-token").hex().encode() in kept
-    assert digest("the-secret").hex().encode() in kept
-    assert b"the-token" not in kept
-    assert b"the-secret" not in kept
+    await run_commands(cluster.locks, (key("a"), Acquire(digest("the-token"), 30)))
+    stored = b" ".join(one.key + one.value for one in await everything(cluster))
+    assert digest("the-token").hex().encode() in stored
+    assert digest("the-secret").hex().encode() in stored
+    assert b"the-token" not in stored
+    assert b"the-secret" not in stored
 
 
-async def test_records_that_are_not_ours_are_not_judged_by(cluster: EtcdCluster) -> None:
-    await cluster.members.write((), [Put(cluster.registry._layout.lock(key("a")), b"not ours")])
+async def test_a_record_of_another_format_is_refused(cluster: EtcdCluster) -> None:
+    await cluster.endpoints.write((), [Put(cluster.registry._layout.lock(key("a")), b"not ours")])
     with pytest.raises(StoreUnavailableError) as caught:
-        await found(cluster.locks, key("a"))
+        await read_records(cluster.locks, key("a"))
     assert caught.value.cause_code == "store_corrupt"
 
 
-async def test_a_newer_layout_is_refused_and_left_alone(cluster: EtcdCluster, url: str, clock: ManualClock) -> None:
+async def test_a_newer_layout_is_refused_and_unchanged(cluster: EtcdCluster, url: str, clock: ManualClock) -> None:
     schema = cluster.registry._layout.schema
-    await cluster.members.write((), [Put(schema, b"2")])
+    await cluster.endpoints.write((), [Put(schema, b"2")])
     with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
         await open_store(url, clock)
     assert caught.value.cause_code == "newer_version"
-    assert [one.value for one in (await cluster.members.read(Read(schema))).found[0]] == [b"2"]
+    assert [one.value for one in (await cluster.endpoints.read(Read(schema))).reads[0]] == [b"2"]
 
 
-async def test_half_a_copy_serves_nobody_until_another_has_come_to_its_end(url: str, clock: ManualClock) -> None:
+async def test_an_incomplete_copy_refuses_to_serve_until_another_completes(url: str, clock: ManualClock) -> None:
     async def broken() -> AsyncIterator[list[Project]]:
         yield [P1]
         raise RuntimeError("the other store is gone")
@@ -242,7 +242,7 @@ async def test_half_a_copy_serves_nobody_until_another_has_come_to_its_end(url: 
         await store.snapshot.load(broken(), 0)
     again = await open_store(url, clock)
     for one in (store, again):
-        for asked in (found(one.locks, key("a")), one.locks.ready(), one.registry.project("p-1")):
+        for asked in (read_records(one.locks, key("a")), one.locks.ready(), one.registry.project("p-1")):
             with pytest.raises(StoreUnavailableError, match="copy again"):
                 await asked
     assert again.snapshot is not None
@@ -252,12 +252,12 @@ async def test_half_a_copy_serves_nobody_until_another_has_come_to_its_end(url: 
     await store.close()
 
 
-async def everything(cluster: EtcdCluster) -> list[Found]:
+async def everything(cluster: EtcdCluster) -> list[KeyValue]:
     prefix = cluster.registry._layout.schema.removesuffix(b"schema")
-    return list((await cluster.members.read(Read(prefix, prefix[:-1] + b"0"))).found[0])
+    return list((await cluster.endpoints.read(Read(prefix, prefix[:-1] + b"0"))).reads[0])
 
 
 async def left(cluster: EtcdCluster) -> list[str]:
-    """The kinds of what is there."""
+    """The kinds of keys in etcd."""
     kinds = {one.key.decode().split("/")[1:3][-1] for one in await everything(cluster)}
     return sorted(kinds)

@@ -1,4 +1,4 @@
-"""Who may open a file, and what is said to those who may not. Each refusal leaves nothing behind."""
+"""Opening a file, and refusing to open one. Each refusal leaves nothing behind."""
 
 import asyncio
 import os
@@ -16,10 +16,10 @@ from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, ForceRelease, Free, Release
 from volcano_locks_server.rules.values import OwnerToken
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
-from volcano_locks_server.stores.sqlite.file_lock import Claim
+from volcano_locks_server.stores.sqlite.file_lock import FileLock
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import act, found, key, put
+from ..store_actions import key, read_records, run_commands, write_records
 
 
 async def refusal(path: Path, clock: ManualClock) -> tuple[str, str]:
@@ -32,11 +32,11 @@ async def refusal(path: Path, clock: ManualClock) -> tuple[str, str]:
     return caught.value.cause_code, caught.value.message
 
 
-async def test_a_file_is_created_for_this_user_alone(path: Path, clock: ManualClock) -> None:
+async def test_only_this_user_can_read_a_new_file(path: Path, clock: ManualClock) -> None:
     previous = os.umask(0)
     try:
         file = await SqliteFile.open(path, clock)
-        await put(file.locks, (key("a"), Free(1, 1)))
+        await write_records(file.locks, (key("a"), Free(1, 1)))
     finally:
         os.umask(previous)
     modes = {one.name: one.stat().st_mode & 0o777 for one in path.parent.iterdir()}
@@ -45,11 +45,11 @@ async def test_a_file_is_created_for_this_user_alone(path: Path, clock: ManualCl
     assert not path.with_name("locks.db-wal").exists()
 
 
-async def test_records_are_there_after_a_restart(path: Path, clock: ManualClock) -> None:
+async def test_records_survive_a_restart(path: Path, clock: ManualClock) -> None:
     for number in range(3):
         file = await SqliteFile.open(path, clock)
-        assert await found(file.locks, key("a")) == [Free(number, 1) if number else None]
-        await put(file.locks, (key("a"), Free(number + 1, 1)))
+        assert await read_records(file.locks, key("a")) == [Free(number, 1) if number else None]
+        await write_records(file.locks, (key("a"), Free(number + 1, 1)))
         await file.close()
 
 
@@ -64,15 +64,15 @@ async def test_a_second_server_on_the_same_file_is_refused_by_any_name(
         cause_code, message = await refusal(name, clock)
         assert cause_code == "file_in_use"
         assert f"process {os.getpid()}" in message
-        assert "stop that one, or give this one a file of its own" in message
-    await put(file.locks, (key("a"), Free(1, 1)))
+        assert "stop that server, or name another file for this one" in message
+    await write_records(file.locks, (key("a"), Free(1, 1)))
     await file.close()
     again = await SqliteFile.open(link, clock)
-    assert await found(again.locks, key("a")) == [Free(1, 1)]
+    assert await read_records(again.locks, key("a")) == [Free(1, 1)]
     await again.close()
 
 
-async def test_the_claim_of_a_killed_process_ends_with_it(path: Path, clock: ManualClock) -> None:
+async def test_the_lock_of_a_killed_process_ends_with_it(path: Path, clock: ManualClock) -> None:
     script = (
         "import asyncio, os, signal, sys; from pathlib import Path\n"
         "from volcano_locks_server.stores.sqlite import SqliteFile\n"
@@ -91,10 +91,10 @@ async def test_the_claim_of_a_killed_process_ends_with_it(path: Path, clock: Man
     await file.close()
 
 
-async def test_another_program_in_the_file_is_named_and_never_waited_for_long(
+async def test_another_program_with_the_file_open_is_reported_in_time(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """case 23: busy is a clear answer. Once open, nobody else gets in, so nobody's reading holds up the log."""
+    """case 23: busy is a clear error. An open file excludes other programs, so no reader delays the log."""
     monkeypatch.setattr(connection, "BUSY_TIMEOUT_MS", 10)
     await (await SqliteFile.open(path, clock)).close()
     other = apsw.Connection(str(path))  # the same SQLite, so that its locks count within this process too
@@ -111,7 +111,7 @@ async def test_another_program_in_the_file_is_named_and_never_waited_for_long(
     await file.close()
 
 
-async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(path: Path, clock: ManualClock) -> None:
+async def test_a_file_of_a_newer_version_is_refused_unchanged(path: Path, clock: ManualClock) -> None:
     await (await SqliteFile.open(path, clock)).close()
     other = apsw.Connection(str(path))
     other.execute("PRAGMA user_version = 9999")
@@ -124,7 +124,7 @@ async def test_a_file_of_a_newer_version_is_refused_and_left_as_it_is(path: Path
     assert path.read_bytes() == before
 
 
-async def test_a_database_of_another_program_is_refused_and_left_as_it_is(path: Path, clock: ManualClock) -> None:
+async def test_a_database_of_another_program_is_refused_unchanged(path: Path, clock: ManualClock) -> None:
     other = apsw.Connection(str(path))
     other.execute("CREATE TABLE theirs (a)")
     other.close()
@@ -178,7 +178,7 @@ def make_linked_lock(path: Path) -> Path:
         (lambda path: Path("/proc/locks.db"), "no_directory"),
     ],
 )
-async def test_what_is_no_usable_file_is_refused_by_name(
+async def test_an_unusable_path_is_refused_by_name(
     path: Path, clock: ManualClock, make: Callable[[Path], Path], cause_code: str
 ) -> None:
     named = make(path)
@@ -188,7 +188,7 @@ async def test_what_is_no_usable_file_is_refused_by_name(
 
 
 async def test_a_file_of_another_user_is_refused(path: Path, clock: ManualClock) -> None:
-    """As root, by becoming nobody for a moment; the file keeps what it holds."""
+    """As root, by becoming another user for a moment; the file keeps its records."""
     await (await SqliteFile.open(path, clock)).close()
     path.chmod(0o400)
     path.with_name("locks.db.lock").chmod(0o666)
@@ -204,18 +204,16 @@ async def test_a_file_of_another_user_is_refused(path: Path, clock: ManualClock)
         if was_root:
             os.seteuid(0)
     assert cause_code == "no_permission"
-    assert "check who owns it" in message
+    assert "check the owner of the file" in message
     path.chmod(0o600)
     await (await SqliteFile.open(path, clock)).close()
 
 
 @pytest.mark.parametrize("name", ["locks.db", "locks.db-wal", "locks.db.lock"])
-async def test_a_file_deleted_under_the_server_is_noticed_and_nothing_is_served(
-    path: Path, clock: ManualClock, name: str
-) -> None:
-    """LEASE-16: what is written into a deleted file would be gone at the next start."""
+async def test_a_file_deleted_under_the_server_stops_it(path: Path, clock: ManualClock, name: str) -> None:
+    """LEASE-16: writes to a deleted file would be lost at the next start."""
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, (key("a"), Free(1, 1)))
+    await write_records(file.locks, (key("a"), Free(1, 1)))
     kept = path.with_name("kept")
     path.with_name(name).rename(kept)
     for _ in range(2):
@@ -223,7 +221,7 @@ async def test_a_file_deleted_under_the_server_is_noticed_and_nothing_is_served(
             await file.locks.ready()
         assert caught.value.cause_code == "file_replaced"
     with pytest.raises(StoreUnavailableError):
-        await put(file.locks, (key("a"), Free(2, 2)))
+        await write_records(file.locks, (key("a"), Free(2, 2)))
     path.with_name(name).touch()
     with pytest.raises(StoreUnavailableError):
         await file.locks.ready()
@@ -232,7 +230,7 @@ async def test_a_file_deleted_under_the_server_is_noticed_and_nothing_is_served(
     await file.close()
 
 
-async def test_an_opening_that_is_given_up_leaves_nothing_open(path: Path, clock: ManualClock) -> None:
+async def test_a_cancelled_open_leaves_nothing_open(path: Path, clock: ManualClock) -> None:
     for _ in range(5):
         opening = asyncio.create_task(SqliteFile.open(path, clock))
         await asyncio.sleep(0)
@@ -243,28 +241,28 @@ async def test_an_opening_that_is_given_up_leaves_nothing_open(path: Path, clock
     await file.close()
 
 
-async def test_a_clock_a_little_behind_the_file_is_waited_for(path: Path, clock: ManualClock) -> None:
-    """LEASE-1: over a restart too; the wait is asked of the one who sleeps."""
+async def test_a_clock_slightly_behind_the_file_is_awaited(path: Path, clock: ManualClock) -> None:
+    """LEASE-1: over a restart too, with the given `sleep`."""
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, (key("a"), Free(1, 1)))
+    await write_records(file.locks, (key("a"), Free(1, 1)))
     await file.close()
     slow = ManualClock(clock.now_ms() - 5_000)
     waits: list[float] = []
 
     async def sleep(seconds: float) -> None:
         waits.append(seconds)
-        slow.advance(round(seconds * 1_000) - (1 if len(waits) == 1 else 0))  # the first sleep ends a little early
+        slow.advance(round(seconds * 1_000) - (1 if len(waits) == 1 else 0))  # the first sleep ends 1 ms early
 
     file = await SqliteFile.open(path, slow, sleep=sleep)
     assert waits == [5.0, 0.001]
-    assert await found(file.locks, key("a")) == [Free(1, 1)]
+    assert await read_records(file.locks, key("a")) == [Free(1, 1)]
     await file.close()
 
 
 async def test_a_clock_far_behind_the_file_is_refused_with_both_instants(path: Path, clock: ManualClock) -> None:
     """LEASE-1, LEASE-16; the file opens again when the clock is right."""
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, (key("a"), Free(1, 1)))
+    await write_records(file.locks, (key("a"), Free(1, 1)))
     await file.close()
     cause_code, message = await refusal(path, ManualClock(clock.now_ms() - 5_001))
     assert cause_code == "clock_behind"
@@ -274,13 +272,13 @@ async def test_a_clock_far_behind_the_file_is_refused_with_both_instants(path: P
     await file.close()
 
 
-async def test_an_owner_token_is_nowhere_in_the_files(path: Path, clock: ManualClock) -> None:
-    """LEASE-15: held, retired or forced out, only its digest is kept."""
+async def test_the_files_contain_no_owner_token(path: Path, clock: ManualClock) -> None:
+    """LEASE-15: held, retired or forced out, only its digest is stored."""
     texts = [str(uuid.uuid4()) for _ in range(3)]
     digests = [OwnerToken.parse(text).digest for text in texts]
     file = await SqliteFile.open(path, clock)
-    await act(file.locks, *((key(f"k{number}"), Acquire(one, 30)) for number, one in enumerate(digests)))
-    await act(file.locks, (key("k0"), Release(digests[0])), (key("k1"), ForceRelease()))
+    await run_commands(file.locks, *((key(f"k{number}"), Acquire(one, 30)) for number, one in enumerate(digests)))
+    await run_commands(file.locks, (key("k0"), Release(digests[0])), (key("k1"), ForceRelease()))
     kept = b"".join(one.read_bytes() for one in path.parent.iterdir())
     for text, one in zip(texts, digests, strict=True):
         assert one in kept
@@ -289,17 +287,17 @@ async def test_an_owner_token_is_nowhere_in_the_files(path: Path, clock: ManualC
     await file.close()
 
 
-def test_a_lock_file_replaced_before_the_files_are_known_is_noticed(path: Path) -> None:
-    """LEASE-16: the lock that counts is the one this process holds, not the one that lies there by now."""
-    claim = Claim.take(path)
+def test_a_lock_file_replaced_during_the_start_is_detected(path: Path) -> None:
+    """LEASE-16: the lock that counts is the one this process holds, not the file that is there now."""
+    file_lock = FileLock.acquire(path)
     try:
         path.with_name("locks.db-wal").touch()
         lock = path.with_name("locks.db.lock")
         lock.rename(path.with_name("moved.lock"))
         lock.touch()
-        claim.remember()
+        file_lock.remember_files()
         with pytest.raises(StoreUnavailableError) as caught:
-            claim.check(now=True)
+            file_lock.check_files(now=True)
         assert caught.value.cause_code == "file_replaced"
     finally:
-        claim.drop()
+        file_lock.release()

@@ -1,4 +1,4 @@
-"""What every store promises of projects and service keys."""
+"""What every store promises about projects and service keys."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.rules.values import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
 from volcano_locks_server.stores import OpenStore
 
-from .deeds import digest, found, key, put
+from .store_actions import digest, key, read_records, write_records
 
 P1 = Project("p-1", "first", 600, 1_000)
 P2 = Project("p-2", "second", 0, 2_000)
@@ -39,7 +39,7 @@ async def refusal(awaitable: object) -> str:
     return caught.value.code
 
 
-async def test_what_was_added_is_found(keys: Registry) -> None:
+async def test_added_projects_and_keys_are_found(keys: Registry) -> None:
     assert await keys.project("p-1") == P1
     assert await keys.service_key("p-1", "k-2") == K2
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
@@ -47,8 +47,8 @@ async def test_what_was_added_is_found(keys: Registry) -> None:
     assert await keys.credential(digest("never")) is None
 
 
-async def test_permissions_of_other_services_are_kept(keys: Registry) -> None:
-    """ADMIN-6: as many and as long as may be."""
+async def test_permissions_of_other_services_are_stored(keys: Registry) -> None:
+    """ADMIN-6: up to the maximal number and length."""
     theirs = tuple(f"{number:02}".rjust(PERMISSION_LENGTH_MAX, "x") for number in range(PERMISSIONS_MAX - 3))
     service_key = replace(K1, id="k-3", name="other", permissions=("db.*", "functions.invoke", "locks.read", *theirs))
     await keys.add_service_key(service_key, digest("three"))
@@ -57,7 +57,7 @@ async def test_permissions_of_other_services_are_kept(keys: Registry) -> None:
     assert service_key in (await keys.service_keys("p-1", limit=5, cursor=None)).items
 
 
-async def test_an_unknown_id_is_not_found_wherever_it_stands(keys: Registry) -> None:
+async def test_unknown_ids_are_not_found(keys: Registry) -> None:
     assert await refusal(keys.project("p-9")) == "not_found"
     assert await refusal(keys.change_project("p-9", name="x", requests_per_minute=None)) == "not_found"
     assert await refusal(keys.delete_project("p-9")) == "not_found"
@@ -67,7 +67,7 @@ async def test_an_unknown_id_is_not_found_wherever_it_stands(keys: Registry) -> 
     assert await refusal(keys.delete_service_key("p-1", "k-9")) == "not_found"
 
 
-async def test_a_key_is_not_found_by_way_of_another_project(keys: Registry) -> None:
+async def test_a_service_key_is_not_found_in_another_project(keys: Registry) -> None:
     assert await refusal(keys.service_key("p-2", "k-1")) == "not_found"
     assert await refusal(keys.delete_service_key("p-2", "k-1")) == "not_found"
     stolen = keys.replace_secret(
@@ -77,7 +77,7 @@ async def test_a_key_is_not_found_by_way_of_another_project(keys: Registry) -> N
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
 
 
-async def test_a_name_is_taken_once(keys: Registry) -> None:
+async def test_names_are_unique(keys: Registry) -> None:
     assert await refusal(keys.add_project(replace(P1, id="p-3"))) == "name_taken"
     assert await refusal(keys.change_project("p-2", name="first", requests_per_minute=5)) == "name_taken"
     assert await keys.project("p-2") == P2
@@ -86,14 +86,14 @@ async def test_a_name_is_taken_once(keys: Registry) -> None:
     await keys.add_service_key(replace(K1, id="k-3", project_id="p-2"), digest("three"))
 
 
-async def test_an_id_or_a_secret_is_given_once(keys: Registry) -> None:
+async def test_ids_and_secrets_are_unique(keys: Registry) -> None:
     assert await refusal(keys.add_project(replace(P1, name="third"))) == "name_taken"
     assert await refusal(keys.add_service_key(replace(K1, name="other"), digest("three"))) == "name_taken"
     assert await refusal(keys.add_service_key(replace(K1, id="k-3", name="other"), digest("one"))) == "name_taken"
     assert await refusal(keys.service_key("p-1", "k-3")) == "not_found"
 
 
-async def test_a_project_changes_in_what_is_named_only(keys: Registry) -> None:
+async def test_a_change_of_a_project_leaves_other_fields_alone(keys: Registry) -> None:
     assert await keys.change_project("p-1", name=None, requests_per_minute=7) == replace(P1, requests_per_minute=7)
     assert await keys.change_project("p-1", name="new", requests_per_minute=None) == Project("p-1", "new", 7, 1_000)
     assert await keys.change_project("p-1", name="new", requests_per_minute=0) == Project("p-1", "new", 0, 1_000)
@@ -102,19 +102,19 @@ async def test_a_project_changes_in_what_is_named_only(keys: Registry) -> None:
     assert credential.project == Project("p-1", "new", 0, 1_000)
 
 
-async def test_a_deleted_project_takes_its_keys_and_locks_with_it(keys: Registry, store: OpenStore) -> None:
+async def test_deleting_a_project_deletes_its_keys_and_locks(keys: Registry, store: OpenStore) -> None:
     mine = [key(f"k{number}", "p-1") for number in range(1_200)]
-    await put(store.locks, *((one, Free(1, 1)) for one in mine), (key("a", "p-2"), Free(2, 2)))
+    await write_records(store.locks, *((one, Free(1, 1)) for one in mine), (key("a", "p-2"), Free(2, 2)))
     await keys.delete_project("p-1")
     assert await refusal(keys.project("p-1")) == "not_found"
     assert await keys.credential(digest("one")) is None
-    assert set(await found(store.locks, *mine)) == {None}
-    assert await found(store.locks, key("a", "p-2")) == [Free(2, 2)]
+    assert set(await read_records(store.locks, *mine)) == {None}
+    assert await read_records(store.locks, key("a", "p-2")) == [Free(2, 2)]
     await keys.add_project(P1)
     assert (await keys.service_keys("p-1", limit=10, cursor=None)).items == []
 
 
-async def test_a_deleted_key_opens_nothing(keys: Registry) -> None:
+async def test_the_secret_of_a_deleted_key_is_invalid(keys: Registry) -> None:
     await keys.delete_service_key("p-1", "k-1")
     assert await keys.credential(digest("one")) is None
     assert await keys.credential(digest("two")) is not None
@@ -122,7 +122,7 @@ async def test_a_deleted_key_opens_nothing(keys: Registry) -> None:
     await keys.add_service_key(K1, digest("one"))
 
 
-async def test_lists_go_in_order_of_creation_page_by_page(keys: Registry) -> None:
+async def test_lists_are_in_order_of_creation(keys: Registry) -> None:
     added = [Project(f"q-{9 - number}", f"n{9 - number}", 1, 5) for number in range(6)]
     for project in added:
         await keys.add_project(project)
@@ -138,7 +138,7 @@ async def test_lists_go_in_order_of_creation_page_by_page(keys: Registry) -> Non
     assert (await keys.service_keys("p-1", limit=2, cursor=None)).next_cursor is None
 
 
-async def test_a_page_goes_on_where_the_last_ended_whatever_was_deleted(keys: Registry) -> None:
+async def test_a_cursor_survives_deletions(keys: Registry) -> None:
     first = await keys.service_keys("p-1", limit=1, cursor=None)
     assert first.items == [K1]
     for deleted in ("k-1", "k-2"):
@@ -151,7 +151,7 @@ async def test_a_page_goes_on_where_the_last_ended_whatever_was_deleted(keys: Re
 @pytest.mark.parametrize(
     "cursor", ["", "x", "projects.", "projects.-1", "projects.1e3", "service-keys.1", "projects.٣"]
 )
-async def test_a_strange_cursor_is_refused(keys: Registry, cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(keys: Registry, cursor: str) -> None:
     assert await refusal(keys.projects(limit=5, cursor=cursor)) == "invalid_request"
 
 
@@ -170,7 +170,7 @@ async def test_a_new_secret_ends_the_old_one_at_once_or_later(keys: Registry) ->
     assert await keys.credential(digest('one"')) == Credential(changed, P1, None)
 
 
-async def test_only_the_secret_before_lives_on(keys: Registry) -> None:
+async def test_only_the_previous_secret_stays_valid(keys: Registry) -> None:
     for number in range(3):
         await keys.replace_secret(
             "p-1", "k-1", secret_digest=digest(f"s{number}"), key_prefix="sk-n", old_secret_good_until_ms=9 + number
@@ -183,7 +183,7 @@ async def test_only_the_secret_before_lives_on(keys: Registry) -> None:
     assert await keys.credential(digest("s1")) is None
 
 
-async def test_an_old_secret_does_not_outlive_its_key(keys: Registry) -> None:
+async def test_a_previous_secret_expires_with_its_key(keys: Registry) -> None:
     await keys.replace_secret(
         "p-1", "k-2", secret_digest=digest("new"), key_prefix="sk-n", old_secret_good_until_ms=99_000
     )
@@ -192,7 +192,7 @@ async def test_an_old_secret_does_not_outlive_its_key(keys: Registry) -> None:
     assert old.good_until_ms == 9_000
 
 
-async def test_a_secret_in_use_is_not_given_again(keys: Registry) -> None:
+async def test_a_secret_in_use_cannot_be_assigned_again(keys: Registry) -> None:
     again = keys.replace_secret(
         "p-1", "k-1", secret_digest=digest("two"), key_prefix="sk-x", old_secret_good_until_ms=None
     )
@@ -200,7 +200,7 @@ async def test_a_secret_in_use_is_not_given_again(keys: Registry) -> None:
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
 
 
-async def test_last_use_moves_forward_only(keys: Registry) -> None:
+async def test_last_use_never_moves_back(keys: Registry) -> None:
     await keys.touch_service_keys({"k-1": 50, "k-9": 60})
     await keys.touch_service_keys({"k-1": 40, "k-2": 70})
     await keys.touch_service_keys({})

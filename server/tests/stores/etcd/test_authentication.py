@@ -1,4 +1,4 @@
-"""A cluster that asks who comes: user and password, and certificates on both sides."""
+"""A cluster with authentication: user and password, and certificates on both sides."""
 
 import subprocess
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from testsupport.engines.processes import program
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.maintenance import examine
+from volcano_locks_server.stores.maintenance import check_health
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, key, put, serves_soon
-from .ears import Ear
+from ..signal_recorder import SignalRecorder
+from ..store_actions import key, read_records, until_ready, write_records
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[etcd.Cluster]:
-    """A member where `locks` with `p@ss` may use the prefix `ours`."""
+    """A member where `locks` with the password `p@ss` may use the prefix `ours`."""
     with etcd.cluster(1, "--unsafe-no-fsync", "--bcrypt-cost=4") as cluster:
         ask = cluster.members[0].ask
         for name, password in (("root", "rootpass"), ("locks", "p@ss")):
@@ -40,41 +40,41 @@ async def refusal(url: str) -> str:
     return caught.value.cause_code
 
 
-async def test_a_user_serves_under_its_prefix_also_after_its_token_has_ended(guarded: etcd.Cluster) -> None:
-    """A member forgets its tokens when it starts again."""
+async def test_a_node_authenticates_again_when_its_token_is_lost(guarded: etcd.Cluster) -> None:
+    """A member forgets its tokens when it restarts."""
     store = await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock())
-    await put(store.locks, (key("a"), Free(1, 1)))
+    await write_records(store.locks, (key("a"), Free(1, 1)))
     guarded.members[0].kill()
     guarded.start()
-    await serves_soon(store)
-    assert await found(store.locks, key("a")) == [Free(1, 1)]
+    await until_ready(store)
+    assert await read_records(store.locks, key("a")) == [Free(1, 1)]
     await store.close()
 
 
-async def test_a_user_hears_other_nodes_also_after_its_token_has_ended(guarded: etcd.Cluster) -> None:
+async def test_signals_resume_when_the_token_is_lost(guarded: etcd.Cluster) -> None:
     stores = [await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock()) for _ in range(2)]
-    one, other = [Ear(store.signals) for store in stores if store.signals is not None]
+    one, other = [SignalRecorder(store.signals) for store in stores if store.signals is not None]
     for number in range(2):
         if number:
             guarded.members[0].kill()
             await one.until(lambda: not (one.signals.working or other.signals.working))
             guarded.start()
-        await one.listens()
-        await other.listens()
+        await one.until_working()
+        await other.until_working()
         other.signals.tell(b"%d" % number)
-        await one.hears(b"%d" % number)
+        await one.until_received(b"%d" % number)
     for store in stores:
         await store.close()
 
 
-async def test_a_stranger_is_told_what_to_do(guarded: etcd.Cluster) -> None:
+async def test_wrong_credentials_have_their_own_causes(guarded: etcd.Cluster) -> None:
     assert await refusal(guarded.url("ours", entrance="locks:wrong@")) == "etcd_credentials"
     assert await refusal(guarded.url("ours")) == "etcd_credentials"
     assert await refusal(guarded.url("theirs", entrance="locks:p%40ss@")) == "etcd_permission"
 
 
 def signed(folder: Path) -> None:
-    """An authority, and a certificate for 127.0.0.1 that both sides may use, in `folder`."""
+    """Create in `folder` an authority, and a certificate for 127.0.0.1 that both sides use."""
     openssl = program("openssl", "openssl")
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     ask = [openssl, "req", *curve, "-x509", "-subj", "/CN=authority", "-keyout", "ca.key", "-out", "ca.pem"]
@@ -86,18 +86,18 @@ def signed(folder: Path) -> None:
     subprocess.run([*sign, "-extfile", "names", "-out", "us.pem"], cwd=folder, check=True, capture_output=True)
 
 
-async def test_both_sides_show_a_certificate(tmp_path: Path) -> None:
+async def test_mutual_tls(tmp_path: Path) -> None:
     signed(tmp_path)
     ca, cert, cert_key = tmp_path / "ca.pem", tmp_path / "us.pem", tmp_path / "us.key"
     words = ["--cert-file", cert, "--key-file", cert_key, "--trusted-ca-file", ca, "--client-cert-auth"]
     with etcd.cluster(1, "--unsafe-no-fsync", *words, scheme="https") as cluster:
         url = cluster.url()
         store = await open_store(f"{url}?ca={ca}&cert={cert}&key={cert_key}", ManualClock())
-        await put(store.locks, (key("a"), Free(1, 1)))
+        await write_records(store.locks, (key("a"), Free(1, 1)))
         await store.close()
         for mode, wrong in ((0o640, ["permissions"]), (0o600, [])):
             cert_key.chmod(mode)
-            findings = await examine(f"{url}?ca={ca}&cert={cert}&key={cert_key}")
+            findings = await check_health(f"{url}?ca={ca}&cert={cert}&key={cert_key}")
             assert [finding.about for finding in findings if not finding.good] == wrong
         for parameters in (f"?ca={ca}", "?tls=1", ""):
             assert await refusal(url + parameters) in ("etcd_unreachable", "etcd_lost")

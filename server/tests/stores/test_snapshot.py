@@ -1,4 +1,4 @@
-"""What every store promises of being read and filled as a whole, from each store into each."""
+"""What every store promises about reading and loading it as a whole, from each store into each."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from volcano_locks_server.rules.lease import Acquire, Free, Granted, Held
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import START_MS, ManualClock
 
-from .deeds import act, digest, found, held, key, put
+from .store_actions import digest, held, key, read_records, run_commands, write_records
 
 P1 = Project("p-1", "zebra", 600, 1_000)
 P2 = Project("p-2", "aardvark", 0, 2_000)
@@ -26,7 +26,7 @@ FREE = KeptLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), dig
 
 
 def new_url(kind: str, tmp_path: Path) -> str:
-    """The URL of an empty store, another one than `store`."""
+    """The URL of an empty store that is not `store`."""
     match kind:
         case "sqlite":
             return f"sqlite:///{tmp_path / 'target.db'}"
@@ -55,7 +55,7 @@ async def all_of(store: OpenStore) -> list[Entry]:
 
 
 async def fill(store: OpenStore) -> None:
-    """Two projects, a key each, the first with a second secret; a held lock, a free one."""
+    """Two projects with one key each, the first with a second secret; a held lock and a free one."""
     for project in (P1, P2):
         await store.registry.add_project(project)
     await store.registry.add_service_key(replace(K1, key_prefix="sk-old"), digest("old"))
@@ -63,14 +63,14 @@ async def fill(store: OpenStore) -> None:
     await store.registry.replace_secret(
         "p-1", "k-9", secret_digest=digest("new"), key_prefix="sk-abcd", old_secret_good_until_ms=7_000
     )
-    await put(store.locks, HELD, FREE)
+    await write_records(store.locks, HELD, FREE)
 
 
 async def pages_of(*entries: Entry) -> AsyncIterator[Sequence[Entry]]:
     yield entries
 
 
-async def test_pages_hold_all_that_is_remembered(store: OpenStore) -> None:
+async def test_pages_contain_every_entry(store: OpenStore) -> None:
     await fill(store)
     entries = await all_of(store)
     new, old, two = digest("new"), digest("old"), digest("two")
@@ -83,10 +83,10 @@ async def test_pages_hold_all_that_is_remembered(store: OpenStore) -> None:
     assert set(entries[4:]) == {HELD, FREE}
 
 
-async def test_a_loaded_store_is_the_other_one_again(store: OpenStore, target: OpenStore) -> None:
+async def test_a_load_copies_the_whole_store(store: OpenStore, target: OpenStore) -> None:
     await fill(store)
     many = [KeptLock(key(f"m{number}", "p-2"), Free(number, 1)) for number in range(2 * PAGE_ENTRIES_MAX)]
-    await put(store.locks, *many)
+    await write_records(store.locks, *many)
     await whole(target).load(whole(store).pages(), await whole(store).newest_ms())
     loaded, expected = await all_of(target), await all_of(store)
     assert loaded[:4] == expected[:4]
@@ -98,28 +98,28 @@ async def test_a_loaded_store_is_the_other_one_again(store: OpenStore, target: O
     assert [entry for entry in await all_of(target) if isinstance(entry, Project)][-1].id == "p-3"
 
 
-async def test_a_page_is_never_empty_and_never_too_long(store: OpenStore) -> None:
+async def test_pages_are_neither_empty_nor_too_long(store: OpenStore) -> None:
     await fill(store)
-    await put(store.locks, *(KeptLock(key(f"m{number}", "p-1"), Free(1, 1)) for number in range(PAGE_ENTRIES_MAX)))
+    await write_records(
+        store.locks, *(KeptLock(key(f"m{number}", "p-1"), Free(1, 1)) for number in range(PAGE_ENTRIES_MAX))
+    )
     lengths = [len(page) async for page in whole(store).pages()]
     assert min(lengths) >= 1
     assert max(lengths) <= PAGE_ENTRIES_MAX
 
 
 @pytest.mark.parametrize("there", ["project", "lock"])
-async def test_a_store_that_holds_anything_is_not_filled(target: OpenStore, there: str) -> None:
+async def test_a_load_refuses_a_store_that_is_not_empty(target: OpenStore, there: str) -> None:
     await target.registry.add_project(P2)
     if there == "lock":
-        await put(target.locks, FREE)
+        await write_records(target.locks, FREE)
     with pytest.raises(StoreUnavailableError, match="name an empty one"):
         await whole(target).load(pages_of(P1), 0)
     assert await all_of(target) == ([P2, FREE] if there == "lock" else [P2])
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "etcd"])
-async def test_a_load_that_fails_leaves_nothing_and_can_begin_anew(
-    kind: str, tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_a_failed_load_leaves_nothing_and_can_be_repeated(kind: str, tmp_path: Path, clock: ManualClock) -> None:
     async def broken() -> AsyncIterator[Sequence[Entry]]:
         yield [P1, HELD]
         raise RuntimeError("the other store is gone")
@@ -130,7 +130,7 @@ async def test_a_load_that_fails_leaves_nothing_and_can_begin_anew(
         await whole(store).load(broken(), START_MS)
     with pytest.raises(StoreUnavailableError) if kind == "etcd" else nullcontext():
         assert (await store.registry.projects(limit=5, cursor=None)).items == []
-        assert await found(store.locks, HELD.key) == [None]
+        assert await read_records(store.locks, HELD.key) == [None]
     await whole(store).load(pages_of(P1, HELD), START_MS)
     await store.close()
     again = await open_store(url, clock)
@@ -138,22 +138,22 @@ async def test_a_load_that_fails_leaves_nothing_and_can_begin_anew(
     await again.close()
 
 
-async def test_no_earlier_instant_is_served_after_a_load(target: OpenStore, clock: ManualClock) -> None:
-    """A record that was purged before the copy: only the clock keeps its lock's fencing tokens rising (LEASE-3)."""
+async def test_time_does_not_go_back_after_a_load(target: OpenStore, clock: ManualClock) -> None:
+    """LEASE-3: for a record purged before the copy, only the clock keeps fencing tokens rising."""
     last_token = START_MS + 4_000
     await whole(target).load(pages_of(P1), last_token + 1)
     acquire = (key("purged", "p-1"), Acquire(digest("me"), 30))
     with pytest.raises(StoreUnavailableError) as caught:
-        await act(target.locks, acquire)
+        await run_commands(target.locks, acquire)
     assert caught.value.cause_code == "clock_behind"
     clock.advance(4_001)
-    (outcome,) = await act(target.locks, acquire)
+    (outcome,) = await run_commands(target.locks, acquire)
     assert isinstance(outcome, Granted)
     assert outcome.fencing_token > last_token
     assert await whole(target).newest_ms() == last_token + 1
 
 
-async def test_the_newest_instant_outlives_the_process_that_loaded(path: Path, clock: ManualClock) -> None:
+async def test_the_newest_instant_of_a_load_survives_a_restart(path: Path, clock: ManualClock) -> None:
     store = await open_store(f"sqlite:///{path}", clock)
     await whole(store).load(pages_of(P1), START_MS + 60_000)
     await store.close()
@@ -162,11 +162,11 @@ async def test_the_newest_instant_outlives_the_process_that_loaded(path: Path, c
     assert caught.value.cause_code == "clock_behind"
 
 
-async def test_a_held_lock_goes_on_under_its_owner_and_its_token(target: OpenStore) -> None:
+async def test_a_copied_lease_keeps_its_owner_and_its_token(target: OpenStore) -> None:
     assert isinstance(HELD.record, Held)
     await whole(target).load(pages_of(P1, HELD), START_MS)
-    (repeated,) = await act(target.locks, (HELD.key, Acquire(digest("one"), 30)))
-    (refused,) = await act(target.locks, (HELD.key, Acquire(digest("other"), 30)))
+    (repeated,) = await run_commands(target.locks, (HELD.key, Acquire(digest("one"), 30)))
+    (refused,) = await run_commands(target.locks, (HELD.key, Acquire(digest("other"), 30)))
     assert isinstance(repeated, Granted)
     assert repeated.fencing_token == HELD.record.fencing_token
     assert not isinstance(refused, Granted)

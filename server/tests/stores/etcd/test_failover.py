@@ -1,6 +1,6 @@
-"""Members of a cluster of three die, stop and come back under two nodes that serve: case 31 and what belongs to it.
+"""Two nodes serve while members of a cluster of three die, are suspended and return (case 31).
 
-Each node counts one number up, again and again; what was acknowledged must be there, and no number is given twice.
+Each node increments one number repeatedly. Acknowledged increments must survive, and no number may repeat.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from volcano_locks_server.rules.lease import Acquire, Granted, Held, Renew
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.stores.etcd.locks import UPDATE_SECONDS_MAX
 
-from .deeds import act, counted, digest, found, key, serves_soon
+from ..store_actions import digest, increment, key, read_records, run_commands, until_ready
 
 BACK_SECONDS = 10.0 + BUSY_SECONDS
 
@@ -33,7 +33,7 @@ def cluster() -> Iterator[etcd.Cluster]:
 
 
 class Counter:
-    """Counts on one node until told to stop."""
+    """Increments on one node until stopped."""
 
     def __init__(self, store: OpenStore) -> None:
         self.store = store
@@ -48,7 +48,7 @@ class Counter:
         while not self.stopping:
             began = time.monotonic()
             try:
-                self.numbers.append(await counted(self.store.locks, key("counter")))
+                self.numbers.append(await increment(self.store.locks, key("counter")))
             except StoreUnavailableError as error:
                 self.causes.add(error.cause_code)
                 self.longest_call = max(self.longest_call, time.monotonic() - began)
@@ -61,7 +61,7 @@ class Counter:
 
 @asynccontextmanager
 async def counting(cluster: etcd.Cluster) -> AsyncIterator[list[Counter]]:
-    """Two nodes that count; at the end the numbers are judged."""
+    """Two nodes that increment; checks their numbers at the end."""
     url = cluster.url()
     stores = [await open_store(url, SystemClock()) for _ in range(2)]
     counters = [Counter(store) for store in stores]
@@ -69,7 +69,7 @@ async def counting(cluster: etcd.Cluster) -> AsyncIterator[list[Counter]]:
     try:
         yield counters
         for counter in counters:
-            await goes_on(counter)
+            await until_counting(counter)
     finally:
         for counter in counters:
             counter.stopping = True
@@ -83,56 +83,56 @@ async def counting(cluster: etcd.Cluster) -> AsyncIterator[list[Counter]]:
         assert counter.longest_call < UPDATE_SECONDS_MAX + BUSY_SECONDS
 
 
-async def goes_on(counter: Counter) -> None:
-    """Return when it counted once more."""
+async def until_counting(counter: Counter) -> None:
+    """Return when it incremented once more."""
     async with asyncio.timeout(BACK_SECONDS):
         before = len(counter.numbers)
         while len(counter.numbers) <= before:
             await asyncio.sleep(0.02)
 
 
-async def test_the_leader_is_killed(cluster: etcd.Cluster) -> None:
-    """case 31: leases end by our records, whatever the members' leader did meanwhile."""
+async def test_nodes_continue_after_the_leader_is_killed(cluster: etcd.Cluster) -> None:
+    """case 31: leases end by the store's records, whatever etcd's leader did meanwhile."""
     async with counting(cluster) as counters:
         locks = counters[0].store.locks
-        ((granted,),) = [await act(locks, (key("held"), Acquire(digest("me"), 60)))]
+        ((granted,),) = [await run_commands(locks, (key("held"), Acquire(digest("me"), 60)))]
         assert isinstance(granted, Granted)
-        (before,) = await found(locks, key("held"))
+        (before,) = await read_records(locks, key("held"))
         leader = cluster.leader()
         leader.kill()
         for counter in counters:
-            await goes_on(counter)
-        assert await found(locks, key("held")) == [before]
-        assert isinstance((await act(locks, (key("held"), Renew(digest("me"), 60))))[0], Granted)
+            await until_counting(counter)
+        assert await read_records(locks, key("held")) == [before]
+        assert isinstance((await run_commands(locks, (key("held"), Renew(digest("me"), 60))))[0], Granted)
         cluster.start(leader)
     assert max(counter.longest_gap for counter in counters) < BACK_SECONDS
     print("\netcd leader killed: back after", [round(counter.longest_gap, 2) for counter in counters])
 
 
 @pytest.mark.parametrize("which", ["leader", "first"])
-async def test_a_member_is_stopped_and_goes_on(cluster: etcd.Cluster, which: str) -> None:
-    """case 31: a stalled leader that wakes up decides nothing; no call waits for it longer than it may."""
+async def test_nodes_continue_while_a_member_is_suspended(cluster: etcd.Cluster, which: str) -> None:
+    """case 31: a suspended leader that resumes decides nothing, and no call waits too long for it."""
     async with counting(cluster) as counters:
-        await goes_on(counters[0])
+        await until_counting(counters[0])
         member = cluster.leader() if which == "leader" else cluster.members[0]
         member.signal(signal.SIGSTOP)
         try:
             for counter in counters:
-                await goes_on(counter)
+                await until_counting(counter)
         finally:
             member.signal(signal.SIGCONT)
         for counter in counters:
-            await goes_on(counter)
+            await until_counting(counter)
     print(f"\netcd {which} stopped: back after", [round(counter.longest_gap, 2) for counter in counters])
 
 
-async def test_all_members_are_gone_and_come_back(cluster: etcd.Cluster) -> None:
-    """LEASE-14, LEASE-16: unavailable in time, and everything acknowledged is there again."""
+async def test_nodes_recover_when_all_members_restart(cluster: etcd.Cluster) -> None:
+    """LEASE-14, LEASE-16: unavailable in time, and every acknowledged record is there again."""
     async with counting(cluster) as counters:
         store = counters[0].store
-        await act(store.locks, (key("kept"), Acquire(digest("me"), 600)))
-        (kept,) = await found(store.locks, key("kept"))
-        assert isinstance(kept, Held)
+        await run_commands(store.locks, (key("stored"), Acquire(digest("me"), 600)))
+        (stored,) = await read_records(store.locks, key("stored"))
+        assert isinstance(stored, Held)
         for member in cluster.members:
             member.kill()
         began = time.monotonic()
@@ -142,24 +142,27 @@ async def test_all_members_are_gone_and_come_back(cluster: etcd.Cluster) -> None
         assert time.monotonic() - began < UPDATE_SECONDS_MAX + BUSY_SECONDS
         cluster.start()
         began = time.monotonic()
-        await serves_soon(store, BACK_SECONDS)
-        assert await found(store.locks, key("kept")) == [kept]
+        await until_ready(store, BACK_SECONDS)
+        assert await read_records(store.locks, key("stored")) == [stored]
     print("\nall etcd members killed: serves", round(time.monotonic() - began, 2), "s after they are back")
 
 
-async def test_a_minority_answers_unavailable(cluster: etcd.Cluster) -> None:
-    """LEASE-16: one member of three knows nothing for certain."""
+async def test_a_minority_is_unavailable(cluster: etcd.Cluster) -> None:
+    """LEASE-16: one member of three cannot know the current state."""
     store = await open_store(cluster.url(), SystemClock())
-    await act(store.locks, (key("a"), Acquire(digest("me"), 60)))
+    await run_commands(store.locks, (key("a"), Acquire(digest("me"), 60)))
     killed = cluster.members[:2]
     for member in killed:
         member.kill()
-    for asked in (found(store.locks, key("a")), act(store.locks, (key("b"), Acquire(digest("me"), 60)))):
+    for asked in (
+        read_records(store.locks, key("a")),
+        run_commands(store.locks, (key("b"), Acquire(digest("me"), 60))),
+    ):
         began = time.monotonic()
         with pytest.raises(StoreUnavailableError):
             await asked
         assert time.monotonic() - began < UPDATE_SECONDS_MAX + BUSY_SECONDS
     cluster.start(*killed)
-    await serves_soon(store, BACK_SECONDS)
-    assert isinstance((await found(store.locks, key("a")))[0], Held)
+    await until_ready(store, BACK_SECONDS)
+    assert isinstance((await read_records(store.locks, key("a")))[0], Held)
     await store.close()

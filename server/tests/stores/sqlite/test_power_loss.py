@@ -1,7 +1,7 @@
-"""Nothing acknowledged is lost when the power goes, and nothing unacknowledged is half there.
+"""A power cut loses no acknowledged record, and leaves no unacknowledged batch half written.
 
-case 25: kill -9 proves little, for the system's cache survives it. Here the disk keeps only what was synced, and any
-torn part of the rest; the store is opened from what is left and held to what it had said. LEASE-14.
+case 25: kill -9 proves little, because the system's cache survives it. Here the disk keeps only what was synced, plus
+random parts of the rest; the store is then opened from that and compared. LEASE-14.
 """
 
 import random
@@ -16,7 +16,7 @@ from volcano_locks_server.rules.lease import Free, LockRecord
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
 from volcano_locks_server.testing import ManualClock
 
-from .deeds import found, held, key, put
+from ..store_actions import held, key, read_records, write_records
 from .simulated_disk import PowerDisk
 
 KEYS = [key(f"k{number}") for number in range(60)]
@@ -24,11 +24,11 @@ Written = dict[RecordKey, LockRecord]
 
 
 class Witness:
-    """Cuts the power at some of the disk's events, and notes what had been acknowledged and what was under way."""
+    """Cuts the power at some of the disk's events, and records what was acknowledged and what was in progress."""
 
     def __init__(self, disk: PowerDisk, directory: Path, chance: random.Random) -> None:
         self.acknowledged: Written = {}
-        self.under_way: Written = {}
+        self.in_progress: Written = {}
         self.cuts: list[tuple[Path, Written, Written]] = []
         self._disk = disk
         self._directory = directory
@@ -42,14 +42,14 @@ class Witness:
     def cut(self) -> None:
         into = self._directory / f"cut-{len(self.cuts)}"
         self._disk.cut(into, self._chance)
-        self.cuts.append((into, dict(self.acknowledged), dict(self.under_way)))
+        self.cuts.append((into, dict(self.acknowledged), dict(self.in_progress)))
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(
+async def test_acknowledged_records_survive_a_power_cut_at_any_moment(
     path: Path, tmp_path: Path, clock: ManualClock, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """case 25: also while the log is being checkpointed, which happens here every few batches."""
+    """case 25: also during a checkpoint of the log, which happens here every few batches."""
     monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 20)
     chance = random.Random(seed)
     disk = PowerDisk(f"power-{seed}")
@@ -60,49 +60,49 @@ async def test_what_was_acknowledged_survives_a_power_cut_at_any_moment(
         batch: Written = {}
         for one in chance.sample(KEYS, chance.randint(1, 20)):
             batch[one] = held(str(now_ms), now_ms) if chance.random() < 0.7 else Free(now_ms, now_ms)
-        witness.under_way = batch
-        await put(file.locks, *batch.items())
+        witness.in_progress = batch
+        await write_records(file.locks, *batch.items())
         witness.acknowledged |= batch
-        witness.under_way = {}
+        witness.in_progress = {}
         if chance.random() < 0.3:
             witness.cut()
     await file.close()
     assert len(witness.cuts) > 15
-    for directory, acknowledged, under_way in witness.cuts:
-        await check(directory / path.name, clock, acknowledged, under_way)
+    for directory, acknowledged, in_progress in witness.cuts:
+        await check(directory / path.name, clock, acknowledged, in_progress)
 
 
-async def check(path: Path, clock: ManualClock, acknowledged: Written, under_way: Written) -> None:
-    """The file holds what was acknowledged, with the whole of the batch under way or nothing of it."""
+async def check(path: Path, clock: ManualClock, acknowledged: Written, in_progress: Written) -> None:
+    """The file holds the acknowledged records, with all or nothing of the batch in progress."""
     file = await SqliteFile.open(path, clock)
-    there = dict(zip(KEYS, await found(file.locks, *KEYS), strict=True))
+    there = dict(zip(KEYS, await read_records(file.locks, *KEYS), strict=True))
     await file.close()
     before = dict.fromkeys(KEYS) | acknowledged
-    assert there in (before, before | under_way)
+    assert there in (before, before | in_progress)
 
 
-async def test_each_batch_that_writes_is_synced_before_it_is_answered(path: Path, clock: ManualClock) -> None:
+async def test_each_batch_that_writes_is_synced_before_it_returns(path: Path, clock: ManualClock) -> None:
     """case 25: one sync for the whole batch, none for a batch that changes nothing."""
     disk = PowerDisk("counting")
     file = await SqliteFile.open(path, clock, vfs=disk.name)
-    await put(file.locks, *((one, Free(1, 1)) for one in KEYS))  # the first after a checkpoint also syncs a new header
+    await write_records(
+        file.locks, *((one, Free(1, 1)) for one in KEYS)
+    )  # the first after a checkpoint also syncs a new header
     for number in range(3):
         before = disk.syncs
-        await put(file.locks, *((one, Free(2 + number, 1)) for one in KEYS))
+        await write_records(file.locks, *((one, Free(2 + number, 1)) for one in KEYS))
         assert disk.syncs == before + 1
-        await found(file.locks, *KEYS)
+        await read_records(file.locks, *KEYS)
         assert disk.syncs == before + 1
     await file.close()
 
 
-async def test_the_newest_instant_survives_with_what_was_judged_by_it(
-    path: Path, tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_the_newest_instant_survives_with_its_batch(path: Path, tmp_path: Path, clock: ManualClock) -> None:
     """case 30, LEASE-1."""
     disk = PowerDisk("instants")
     file = await SqliteFile.open(path, clock, vfs=disk.name)
     clock.advance(86_400_000)
-    await put(file.locks, (key("a"), Free(1, clock.now_ms())))
+    await write_records(file.locks, (key("a"), Free(1, clock.now_ms())))
     disk.cut(tmp_path / "cut", random.Random(0))
     await file.close()
     reopened = await SqliteFile.open(tmp_path / "cut" / path.name, clock)
@@ -111,12 +111,12 @@ async def test_the_newest_instant_survives_with_what_was_judged_by_it(
 
 
 @pytest.mark.parametrize("is_full", [False, True])
-async def test_what_a_killed_server_left_is_made_durable_before_it_is_served(
+async def test_the_log_of_a_killed_server_is_made_durable_at_the_start(
     path: Path, tmp_path: Path, clock: ManualClock, is_full: bool
 ) -> None:
-    """case 25: killed between write and sync, the log is in the system's cache only; who reads it may rely on it."""
+    """case 25: after a kill between write and sync the log is only in the system's cache, but readers rely on it."""
     file = await SqliteFile.open(path, clock)
-    await put(file.locks, *((one, Free(1, 1)) for one in KEYS))
+    await write_records(file.locks, *((one, Free(1, 1)) for one in KEYS))
     left = tmp_path / "left"
     left.mkdir()
     for name in (path.name, path.name + "-wal"):
@@ -125,17 +125,17 @@ async def test_what_a_killed_server_left_is_made_durable_before_it_is_served(
     disk = PowerDisk(f"left-{is_full}", unsynced="-wal")
     disk.is_full = is_full
     restarted = await SqliteFile.open(left / path.name, clock, vfs=disk.name)
-    assert await found(restarted.locks, *KEYS) == [Free(1, 1)] * len(KEYS)
+    assert await read_records(restarted.locks, *KEYS) == [Free(1, 1)] * len(KEYS)
     disk.cut(tmp_path / "cut", random.Random(1))
     disk.is_full = False
     await restarted.close()
     await check(tmp_path / "cut" / path.name, clock, {one: Free(1, 1) for one in KEYS}, {})
 
 
-async def test_a_failed_sync_does_not_take_later_batches_with_it(
+async def test_batches_after_a_failed_sync_are_durable(
     path: Path, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """case 24, case 25: after a failed sync a system may forget what it should have written and say so once only."""
+    """case 24, case 25: after a failed sync the system may drop the pages and report the failure only once."""
     monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 20)
     chance = random.Random(5)
     disk = PowerDisk("lying")
@@ -146,11 +146,11 @@ async def test_a_failed_sync_does_not_take_later_batches_with_it(
             disk.lie()
         records = {one: Free(number, number) for one in chance.sample(KEYS, 10)}
         try:
-            await put(file.locks, *records.items())
+            await write_records(file.locks, *records.items())
         except StoreUnavailableError:
             failed += 1
-        await put(file.locks, (KEYS[0], Free(number, 1_000)))
-        there = dict(zip(KEYS, await found(file.locks, *KEYS), strict=True))
+        await write_records(file.locks, (KEYS[0], Free(number, 1_000)))
+        there = dict(zip(KEYS, await read_records(file.locks, *KEYS), strict=True))
         into = tmp_path / f"cut-{number}"
         disk.cut(into, chance)
         await check(into / path.name, clock, {one: record for one, record in there.items() if record}, {})
