@@ -22,12 +22,12 @@ from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.telemetry import Metrics, new_log
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
 from .event_loop import LoopThread
 from .failures import failure
-from .faulty_store import FaultyStore
+from .faulty_store import store_failures
 from .quiescence import come_to_rest
 from .service import PURGE_LIMIT
 from .store_search import kept_by, search
@@ -110,8 +110,9 @@ class House:
         return self.loop.run(soon())
 
     def fail(self, kind: str, count: int) -> None:
-        """Have the store of a house that does not listen fail, see `FaultyStore.fail`."""
-        self._faults.fail(kind, count)
+        """Have the store of a house that does not listen fail, see `FaultyStore.fail_updates`."""
+        self._faults.recover()
+        self._faults.fail_updates(store_failures(kind, count))
 
     def purge(self) -> Answer:
         """Forget what is old enough."""

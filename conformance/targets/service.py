@@ -31,11 +31,11 @@ from volcano_locks_server.rules.values import (
 )
 from volcano_locks_server.service.lock_service import Denied, LockService, Reply
 from volcano_locks_server.stores import OpenStore, open_store
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
 from .failures import failure, race_told
-from .faulty_store import ENDLESS, FaultyStore
+from .faulty_store import ENDLESS, store_failures
 from .quiescence import come_to_rest, go_on, go_on_until
 from .store_search import kept_by, search
 from .target import Answer
@@ -130,11 +130,12 @@ class ServiceFace:
         return {}
 
     async def _outage(self, args: Mapping[str, object]) -> Answer:
-        self._faults.fail(str(args["kind"]), count_of(args))
+        self._faults.recover()
+        self._faults.fail_updates(store_failures(str(args["kind"]), count_of(args)))
         return {}
 
     async def _outage_ends(self, _args: Mapping[str, object]) -> Answer:
-        self._faults.fail("", 0)
+        self._faults.recover()
         return {}
 
     async def _restart(self, args: Mapping[str, object]) -> Answer:

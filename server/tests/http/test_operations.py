@@ -6,7 +6,6 @@ import re
 import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
@@ -16,11 +15,11 @@ from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Access
 from volcano_locks_server.http.lock_list_routes import Listing
 from volcano_locks_server.http.lock_routes import LockRoutes
-from volcano_locks_server.ports.lock_store import Step
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.telemetry import LineWriter
+from volcano_locks_server.testing import FaultyStore
 
 from .conftest import ADMIN_TOKEN, House, OnlyLocks, new_token, problem
 
@@ -28,35 +27,10 @@ SPEC = Path(__file__).parents[3] / "spec"
 PACKAGED = Path(__file__).parents[2] / "src/volcano_locks_server/http/openapi.json"
 
 
-class FailingStore(MemoryStore):
-    """A store that fails as it is told to."""
-
-    failure: Exception | None = None
-    asked = 0
-
-    async def update(self, keys: Any, step: Step) -> Any:
-        self._fail()
-        return await super().update(keys, step)
-
-    async def ready(self) -> None:
-        self.asked += 1
-        await asyncio.sleep(0)
-        self._fail()
-
-    async def count_held(self) -> int:
-        self.asked += 1
-        self._fail()
-        return await super().count_held()
-
-    def _fail(self) -> None:
-        if self.failure is not None:
-            raise self.failure
-
-
 @pytest.fixture
-async def failing(house: House) -> AsyncIterator[FailingStore]:
+async def failing(house: House) -> AsyncIterator[FaultyStore]:
     """The house over a store that can be made to fail, with the same registry."""
-    store = FailingStore(house.clock)
+    store = FaultyStore(MemoryStore(house.clock))
     server = house.server
     service = LockService(store, house.clock, on_batch=server.metrics.batch)
     registry = server.store.registry
@@ -79,7 +53,7 @@ async def test_health_and_readiness_need_no_credential(house: House) -> None:
         assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
 
-async def test_a_store_that_cannot_answer_is_503(house: House, failing: FailingStore) -> None:
+async def test_a_store_that_cannot_answer_is_503(house: House, failing: FaultyStore) -> None:
     """LEASE-16, HTTP-19, HTTP-20, OPS-1, OPS-2: never "probably", and nothing of the store's own words."""
     token = new_token()
     await house.acquire("a", token)
@@ -101,26 +75,26 @@ async def test_a_store_that_cannot_answer_is_503(house: House, failing: FailingS
     assert (await house.ask("GET", "/readyz")).status_code == 200
 
 
-async def test_many_probes_are_one_question(house: House, failing: FailingStore) -> None:
+async def test_many_probes_are_one_question(house: House, failing: FaultyStore) -> None:
     """HTTP-24, OPS-5: anybody may ask, so asking together costs the store no more than asking once."""
     answers = await asyncio.gather(*(house.ask("GET", "/readyz", key=None) for _ in range(20)))
     assert {answer.status_code for answer in answers} == {200}
-    assert failing.asked < 20
+    assert failing.calls["ready"] < 20
 
 
-async def test_many_scrapes_are_one_count(house: House, failing: FailingStore) -> None:
+async def test_many_scrapes_are_one_count(house: House, failing: FaultyStore) -> None:
     """HTTP-24, OPS-5: one after the other too, as counting takes the longer the more is held; a failure is no count."""
     failing.failure = StoreUnavailableError("disk_error", "the disk reports an error")
     for expected in (1, 2):
         assert "volcano_locks_held " not in (await house.ask("GET", "/metrics", key=None)).text
-        assert failing.asked == expected
+        assert failing.calls["count_held"] == expected
     failing.failure = None
     for _ in range(20):
         assert "volcano_locks_held 0.0" in (await house.ask("GET", "/metrics", key=None)).text
-    assert failing.asked < 10
+    assert failing.calls["count_held"] < 10
 
 
-async def test_a_bug_is_500_and_its_trace_stays_inside(house: House, failing: FailingStore) -> None:
+async def test_a_bug_is_500_and_its_trace_stays_inside(house: House, failing: FaultyStore) -> None:
     """HTTP-19: logged with its request id, answered without a trace; a bug in a store is lock_service_unavailable."""
     failing.failure = ZeroDivisionError("a secret of the store")
     answer = await house.ask("GET", "/readyz")

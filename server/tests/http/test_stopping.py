@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import httpx2
@@ -16,34 +15,23 @@ import pytest
 
 from volcano_locks_server.http.codec import BODY_BYTES_MAX
 from volcano_locks_server.http.server import listener
-from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.lease import Free
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.runtime import server
 from volcano_locks_server.runtime.server import ListenError, Server
 from volcano_locks_server.runtime.settings import Settings, SettingsError
 from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock, RunningServer, running_server, running_server_async
+from volcano_locks_server.testing import FaultyStore, ManualClock, RunningServer, running_server, running_server_async
 
 from .conftest import new_token
 
 
-class GatedStore(MemoryStore):
-    """A store whose commits wait for the test."""
-
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.entered = asyncio.Event()
-        self.gate = asyncio.Event()
-
-    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        self.entered.set()
-        await self.gate.wait()
-        return await super().update(keys, step)
-
-
-async def gated(running: RunningServer, clock: ManualClock) -> GatedStore:
+async def gated(running: RunningServer) -> FaultyStore:
     """Put a gate before the commits of a running server."""
-    store = GatedStore(clock)
+    store = FaultyStore(running.server.store.locks)
+    store.gate.clear()
     service = running.server._service
     assert service is not None
     service._commit._store = store  # type: ignore[misc]
@@ -70,12 +58,12 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
     """HTTP-23, OPS-2: a stopping server answers new requests 503, `/readyz` too; the one in flight gets its lease."""
     clock = ManualClock()
     async with running_server_async(clock=clock) as running:
-        store = await gated(running, clock)
+        store = await gated(running)
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             await client.get("/healthz")
             in_flight = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
-            await asyncio.wait_for(store.entered.wait(), 30)
+            await asyncio.wait_for(store.entered.acquire(), 30)
             stopping = asyncio.create_task(running.server.close())
             await asyncio.sleep(0)
             for path in ("/locks/b", "/readyz", "/projects"):
@@ -98,11 +86,11 @@ async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
     """HTTP-24: its command may still be done; the server goes on and says nothing scary."""
     clock = ManualClock()
     async with running_server_async(clock=clock) as running:
-        store = await gated(running, clock)
+        store = await gated(running)
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             impatient = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
-            await asyncio.wait_for(store.entered.wait(), 30)
+            await asyncio.wait_for(store.entered.acquire(), 30)
             impatient.cancel()
             await asyncio.wait([impatient])
             store.gate.set()
@@ -230,25 +218,15 @@ async def test_a_ready_made_key_is_made_once_and_renewed_after() -> None:
                 assert answer.status_code == status
 
 
-class _PurgingStore(MemoryStore):
-    def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.left = 2_500
-
-    async def purge(self, *, limit: int) -> int:
-        gone = min(limit, self.left)
-        self.left -= gone
-        return gone
-
-
 async def test_what_is_old_is_forgotten_in_bites() -> None:
     """LEASE-13."""
     server = Server(Settings(store="memory://", log_level="error"), clock=ManualClock())
     await server.open()
-    store = _PurgingStore(ManualClock())
-    server._store = OpenStore(store, server.store.registry, server.store.close)
+    store = server.store.locks
+    assert isinstance(store, MemoryStore)
+    store.records.update({RecordKey("p", LockKey(f"k{number}")): Free(1, 1) for number in range(2_500)})
     await server.purge()
-    assert store.left == 0
+    assert not store.records
     await server.close()
 
 

@@ -19,7 +19,7 @@ from volcano_locks_server.testing import ManualClock
 A, B, C, D, E = (RecordKey("p", LockKey(name)) for name in "abcde")
 
 
-class Store(MemoryStore):
+class UnisolatedStore(MemoryStore):
     """A memory store whose updates read at once and write when they are let go, as a store would that isolated
     nothing: a lost update shows.
     """
@@ -72,7 +72,7 @@ async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int])
 
 
 def group_on(
-    store: Store, batches_in_flight: int = 2, batch_max: int = 512, commit_seconds_max: float = 10.0
+    store: UnisolatedStore, batches_in_flight: int = 2, batch_max: int = 512, commit_seconds_max: float = 10.0
 ) -> GroupCommit[int, int]:
     return GroupCommit(
         store,
@@ -84,7 +84,7 @@ def group_on(
 
 
 async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store)
     answers = []
     for one in (A, B, C, C):
@@ -100,7 +100,7 @@ async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
 
 async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight() -> None:
     """Crumbs cost a store as much as loaves."""
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store)
     answers = await submitted(group, (A, 1), (B, 1))
     answers += await submitted(group, (C, 1))
@@ -119,7 +119,7 @@ async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight()
 
 async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "WORTH_A_BATCH", 2)
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store)
     answers = await submitted(group, (A, 1), (B, 1), (C, 1))
     answers += await submitted(group, (D, 1))
@@ -133,7 +133,7 @@ async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest
 
 
 async def test_a_key_in_flight_waits_in_order_and_holds_up_no_other() -> None:
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store)
     first = await submitted(group, (A, 1))
     rest = await submitted(group, (A, 2), (B, 5), (A, 3))
@@ -150,7 +150,7 @@ async def test_a_key_in_flight_waits_in_order_and_holds_up_no_other() -> None:
 
 async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store)
     tasks = await submitted(group, (A, 1))
     tasks += await submitted(group, (A, 2), (B, 1))
@@ -168,7 +168,7 @@ async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(mon
 @pytest.mark.real_time
 async def test_a_hanging_batch_hangs_nobody_who_waits_for_its_key() -> None:
     """LEASE-16."""
-    store = Store()
+    store = UnisolatedStore()
     group = group_on(store, commit_seconds_max=0.05)
     tasks = await submitted(group, (A, 1))
     tasks += await submitted(group, (A, 2), (B, 1))
@@ -189,7 +189,7 @@ def test_any_order_of_events_serves_each_key_in_order(
     """A letter submits to that key, a number lets that batch go, and some callers give up while they wait."""
 
     async def story() -> None:
-        store = Store()
+        store = UnisolatedStore()
         group = group_on(store, batches_in_flight, batch_max)
         tasks: list[tuple[str, asyncio.Future[int]]] = []
         for deed in deeds:

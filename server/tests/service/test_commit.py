@@ -12,30 +12,17 @@ from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import group_commit
 from volcano_locks_server.service.group_commit import GroupCommit
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import FaultyStore, ManualClock
 
 A = RecordKey("p", LockKey("a"))
 B = RecordKey("p", LockKey("b"))
 
 
-class GatedStore(MemoryStore):
-    """A memory store whose commits wait at a gate, and may be told to fail."""
-
-    def __init__(self) -> None:
-        super().__init__(ManualClock(1_800_000_000_000))
-        self.gate = asyncio.Event()
-        self.batches: list[int] = []
-        self.fails_with: Exception | None = None
-        self.entered = asyncio.Semaphore(0)
-
-    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        self.entered.release()
-        await self.gate.wait()
-        if self.fails_with is not None:
-            raise self.fails_with
-        results = await super().update(keys, step)
-        self.batches.append(len(results))
-        return results
+def gated_store() -> FaultyStore:
+    """A memory store whose updates wait until the gate is set."""
+    store = FaultyStore(MemoryStore(ManualClock(1_800_000_000_000)))
+    store.gate.clear()
+    return store
 
 
 def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecord | None, int]:
@@ -51,43 +38,43 @@ async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int])
 
 
 async def test_what_arrives_during_a_commit_shares_the_next_in_order() -> None:
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
     rest = await submitted(group, (A, 2), (B, 5), (A, 3))
     store.gate.set()
     assert await asyncio.gather(*first, *rest) == [1, 12, 5, 123]
-    assert store.batches == [1, 3]
+    assert store.batch_sizes == [1, 3]
     await group.close()
 
 
 async def test_a_failed_batch_answers_its_own_callers_only_and_is_not_repeated() -> None:
     """LEASE-16."""
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     failing = await submitted(group, (A, 1), (B, 1))
     await store.entered.acquire()
-    store.fails_with = StoreUnavailableError("disk_full", "no room")
+    store.failure = StoreUnavailableError("disk_full", "no room")
     store.gate.set()
     for outcome in await asyncio.gather(*failing, return_exceptions=True):
         assert isinstance(outcome, StoreUnavailableError)
         assert outcome.cause_code == "disk_full"
-    store.fails_with = None
+    store.failure = None
     assert await group.ask(A, 7) == 7
     await group.close()
 
 
 async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_log() -> None:
     """LEASE-16: never "probably", and never a hanging caller."""
-    store = GatedStore()
+    store = gated_store()
     store.gate.set()
-    store.fails_with = KeyError("a bug")
+    store.failure = KeyError("a bug")
     group: GroupCommit[int, int] = GroupCommit(store, count)
     with pytest.raises(StoreUnavailableError) as caught:
         await group.ask(A, 1)
     assert caught.value.cause_code == "store_error"
-    assert caught.value.__cause__ is store.fails_with
+    assert caught.value.__cause__ is store.failure
     assert "bug" not in caught.value.message
     await group.close()
 
@@ -107,7 +94,7 @@ async def test_a_store_that_answers_too_few_hangs_nobody_and_is_believed_by_nobo
 
 
 async def test_a_caller_that_gave_up_before_its_batch_is_left_out() -> None:
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
@@ -120,7 +107,7 @@ async def test_a_caller_that_gave_up_before_its_batch_is_left_out() -> None:
 
 
 async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None:
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     gone, stays = await submitted(group, (A, 1), (A, 2))
     await store.entered.acquire()
@@ -132,7 +119,7 @@ async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None
 
 async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
@@ -145,16 +132,16 @@ async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.Mon
 
 
 async def test_batches_are_no_larger_than_the_store_likes() -> None:
-    store = GatedStore()
+    store = gated_store()
     store.gate.set()
     group: GroupCommit[int, int] = GroupCommit(store, count, batch_max=3)
     await asyncio.gather(*await submitted(group, *[(A, 1)] * 8))
-    assert store.batches == [3, 3, 2]
+    assert store.batch_sizes == [3, 3, 2]
     await group.close()
 
 
 async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None:
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
@@ -172,7 +159,7 @@ async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None
 @pytest.mark.real_time
 async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
     """LEASE-16: committing and waiting callers are told; the store is used again when it is back."""
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.5)
     stuck = await submitted(group, (A, 1))
     await store.entered.acquire()
@@ -187,7 +174,7 @@ async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
 
 @pytest.mark.real_time
 async def test_closing_ends_even_where_the_store_hangs() -> None:
-    store = GatedStore()
+    store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.05)
     stuck = await submitted(group, (A, 1))
     await store.entered.acquire()

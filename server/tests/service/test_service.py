@@ -1,18 +1,17 @@
 """The service: the quota's verdict, the lease's outcome, and what is told where neither can be had."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import pytest
 
-from volcano_locks_server.ports.lock_store import RecordKey, Step
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import rate_limiter
 from volcano_locks_server.service.lock_service import Denied, LockService
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import FaultyStore, ManualClock
 
 KEY = LockKey("daily-rollup")
 ME, OTHER = b"m" * 32, b"o" * 32
@@ -94,12 +93,9 @@ def test_windows_of_past_minutes_are_forgotten(clock: ManualClock, monkeypatch: 
 
 async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota(clock: ManualClock) -> None:
     """LEASE-16."""
-
-    class Failing(MemoryStore):
-        async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-            raise StoreUnavailableError("disk_full", "the disk is full")
-
-    service = LockService(Failing(clock), clock)
+    store = FaultyStore(MemoryStore(clock))
+    store.failure = StoreUnavailableError("disk_full", "the disk is full")
+    service = LockService(store, clock)
     reply = await service.perform("p", 3, KEY, Acquire(ME, 30))
     assert isinstance(reply.outcome, Denied)
     assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_service_unavailable", "disk_full")
@@ -109,23 +105,14 @@ async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota
 
 async def test_what_the_store_cannot_answer_uses_up_none_of_the_owners_reserve(clock: ManualClock) -> None:
     """QUOTA-5: nobody proved to be an owner while the store was away, so all of it is there when it is back."""
-
-    class Outage(MemoryStore):
-        away = False
-
-        async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-            if self.away:
-                raise StoreUnavailableError("disk_full", "the disk is full")
-            return await super().update(keys, step)
-
-    store = Outage(clock)
+    store = FaultyStore(MemoryStore(clock))
     service = LockService(store, clock)
     await service.perform("p", 1, KEY, Acquire(ME, 30))
-    store.away = True
+    store.failure = StoreUnavailableError("disk_full", "the disk is full")
     for owner in (OTHER, OTHER, ME):
         reply = await service.perform("p", 1, KEY, Renew(owner, 30))
         assert isinstance(reply.outcome, Denied)
         assert reply.outcome.code == "lock_service_unavailable"
-    store.away = False
+    store.failure = None
     assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Granted)
     await service.close()

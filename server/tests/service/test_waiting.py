@@ -10,7 +10,6 @@ import pytest
 
 from volcano_locks_server.ports.lock_store import RecordKey, Step
 from volcano_locks_server.queue import fairness, recheck, wait_queue
-from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import (
     Acquire,
     ForceRelease,
@@ -27,59 +26,24 @@ from volcano_locks_server.rules.lease import (
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import Denied, LockService, Reply
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import FaultyStore, ManualClock, When
 
 KEY = LockKey("daily-rollup")
 LOCK = RecordKey("p", KEY)
 Told = Outcome | Denied
 
 
-class Store(MemoryStore):
-    """A memory store whose commits may be held at a gate, before or after they are done, and may be told to fail."""
+class Store(FaultyStore):
+    """A memory store whose updates can be held at a gate after they are written, and can fail."""
 
     def __init__(self, clock: ManualClock) -> None:
-        super().__init__(clock)
-        self.gate = asyncio.Event()
-        self.gate.set()
-        self.fails: list[str] = []  # for the next updates: "before" they are done, or "after"
-        self.updates = 0
-        self.in_update = 0
-        self.through: asyncio.Queue[None] = asyncio.Queue()
-
-    async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        self.updates += 1
-        fails = self.fails.pop(0) if self.fails else ""
-        if fails == "before":
-            raise StoreUnavailableError("disk_full", "no room")
-        results = await super().update(keys, step)
-        self.in_update += 1
-        try:
-            await self._let_go()
-        finally:
-            self.in_update -= 1
-        if fails == "after":
-            raise StoreUnavailableError("connection_lost", "no answer")
-        return results
-
-    def let_through(self, count: int) -> None:
-        """Let so many updates pass the closed gate."""
-        for _ in range(count):
-            self.through.put_nowait(None)
-
-    async def _let_go(self) -> None:
-        if self.gate.is_set():
-            return
-        ways = [asyncio.create_task(self.gate.wait()), asyncio.create_task(self.through.get())]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
+        self.memory = MemoryStore(clock)
+        super().__init__(self.memory, gate_at="after")
 
     @property
     def holder(self) -> int | None:
         """Whose the lock is, by the number of its owner."""
-        record = self.records.get(LOCK)
+        record = self.memory.records.get(LOCK)
         return record.owner_digest[0] if isinstance(record, Held) else None
 
 
@@ -184,10 +148,10 @@ async def test_a_release_and_the_next_grant_are_one_commit(house: House) -> None
     """WAIT-4."""
     await house.acquire(1)
     waiting = await house.wait(2)
-    before = house.store.updates
+    before = house.store.calls["update"]
     await house.release(1)
     assert granted(await soon(waiting))
-    assert house.store.updates == before + 1
+    assert house.store.calls["update"] == before + 1
 
 
 async def test_a_force_release_serves_the_line_too(house: House) -> None:
@@ -221,10 +185,10 @@ async def test_the_first_in_line_has_the_lock_when_grace_is_over(house: House) -
     waiting = await house.wait(2, 60_000)
     await house.advance(5_000)
     await house.ask(Renew(digest(1), 10))
-    before = house.store.updates
+    before = house.store.calls["update"]
     await house.advance(10_999)
     assert not waiting.done()
-    assert house.store.updates == before
+    assert house.store.calls["update"] == before
     await house.advance(1)
     told = waiting.result()
     assert isinstance(told, Granted)
@@ -351,7 +315,7 @@ async def test_a_grant_on_its_way_to_somebody_who_hangs_up_is_given_back(house: 
         await settled()
     house.store.gate.set()
     if moment == "granted":
-        while house.store.holder != 2 or house.store.in_update:
+        while house.store.holder != 2 or house.store.at_gate:
             await asyncio.sleep(0)
         gone.cancel()
     await releasing
@@ -428,7 +392,7 @@ async def test_what_could_not_be_given_back_is_left_to_a_bearer_who_came_back(ho
     releasing = asyncio.create_task(house.release(1))
     await settled()
     gone.cancel()
-    house.store.fails = ["before"]
+    house.store.fail_updates(["before"])
     house.store.gate.set()
     await releasing
     await settled()
@@ -442,7 +406,7 @@ async def test_a_failed_commit_grants_nothing_for_good_to_somebody_who_hung_up_d
     await house.acquire(1)
     gone = await house.wait(2)
     house.store.gate.clear()
-    house.store.fails = ["after"]
+    house.store.fail_updates(["after"])
     releasing = asyncio.create_task(house.release(1))
     await settled()
     gone.cancel()
@@ -592,11 +556,11 @@ async def test_a_stop_waits_for_no_commit_of_another_lock(house: House) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_a_release_whose_commit_fails_wakes_the_line_all_the_same(house: House, moment: str) -> None:
+async def test_a_release_whose_commit_fails_wakes_the_line_all_the_same(house: House, moment: When) -> None:
     """WAIT-9: whether it was done is found out by looking again."""
     await house.acquire(1)
     waiting = await house.wait(2)
-    house.store.fails = [moment]
+    house.store.fail_updates([moment])
     assert code(await house.release(1)) == "lock_service_unavailable"
     await house.advance(1_000)
     if moment == "before":
@@ -611,13 +575,13 @@ async def test_the_line_is_looked_at_less_and_less_often_while_the_store_is_away
     """WAIT-9: at most a second apart."""
     await house.acquire(1)
     waiting = await house.wait(2, 60_000)
-    house.store.fails = ["before"] * 1_000
+    house.store.fail_updates(["before"] * 1_000)
     assert code(await house.release(1)) == "lock_service_unavailable"
-    before = house.store.updates
+    before = house.store.calls["update"]
     for _ in range(200):
         await house.advance(50)
-    assert 10 <= house.store.updates - before <= 16
-    house.store.fails = []
+    assert 10 <= house.store.calls["update"] - before <= 16
+    house.store.recover()
     assert granted(await house.release(1)) is False
     assert granted(await soon(waiting))
 
@@ -626,12 +590,12 @@ async def test_a_wait_that_ends_while_the_grant_is_uncertain_is_told_so(house: H
     """WAIT-9: and the token finds what it has when it asks again."""
     await house.acquire(1)
     waiting = await house.wait(2, 1_000)
-    house.store.fails = ["after", *["before"] * 30]
+    house.store.fail_updates(["after", *["before"] * 30])
     assert code(await house.release(1)) == "lock_service_unavailable"
     assert house.store.holder == 2
     await house.advance(1_000)
     assert code(waiting.result()) == "lock_service_unavailable"
-    house.store.fails = []
+    house.store.recover()
     assert granted(await house.acquire(2))
     await house.advance(3_000)
     assert house.store.holder == 2
@@ -641,7 +605,7 @@ async def test_an_uncertain_grant_of_somebody_who_is_gone_is_given_back(house: H
     """WAIT-5, WAIT-9: as soon as the store is there again."""
     await house.acquire(1)
     gone = await house.wait(2)
-    house.store.fails = ["after", *["before"] * 3]
+    house.store.fail_updates(["after", *["before"] * 3])
     assert code(await house.release(1)) == "lock_service_unavailable"
     gone.cancel()
     await settled()
@@ -655,11 +619,11 @@ async def test_an_uncertain_grant_that_is_found_is_given_back_if_its_bearer_hang
     """WAIT-5, WAIT-9."""
     await house.acquire(1)
     gone = await house.wait(2)
-    house.store.fails = ["after"]
+    house.store.fail_updates(["after"])
     assert code(await house.release(1)) == "lock_service_unavailable"
     house.store.gate.clear()
     await house.advance(100)
-    assert house.store.in_update
+    assert house.store.at_gate
     gone.cancel()
     house.store.gate.set()
     await settled()
@@ -669,7 +633,7 @@ async def test_an_uncertain_grant_that_is_found_is_given_back_if_its_bearer_hang
 
 async def test_a_first_acquire_that_fails_is_answered_as_without_a_wait(house: House) -> None:
     """WAIT-2, LEASE-16: but a grant that nobody heard of does not stay."""
-    house.store.fails = ["after"]
+    house.store.fail_updates(["after"])
     assert code(await house.ask(Acquire(digest(2), 30), 20_000)) == "lock_service_unavailable"
     await house.advance(1_000)
     assert house.store.holder is None
@@ -751,10 +715,10 @@ async def test_nodes_look_again_without_a_word() -> None:
     await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
     assert granted(waiting.result())
     await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
-    before = house.store.updates
+    before = house.store.calls["update"]
     for _ in range(5):
         await house.advance(recheck.LOOK_SECONDS_MAX * 1_000)
-    assert house.store.updates == before
+    assert house.store.calls["update"] == before
     await house.service.close()
 
 
@@ -815,7 +779,7 @@ async def test_a_step_that_is_disturbed_may_run_again(house: House) -> None:
     async def disturbed(keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         now_ms = house.clock.now_ms()
         step(dict.fromkeys(keys), now_ms)
-        step({key: house.store.records.get(key) for key in keys}, now_ms)
+        step({key: house.store.memory.records.get(key) for key in keys}, now_ms)
         return await plain(keys, step)
 
     house.store.update = disturbed  # type: ignore[method-assign]
@@ -853,5 +817,5 @@ async def test_reads_see_the_new_holder(house: House) -> None:
 
 def free_elsewhere(house: House) -> None:
     """Another node released the lock."""
-    record = house.store.records[LOCK]
-    house.store.records[LOCK] = Free(record.fencing_token, house.clock.now_ms())
+    record = house.store.memory.records[LOCK]
+    house.store.memory.records[LOCK] = Free(record.fencing_token, house.clock.now_ms())

@@ -26,11 +26,12 @@ from volcano_locks_server.rules.lease import (
 )
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import Denied, LockService, Reply
-from volcano_locks_server.testing import ManualClock
+from volcano_locks_server.testing import ManualClock, When
 
 from .test_waiting import Store, settled
 
 KEYS: Final = (LockKey("a"), LockKey("b"))
+MOMENTS: Final[tuple[When, When]] = ("before", "after")
 TTL_SECONDS: Final = 20
 
 
@@ -122,7 +123,7 @@ class World:
             case "let_go":
                 self.store.gate.set()
             case "fail":
-                self.store.fails.append(("before", "after")[more % 2])
+                self.store.fail_updates([MOMENTS[more % 2]])
         for _ in range(more % 4):
             await asyncio.sleep(0)
         self.hear()
@@ -160,7 +161,7 @@ class World:
     async def settle(self) -> None:
         """Let everything end that goes on by itself, and look."""
         self.store.gate.set()
-        self.store.fails.clear()
+        self.store.recover()
         await settled()
         for _ in range(3):
             self.clock.advance(1_000)
@@ -172,7 +173,7 @@ class World:
         now_ms = self.clock.now_ms()
         for lock in KEYS:
             key = RecordKey("p", lock)
-            record = self.store.records.get(key)
+            record = self.store.memory.records.get(key)
             present = [one for one in self.requests if one.lock == lock and not one.task.done()]
             assert self.service.lines.count(key) == len({one.owner for one in present})
             if not blocks_others(record, now_ms):
