@@ -177,6 +177,23 @@ async def test_a_hanging_batch_hangs_nobody_who_waits_for_its_key() -> None:
     await group.close()
 
 
+@pytest.mark.real_time
+async def test_a_late_batch_keeps_its_key_until_it_ends() -> None:
+    """LEASE-16: stores rely on this, so that no two updates of a node have a key in common."""
+    store = UnisolatedStore()
+    group = group_on(store, commit_seconds_max=0.5)
+    (late,) = await submitted(group, (A, 1))
+    with pytest.raises(StoreUnavailableError):
+        await late
+    (later,) = await submitted(group, (A, 2))
+    assert store.in_flight == [["a"]]
+    await store.let_go()
+    assert store.in_flight == [["a"]]
+    await store.let_go()
+    assert await later == 12
+    await group.close()
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     batches_in_flight=st.integers(1, 3),

@@ -114,11 +114,11 @@ async def test_close_sends_the_queue_and_ends_every_task(opened: Opener) -> None
     await one.signals.close()
     await one.signals.close()
     await other.until_received(b"last")
-    heard = len(one.received)
+    received = len(one.received)
     one.signals.tell(b"after")
     other.signals.tell(b"to those who are there")
     await other.until_received(b"to those who are there")
-    assert len(one.received) == heard
+    assert len(one.received) == received
     assert not one.signals.working
 
 

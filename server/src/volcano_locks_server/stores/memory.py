@@ -125,35 +125,35 @@ class MemoryRegistry:
     async def delete_project(self, project_id: str) -> None:
         self._positioned_project(project_id)
         del self._projects[project_id]
-        for kept in [kept for kept in self._keys.values() if kept.service_key.project_id == project_id]:
-            self._delete_key(kept)
+        for stored in [stored for stored in self._keys.values() if stored.service_key.project_id == project_id]:
+            self._delete_key(stored)
         self._locks.delete_locks_of(project_id)
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
         self._positioned_project(service_key.project_id)
-        for kept in self._keys.values():
-            if (kept.service_key.project_id, kept.service_key.name) == (service_key.project_id, service_key.name):
+        for stored in self._keys.values():
+            if (stored.service_key.project_id, stored.service_key.name) == (service_key.project_id, service_key.name):
                 raise service_key_name_taken(service_key.name)
         if service_key.id in self._keys or secret_digest in self._by_digest:
             raise LockError("name_taken", "a service key with this id or secret exists already")
-        kept = _StoredKey(self._next_position(), service_key, secret_digest)
-        self._keys[service_key.id] = self._by_digest[secret_digest] = kept
+        stored = _StoredKey(self._next_position(), service_key, secret_digest)
+        self._keys[service_key.id] = self._by_digest[secret_digest] = stored
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
-        return self._kept_key(project_id, key_id).service_key
+        return self._stored_key(project_id, key_id).service_key
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
         self._positioned_project(project_id)
         mine = [
-            (kept.position, kept.service_key)
-            for kept in self._keys.values()
-            if kept.service_key.project_id == project_id
+            (stored.position, stored.service_key)
+            for stored in self._keys.values()
+            if stored.service_key.project_id == project_id
         ]
         items, next_cursor = _page("service-keys", mine, limit, cursor)
         return Page(items, next_cursor)
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
-        self._delete_key(self._kept_key(project_id, key_id))
+        self._delete_key(self._stored_key(project_id, key_id))
 
     async def replace_secret(
         self,
@@ -164,55 +164,55 @@ class MemoryRegistry:
         key_prefix: str,
         old_secret_good_until_ms: int | None,
     ) -> ServiceKey:
-        kept = self._kept_key(project_id, key_id)
+        stored = self._stored_key(project_id, key_id)
         if secret_digest in self._by_digest:
             raise LockError("name_taken", "a service key with this secret exists already")
-        if kept.old_digest is not None:
-            del self._by_digest[kept.old_digest]
+        if stored.old_digest is not None:
+            del self._by_digest[stored.old_digest]
         if old_secret_good_until_ms is None:
-            del self._by_digest[kept.digest]
-            kept.old_digest = None
+            del self._by_digest[stored.digest]
+            stored.old_digest = None
         else:
-            kept.old_digest = kept.digest
-        kept.old_good_until_ms = old_secret_good_until_ms
-        kept.digest = secret_digest
-        kept.service_key = replace(kept.service_key, key_prefix=key_prefix)
-        self._by_digest[secret_digest] = kept
-        return kept.service_key
+            stored.old_digest = stored.digest
+        stored.old_good_until_ms = old_secret_good_until_ms
+        stored.digest = secret_digest
+        stored.service_key = replace(stored.service_key, key_prefix=key_prefix)
+        self._by_digest[secret_digest] = stored
+        return stored.service_key
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
-        kept = self._by_digest.get(secret_digest)
-        if kept is None:
+        stored = self._by_digest.get(secret_digest)
+        if stored is None:
             return None
-        ends = [kept.service_key.expires_at_ms]
-        if secret_digest == kept.old_digest:
-            ends.append(kept.old_good_until_ms)
+        ends = [stored.service_key.expires_at_ms]
+        if secret_digest == stored.old_digest:
+            ends.append(stored.old_good_until_ms)
         good_until_ms = min((end for end in ends if end is not None), default=None)
-        return Credential(kept.service_key, self._projects[kept.service_key.project_id][1], good_until_ms)
+        return Credential(stored.service_key, self._projects[stored.service_key.project_id][1], good_until_ms)
 
     def entries(self) -> list[Entry]:
         """All projects, then all service keys, in order of creation."""
         kept_keys = []
-        for kept in self._keys.values():
-            secrets = [KeptSecret(kept.digest, None)]
-            if kept.old_digest is not None:
-                secrets.append(KeptSecret(kept.old_digest, kept.old_good_until_ms))
-            kept_keys.append(KeptKey(kept.service_key, tuple(secrets)))
+        for stored in self._keys.values():
+            secrets = [KeptSecret(stored.digest, None)]
+            if stored.old_digest is not None:
+                secrets.append(KeptSecret(stored.old_digest, stored.old_good_until_ms))
+            kept_keys.append(KeptKey(stored.service_key, tuple(secrets)))
         return [*(project for _, project in self._projects.values()), *kept_keys]
 
-    async def add_kept_key(self, kept_key: KeptKey) -> None:
+    async def add_stored_key(self, kept_key: KeptKey) -> None:
         """Add a service key of another store, with its secrets."""
         current, *old = kept_key.secrets
         await self.add_service_key(kept_key.service_key, current.digest)
         for digest, good_until_ms in old:
-            kept = self._by_digest[digest] = self._keys[kept_key.service_key.id]
-            kept.old_digest, kept.old_good_until_ms = digest, good_until_ms
+            stored = self._by_digest[digest] = self._keys[kept_key.service_key.id]
+            stored.old_digest, stored.old_good_until_ms = digest, good_until_ms
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         for key_id, at_ms in last_used_at_ms.items():
-            kept = self._keys.get(key_id)
-            if kept is not None and at_ms > (kept.service_key.last_used_at_ms or 0):
-                kept.service_key = replace(kept.service_key, last_used_at_ms=at_ms)
+            stored = self._keys.get(key_id)
+            if stored is not None and at_ms > (stored.service_key.last_used_at_ms or 0):
+                stored.service_key = replace(stored.service_key, last_used_at_ms=at_ms)
 
     def _next_position(self) -> int:
         self._last_position += 1
@@ -224,21 +224,21 @@ class MemoryRegistry:
             raise project_not_found()
         return positioned
 
-    def _kept_key(self, project_id: str, key_id: str) -> _StoredKey:
-        kept = self._keys.get(key_id)
-        if kept is None or kept.service_key.project_id != project_id:
+    def _stored_key(self, project_id: str, key_id: str) -> _StoredKey:
+        stored = self._keys.get(key_id)
+        if stored is None or stored.service_key.project_id != project_id:
             raise service_key_not_found()
-        return kept
+        return stored
 
     def _refuse_taken_project_name(self, project: Project) -> None:
         if any(other.name == project.name and other.id != project.id for _, other in self._projects.values()):
             raise project_name_taken(project.name)
 
-    def _delete_key(self, kept: _StoredKey) -> None:
-        del self._keys[kept.service_key.id]
-        del self._by_digest[kept.digest]
-        if kept.old_digest is not None:
-            del self._by_digest[kept.old_digest]
+    def _delete_key(self, stored: _StoredKey) -> None:
+        del self._keys[stored.service_key.id]
+        del self._by_digest[stored.digest]
+        if stored.old_digest is not None:
+            del self._by_digest[stored.old_digest]
 
 
 class MemorySnapshot:
@@ -266,7 +266,7 @@ class MemorySnapshot:
                     case Project():
                         await self._registry.add_project(entry)
                     case KeptKey():
-                        await self._registry.add_kept_key(entry)
+                        await self._registry.add_stored_key(entry)
                     case KeptLock():
                         self._locks.records[entry.key] = entry.record
 

@@ -148,14 +148,14 @@ async def test_foreign_text_is_ignored(database: str) -> None:
 async def test_many_messages_share_a_packet(database: str) -> None:
     """One notification and one transaction for each packet, without waiting for the disk."""
     async with receiving(database) as one, receiving(database) as other:
-        heard: list[str] = []
+        received: list[str] = []
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute(f"LISTEN {CHANNEL}")
             sent = [b"message %d" % number for number in range(3_000)]
             for message in sent:
                 one.signals.tell(message)
             await other.until_received(*sent)
-            heard = [notify.payload for notify in connection.notifies(timeout=1)]
-        packets = [payload for payload in heard if "\n" in payload]
+            received = [notify.payload for notify in connection.notifies(timeout=1)]
+        packets = [payload for payload in received if "\n" in payload]
         assert len(packets) <= 8
         assert all(len(payload) < 8_000 for payload in packets)

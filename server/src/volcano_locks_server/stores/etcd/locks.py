@@ -178,8 +178,8 @@ class EtcdStore:
     def _versioned(self, names: Sequence[bytes], result: TransactionResult) -> dict[bytes, VersionedRecord]:
         """What the reads of these found."""
         current = {}
-        for place, name in enumerate(names):
-            found = result.one(place)
+        for index, name in enumerate(names):
+            found = result.one(index)
             current[name] = ABSENT if found is None else VersionedRecord(_record(found), found.mod_revision)
             self._cache.put(name, current[name])
         return current

@@ -102,9 +102,7 @@ class SqliteBackups:
                 await self._run(copy.finish)
                 return SqliteBackupFile(target)
             except BaseException:
-                with suppress(
-                    StoreUnavailableError
-                ):  # the file is being closed: then nobody has the copy open any more
+                with suppress(StoreUnavailableError):  # the file is being closed: then the copy is closed too
                     await self._writer.run(copy.abandon)
                 remove(target)
                 raise

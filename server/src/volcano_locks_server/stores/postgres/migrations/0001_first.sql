@@ -8,7 +8,7 @@ CREATE TABLE volcano_locks.newest_instant (
 );
 INSERT INTO volcano_locks.newest_instant (one, now_ms) VALUES (1, 0);
 
--- A row is held or free, never both and never neither: freed_at_ms tells which.
+-- A row is held or free, never both and never neither: freed_at_ms shows which.
 CREATE TABLE volcano_locks.lock (
     project_id      text   COLLATE "C" NOT NULL CHECK (length(project_id) BETWEEN 1 AND 64),
     key             text   COLLATE "C" NOT NULL CHECK (length(key) BETWEEN 1 AND 128),
@@ -37,7 +37,7 @@ CREATE TABLE volcano_locks.lock (
     END)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 
--- From this instant on anybody may acquire: the end of the grace, or when it was freed. Serves count and purge.
+-- From this instant on any client may acquire: the end of the grace, or when it was freed. Serves count and purge.
 CREATE INDEX lock_by_free_from ON volcano_locks.lock ((coalesce(freed_at_ms, expires_at_ms + 1000)));
 
 CREATE TABLE volcano_locks.project (

@@ -14,7 +14,7 @@ CREATE TABLE readiness (
 ) STRICT;
 INSERT INTO readiness (one, probes) VALUES (1, 0);
 
--- A row is held or free, never both and never neither: freed_at_ms tells which.
+-- A row is held or free, never both and never neither: freed_at_ms shows which.
 CREATE TABLE lock (
     number          INTEGER PRIMARY KEY,
     project_id      TEXT    NOT NULL CHECK (length(project_id) BETWEEN 1 AND 64),
@@ -44,7 +44,7 @@ CREATE TABLE lock (
     END)
 ) STRICT;
 
--- From this instant on anybody may acquire: the end of the grace, or when it was freed. Serves count and purge.
+-- From this instant on any client may acquire: the end of the grace, or when it was freed. Serves count and purge.
 CREATE INDEX lock_by_free_from ON lock (coalesce(freed_at_ms, expires_at_ms + 1000));
 
 CREATE TABLE project (
