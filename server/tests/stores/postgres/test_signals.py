@@ -111,7 +111,7 @@ async def test_signals_follow_the_batches_to_another_host(database: str) -> None
     await one.until_working()
     before = one.missed
     hosts = node._connections.hosts
-    hosts._last = hosts._first_asked = 1  # as if the first host had failed a batch
+    hosts._last = hosts._first = 1  # as if the first host had failed a batch
     await one.until(lambda: one.missed > before + 1 and one.signals.working)
     assert node.signals._session is not None
     assert "@localhost:" in node.signals._session.host
