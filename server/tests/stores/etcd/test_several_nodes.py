@@ -17,7 +17,7 @@ from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Release
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.stores.etcd.store import EtcdCluster
-from volcano_locks_server.stores.etcd.transactions import Delete, KeyValue, Put, Read
+from volcano_locks_server.stores.etcd.transactions import Delete, Get, KeyValue, Put
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import digest, increment_at_last, key, read_records, run_commands, write_records
@@ -225,7 +225,7 @@ async def test_a_newer_layout_is_refused_and_unchanged(cluster: EtcdCluster, url
     with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
         await open_store(url, clock)
     assert caught.value.cause_code == "newer_version"
-    assert [one.value for one in (await cluster.endpoints.read(Read(schema))).reads[0]] == [b"2"]
+    assert [one.value for one in (await cluster.endpoints.read(Get(schema))).reads[0]] == [b"2"]
 
 
 async def test_an_incomplete_copy_refuses_to_serve_until_another_completes(url: str, clock: ManualClock) -> None:
@@ -254,7 +254,7 @@ async def test_an_incomplete_copy_refuses_to_serve_until_another_completes(url: 
 
 async def everything(cluster: EtcdCluster) -> list[KeyValue]:
     prefix = cluster.registry._layout.schema.removesuffix(b"schema")
-    return list((await cluster.endpoints.read(Read(prefix, prefix[:-1] + b"0"))).reads[0])
+    return list((await cluster.endpoints.read(Get(prefix, prefix[:-1] + b"0"))).reads[0])
 
 
 async def left(cluster: EtcdCluster) -> list[str]:

@@ -11,7 +11,7 @@ from testsupport.fault_proxy import Wire
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.stores.etcd import EtcdCluster
 from volcano_locks_server.stores.etcd.layout import end_of
-from volcano_locks_server.stores.etcd.transactions import Put, Read
+from volcano_locks_server.stores.etcd.transactions import Get, Put
 
 from ..signal_recorder import SignalRecorder
 
@@ -52,7 +52,7 @@ def member() -> Iterator[etcd.Cluster]:
 async def stored_signals(node: EtcdCluster) -> list[bytes]:
     """The values under the signal keys."""
     signals = node.registry._layout.signals
-    return [found.value for found in (await node.endpoints.read(Read(signals, end_of(signals)))).reads[0]]
+    return [found.value for found in (await node.endpoints.read(Get(signals, end_of(signals)))).reads[0]]
 
 
 async def test_signals_resume_after_a_member_restarts(member: etcd.Cluster) -> None:

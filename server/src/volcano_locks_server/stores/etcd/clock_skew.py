@@ -1,9 +1,9 @@
-"""Compares the clocks of the nodes, because they are the time source of this store. A node whose clock deviates refuses
-to serve.
+"""Compares the nodes' clocks, which are the time source of this store; a node whose clock deviates refuses to serve.
 
 Margin and grace (LEASE-1) absorb a skew of SKEW_MAX_MS between nodes. A larger skew is dangerous in both directions: a
 node that is ahead takes leases over too early, and one that is behind lets them live too long. So each node writes its
-instant to a key of its own every ANNOUNCE_SECONDS, and reads those of its peers in the same transaction.
+instant to a key of its own every ANNOUNCE_SECONDS, and reads those of its peers in the same transaction (see
+`peer_clocks`).
 
 - *Behind* is certain at once: this node reads an instant that was written earlier but lies more than SKEW_MAX_MS in its
   future. The instant may be a peer's or a lock record's. The node then decides nothing until its clock has passed it.
@@ -24,48 +24,22 @@ between two announcements, until the second.
 import asyncio
 import contextlib
 import random
-from typing import Final, Literal, NamedTuple
-from uuid import uuid4
-
-import msgspec
+from typing import Final
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind, format_instant
 from .endpoints import Endpoints
-from .layout import Layout, end_of
-from .transactions import Compare, Delete, Put, Read
+from .layout import Layout
+from .peer_clocks import SAMPLE_SECONDS, PeerClocks
 
 SKEW_MAX_MS: Final = 1_000
 FRESH_MS: Final = 3_000
 ANNOUNCE_SECONDS: Final = 1.0
-SAMPLE_SECONDS: Final = 0.1
 SAMPLES_APART_MS_MAX: Final = 500
-SILENCE_SECONDS: Final = 3.5
 OBSERVE_SECONDS_MAX: Final = 6.0
 GONE_SECONDS: Final = 60.0
-
-_State = Literal["joining", "serving", "left", "loaded"]
-
-
-class _NodeInstant(msgspec.Struct):
-    """What a node writes about itself."""
-
-    now_ms: int
-    state: _State
-
-
-class _PeerClock(NamedTuple):
-    """Another node: what it wrote, at which revision, and the loop time at which this was new.
-
-    `is_new` means that it was written between the last two samples.
-    """
-
-    node: _NodeInstant
-    revision: int
-    seen_at: float
-    is_new: bool
 
 
 class ClockSkewMonitor:
@@ -76,11 +50,8 @@ class ClockSkewMonitor:
 
     def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout) -> None:
         self._clock: Final = clock
-        self._endpoints: Final = endpoints
-        self._layout: Final = layout
-        self.node_key: Final = layout.node(uuid4().hex)
-        self._peers: dict[bytes, _PeerClock] = {}
-        self._sample_ms = self._previous_sample_ms = 0
+        self._peer_clocks: Final = PeerClocks(clock, endpoints, layout)
+        self.node_key: Final = self._peer_clocks.own_key
         self._newest_ms = 0
         self._must_pass_ms = 0
         self._compared_at_ms: int | None = None
@@ -97,12 +68,14 @@ class ClockSkewMonitor:
         with contextlib.suppress(_SkewError):
             await self._join()
         now_ms = self._clock.now_ms()
-        gone = (peer.node.now_ms for peer in self._peers.values() if not self._is_live(peer) and _has_served(peer))
+        gone = (
+            peer.node.now_ms for peer in self._peer_clocks.peers.values() if not peer.is_live and peer.node.was_used
+        )
         newest_ms = max(gone, default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
-            await self._delete_node(self.node_key)
+            await self._peer_clocks.delete(self.node_key)
             raise clock_behind(now_ms, newest_ms)
-        loaded = (peer.node.now_ms for peer in self._peers.values() if peer.node.state == "loaded")
+        loaded = (peer.node.now_ms for peer in self._peer_clocks.peers.values() if peer.node.state == "loaded")
         self._newest_ms = max(self._newest_ms, *loaded, 0)
         self._announcing = asyncio.create_task(self._announce_periodically(), name="etcd-clocks")
 
@@ -122,38 +95,23 @@ class ClockSkewMonitor:
 
     def is_alive(self, node_key: bytes) -> bool:
         """Whether that other node serves, as of the last sample."""
-        return node_key in self._peers and self._is_live(self._peers[node_key])
-
-    async def offsets_ms(self) -> list[int]:
-        """How far the clock of each serving peer is ahead of this one, within SAMPLE_SECONDS.
-
-        Writes nothing, and takes about ANNOUNCE_SECONDS: until each peer has written again.
-        """
-        offsets: dict[bytes, int] = {}
-        await self._sample(None, is_first=True)
-        while any(self._is_live(peer) and key not in offsets for key, peer in self._peers.items()):
-            await asyncio.sleep(SAMPLE_SECONDS)
-            await self._sample(None)
-            middle_ms = (self._previous_sample_ms + self._sample_ms) // 2
-            offsets |= {key: peer.node.now_ms - middle_ms for key, peer in self._peers.items() if peer.is_new}
-        return [offsets[key] for key, peer in self._peers.items() if key in offsets and self._is_live(peer)]
+        return node_key in self._peer_clocks.peers and self._peer_clocks.peers[node_key].is_live
 
     async def newest_ms(self) -> int:
         """The newest instant that any node has written, this one included."""
-        await self._sample(None)
-        return max(self._clock.now_ms(), *(peer.node.now_ms for peer in self._peers.values() if _has_served(peer)), 0)
+        await self._peer_clocks.sample(None)
+        return max(self._clock.now_ms(), self._peer_clocks.newest_used_ms())
 
     async def advance_to(self, newest_ms: int) -> None:
         """Prevent every node, this one included, from deciding by an earlier instant."""
-        loaded = msgspec.json.encode(_NodeInstant(newest_ms, "loaded"))
-        await self._endpoints.write((), [Put(self._layout.node("loaded"), loaded)])
+        await self._peer_clocks.write_loaded(newest_ms)
         self._newest_ms = max(self._newest_ms, newest_ms)
 
     async def announce(self) -> None:
         """Write this node's instant and compare, now. Raises StoreUnavailableError."""
         async with self._comparing:
             if self._is_fresh(self._clock.now_ms()):
-                await self._sample("serving")
+                await self._peer_clocks.sample("serving")
                 self._mark_compared()
             else:
                 await self._join()
@@ -161,11 +119,11 @@ class ClockSkewMonitor:
     async def delete_gone_nodes(self) -> None:
         """Delete the keys of nodes that have been gone for GONE_SECONDS; the newest instant stays for a day."""
         silent_since = asyncio.get_running_loop().time() - GONE_SECONDS
-        gone = [(peer.node.now_ms, key) for key, peer in self._peers.items() if peer.seen_at < silent_since]
-        newest = max(((at_ms, key) for at_ms, key in gone if _has_served(self._peers[key])), default=None)
+        gone = [(peer.node.now_ms, key) for key, peer in self._peer_clocks.peers.items() if peer.seen_at < silent_since]
+        newest = max(((at_ms, key) for at_ms, key in gone if self._peer_clocks.peers[key].node.was_used), default=None)
         for at_ms, key in gone:
             if (at_ms, key) != newest or at_ms + RETENTION_MS < self._clock.now_ms():
-                await self._delete_node(key, self._peers[key].revision)
+                await self._peer_clocks.delete(key, self._peer_clocks.peers[key].revision)
 
     async def close(self) -> None:
         """Stop, and leave this node's last instant in etcd if the node decided by it."""
@@ -174,7 +132,11 @@ class ClockSkewMonitor:
         self._announcing.cancel()
         await asyncio.wait([self._announcing])
         with contextlib.suppress(StoreUnavailableError):
-            await (self._delete_node(self.node_key) if self._compared_at_ms is None else self._sample("left"))
+            await (
+                self._peer_clocks.delete(self.node_key)
+                if self._compared_at_ms is None
+                else self._peer_clocks.sample("left")
+            )
 
     def _monotonic_now_ms(self) -> int:
         """The clock, which must have passed every instant that this node has used or read."""
@@ -210,11 +172,11 @@ class ClockSkewMonitor:
         self._compared_at_ms = None
         try:
             await self._observe_peers()
-            await self._sample("serving")
+            await self._peer_clocks.sample("serving")
             self._refuse_if_ahead()
             self._mark_compared()
         except _SkewError:
-            await self._sample("joining")
+            await self._peer_clocks.sample("joining")
             raise
 
     async def _observe_peers(self) -> None:
@@ -222,13 +184,13 @@ class ClockSkewMonitor:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + OBSERVE_SECONDS_MAX
         compared: set[bytes] = set()
-        await self._sample("joining", is_first=True)
+        await self._peer_clocks.sample("joining", is_first=True)
         self._refuse_if_behind()
-        while any(self._is_live(peer) and key not in compared for key, peer in self._peers.items()):
+        while self._peer_clocks.lacks_live_peer(compared):
             if loop.time() > ends_at:
                 raise StoreUnavailableError("clocks_unknown", "the nodes' clocks could not be compared in time")
             await asyncio.sleep(SAMPLE_SECONDS)
-            await self._sample(None)
+            await self._peer_clocks.sample(None)
             self._refuse_if_behind()
             compared |= self._refuse_if_ahead()
 
@@ -236,37 +198,11 @@ class ClockSkewMonitor:
         """Mark the comparison fresh. Raises _SkewError if this clock is behind."""
         self._compared_at_ms = None
         self._refuse_if_behind()
-        self._fault, self._compared_at_ms = None, self._sample_ms
-
-    async def _sample(self, state: _State | None, *, is_first: bool = False) -> None:
-        """Write this node's `state` if given, and read the peers'."""
-        before_ms = self._clock.now_ms()
-        all_nodes = Read(self._layout.nodes, end_of(self._layout.nodes))
-        if state is None:
-            result = await self._endpoints.read(all_nodes)
-        else:
-            own = Put(self.node_key, msgspec.json.encode(_NodeInstant(before_ms, state)))
-            result = await self._endpoints.write((), (own, all_nodes))
-        self._previous_sample_ms, self._sample_ms = self._sample_ms, before_ms
-        seen_at = asyncio.get_running_loop().time()
-        before, self._peers = self._peers, {}
-        for key, value, _created, revision in result.reads[-1]:
-            known = before.get(key)
-            if key == self.node_key:
-                continue
-            if known is not None and known.revision == revision:
-                self._peers[key] = known._replace(is_new=False)
-            else:
-                self._peers[key] = _PeerClock(_decode_node(value), revision, seen_at, not is_first)
-
-    def _is_live(self, peer: _PeerClock) -> bool:
-        """Whether a peer that served may still do so: it wrote, or was first seen, a moment ago."""
-        silent_seconds = asyncio.get_running_loop().time() - peer.seen_at
-        return peer.node.state == "serving" and silent_seconds <= SILENCE_SECONDS
+        self._fault, self._compared_at_ms = None, self._peer_clocks.sampled_ms
 
     def _refuse_if_behind(self) -> None:
         now_ms = self._clock.now_ms()
-        newest_ms = max((peer.node.now_ms for peer in self._peers.values() if _has_served(peer)), default=0)
+        newest_ms = self._peer_clocks.newest_used_ms()
         if newest_ms > now_ms + SKEW_MAX_MS:
             raise _behind_error(newest_ms, now_ms)
 
@@ -275,11 +211,13 @@ class ClockSkewMonitor:
 
         Samples too far apart prove nothing: a value in between may be as old as the first sample.
         """
-        if self._clock.now_ms() - self._previous_sample_ms > SAMPLES_APART_MS_MAX:
+        if self._clock.now_ms() - self._peer_clocks.previous_sampled_ms > SAMPLES_APART_MS_MAX:
             return set()
-        new = {key: peer for key, peer in self._peers.items() if peer.is_new and peer.node.state == "serving"}
+        new = {
+            key: peer for key, peer in self._peer_clocks.peers.items() if peer.is_new and peer.node.state == "serving"
+        }
         for peer in new.values():
-            ahead_ms = self._previous_sample_ms - peer.node.now_ms
+            ahead_ms = self._peer_clocks.previous_sampled_ms - peer.node.now_ms
             if ahead_ms > SKEW_MAX_MS:
                 error = _SkewError(
                     "clock_skew",
@@ -290,28 +228,9 @@ class ClockSkewMonitor:
                 raise error
         return set(new)
 
-    async def _delete_node(self, node_key: bytes, revision: int | None = None) -> None:
-        compares = () if revision is None else (Compare(node_key, revision),)
-        await self._endpoints.write(compares, [Delete(node_key), Delete(self._layout.signal(node_key))])
-
 
 class _SkewError(StoreUnavailableError):
     """`clock_skew`; the message says in which direction, and what to do."""
-
-
-def _decode_node(value: bytes) -> _NodeInstant:
-    try:
-        return msgspec.json.decode(value, type=_NodeInstant)
-    except msgspec.DecodeError as error:
-        raise StoreUnavailableError(
-            "store_corrupt",
-            "a node's instant in etcd has another format: no other program may write under the store's prefix",
-        ) from error
-
-
-def _has_served(peer: _PeerClock) -> bool:
-    """Whether the node decided by the instant it wrote; a node that is still joining may be wrong about the time."""
-    return peer.node.state != "joining"
 
 
 def _behind_error(written_at_ms: int, now_ms: int) -> _SkewError:

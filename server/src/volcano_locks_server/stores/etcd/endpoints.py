@@ -22,7 +22,7 @@ from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
 from . import transactions
 from .address import EtcdAddress
-from .transactions import Compare, Delete, Op, Put, Read, TransactionResult
+from .transactions import Compare, Delete, Get, Op, Put, TransactionResult
 
 CONNECT_SECONDS_MAX: Final = 1.0
 CALL_SECONDS_MAX: Final = 2.0
@@ -67,7 +67,7 @@ class Endpoints:
         self.connection_changes = 0
         """How often the connection was lost or changed: the cluster behind a new one may have been restored."""
 
-    async def read(self, *ops: Read) -> TransactionResult:
+    async def read(self, *ops: Get) -> TransactionResult:
         """The results of the reads at one revision; linearizable, except for stale reads."""
         return transactions.decode_transaction(
             await self._send(transactions.TXN, transactions.encode_transaction((), ops, ()), repeatable=True)
@@ -77,7 +77,7 @@ class Endpoints:
         self,
         compares: Iterable[Compare],
         then: Iterable[Op],
-        otherwise: Iterable[Read] = (),
+        otherwise: Iterable[Get] = (),
         *,
         if_unchanged_since: int | None = None,
     ) -> TransactionResult:

@@ -9,11 +9,11 @@ from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from ..health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
 from .address import EtcdAddress
-from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout
+from .peer_clocks import PeerClocks
 from .store import EtcdCluster
-from .transactions import Delete, Put, Read
+from .transactions import Delete, Get, Put
 
 
 async def migrate(url: str, clock: Clock) -> tuple[int, int]:
@@ -21,7 +21,7 @@ async def migrate(url: str, clock: Clock) -> tuple[int, int]:
     address = EtcdAddress.parse(url)
     endpoints = Endpoints(address)
     try:
-        found = (await endpoints.read(Read(Layout(address.prefix).schema))).one(0)
+        found = (await endpoints.read(Get(Layout(address.prefix).schema))).one(0)
     finally:
         await endpoints.close()
     await (await EtcdCluster.open(url, clock)).close()
@@ -45,11 +45,11 @@ async def _check_health(address: EtcdAddress, endpoints: Endpoints, clock: Clock
     ]
     layout = Layout(address.prefix)
     try:
-        findings.append(_schema(found.value if (found := (await endpoints.read(Read(layout.schema))).one(0)) else b"0"))
+        findings.append(_schema(found.value if (found := (await endpoints.read(Get(layout.schema))).one(0)) else b"0"))
         write = partial(endpoints.write, (), [Put(layout.probe, b"")])
         findings.append(await latency_finding(write, "check the members' disks and the network between them"))
         await endpoints.write((), [Delete(layout.probe)])
-        offsets_ms = await ClockSkewMonitor(clock, endpoints, layout).offsets_ms()
+        offsets_ms = await PeerClocks(clock, endpoints, layout).offsets_ms()
     except StoreUnavailableError as error:
         return [*findings, HealthFinding("cluster", f"the store cannot be used: {error.cause_code}", error.message)]
     if not offsets_ms:

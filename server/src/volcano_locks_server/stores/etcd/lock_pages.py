@@ -13,7 +13,7 @@ from . import records
 from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import Layout
-from .transactions import KeyValue, Read
+from .transactions import Get, KeyValue
 
 
 async def read_locks(
@@ -28,7 +28,7 @@ async def read_locks(
     of_project = layout.locks_of(query.project_id)
     begin, end = (of_project + key.encode() for key in key_range(query))
     requested = scan_limit(query)
-    rows = (await endpoints.read(Read(begin, end, requested))).reads[0]
+    rows = (await endpoints.read(Get(begin, end, requested))).reads[0]
     found = [(layout.record_key(row.key).key, record_of(row)) for row in rows]
     read_ms = await skew_monitor.now_ms()
     for _, record in found:

@@ -1,7 +1,7 @@
 """Stores lock records in etcd: take them from the cache or read them, run the step, compare revisions, write.
 
 Isolation is optimistic. A batch uses the records that this node last saw (see `record_cache`), or reads them in one
-linearizable transaction. It then reads this node's clock, and writes what changed in a transaction that takes effect
+linearizable transaction. Then it reads this node's clock, and writes what changed in a transaction that takes effect
 only if none of its records was written since; a record that does not exist has revision 0. If one was, the same
 transaction reads them again, and the step runs again with a new instant. A batch that changes nothing decides by what
 it read, or compares its guesses in a transaction without writes: its results were true at one moment in between.
@@ -32,7 +32,7 @@ from .layout import Layout, after, end_of
 from .lock_pages import read_locks
 from .record_cache import ABSENT, RecordCache, VersionedRecord
 from .registry import EtcdRegistry
-from .transactions import Compare, Delete, KeyValue, Put, Read, TransactionResult
+from .transactions import Compare, Delete, Get, KeyValue, Put, TransactionResult
 
 BATCH_MAX: Final = 128  # etcd's default limit of operations and of comparisons in a transaction
 BATCHES_IN_FLIGHT: Final = 2  # while one batch is synced to the members' disks, the next one runs its step
@@ -148,7 +148,7 @@ class EtcdStore:
     async def _read(self, names: Iterable[bytes]) -> dict[bytes, VersionedRecord]:
         current: dict[bytes, VersionedRecord] = {}
         for part in _parts(names):
-            current.update(self._versioned(part, await self._endpoints.read(*map(Read, part))))
+            current.update(self._versioned(part, await self._endpoints.read(*map(Get, part))))
         return current
 
     async def _write(
@@ -163,7 +163,7 @@ class EtcdStore:
             compares = [Compare(name, current[name].mod_revision) for name in part]
             puts = [Put(name, records.encode(changed[name])) for name in part if name in changed]
             try:
-                result = await self._endpoints.write(compares, puts, map(Read, part), if_unchanged_since=guessed_since)
+                result = await self._endpoints.write(compares, puts, map(Get, part), if_unchanged_since=guessed_since)
             except ConnectionChangedError:
                 return await self._read(part)
             if result.succeeded:
@@ -187,7 +187,7 @@ class EtcdStore:
     async def _is_purger(self) -> bool:
         """Whether this node is the one that purges, or could take over."""
         key, me = self._layout.purger, self._skew_monitor.node_key
-        found = (await self._endpoints.read(Read(key))).one(0)
+        found = (await self._endpoints.read(Get(key))).one(0)
         if found is not None and (found.value == me or self._skew_monitor.is_alive(found.value)):
             return found.value == me
         return (await self._endpoints.write([Compare(key, _revision(found))], [Put(key, me)])).succeeded
@@ -209,7 +209,7 @@ class EtcdStore:
     async def _pages(self, *, stale: bool = False) -> AsyncIterator[Sequence[KeyValue]]:
         begin, end = self._layout.locks, end_of(self._layout.locks)
         while True:
-            page = (await self._endpoints.read(Read(begin, end, KEYS_PER_PAGE, stale=stale))).reads[0]
+            page = (await self._endpoints.read(Get(begin, end, KEYS_PER_PAGE, stale=stale))).reads[0]
             if page:
                 yield page
             if len(page) < KEYS_PER_PAGE:

@@ -13,7 +13,7 @@ import msgspec
 from ...rules.errors import StoreUnavailableError
 from .endpoints import Endpoints
 from .layout import Layout
-from .transactions import Compare, KeyValue, Put, Read
+from .transactions import Compare, Get, KeyValue, Put
 
 WINDOWS_STORED: Final = 2
 ATTEMPTS_MAX: Final = 20
@@ -31,7 +31,7 @@ class EtcdQuotas:
 
     async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
         key = self._layout.quota(project_id)
-        found = (await self._endpoints.read(Read(key))).one(0)
+        found = (await self._endpoints.read(Get(key))).one(0)
         for attempt in range(ATTEMPTS_MAX):
             drawn = _drawn(found)
             took = max(0, min(wanted, limit - drawn.get(window_started_at_ms, 0)))
@@ -40,7 +40,7 @@ class EtcdQuotas:
             drawn[window_started_at_ms] = drawn.get(window_started_at_ms, 0) + took
             stored = {window: drawn[window] for window in sorted(drawn)[-WINDOWS_STORED:]}
             compare = Compare(key, found.mod_revision if found else 0)
-            result = await self._endpoints.write([compare], [Put(key, msgspec.json.encode(stored))], [Read(key)])
+            result = await self._endpoints.write([compare], [Put(key, msgspec.json.encode(stored))], [Get(key)])
             if result.succeeded:
                 return took
             found = result.one(0)

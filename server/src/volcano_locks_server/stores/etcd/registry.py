@@ -21,38 +21,14 @@ from ..cursor import decode_cursor, encode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from .endpoints import Endpoints
 from .layout import Layout, after, end_of
-from .transactions import Compare, Delete, KeyValue, Op, Put, Read
+from .registry_entries import SecretTarget, StoredSecret, StoredServiceKey
+from .transactions import Compare, Delete, Get, KeyValue, Op, Put
 
 ATTEMPTS_MAX: Final = 10
 KEYS_PER_TRANSACTION: Final = 30  # four deletions each; etcd allows 128 operations
 LOCKS_PER_TRANSACTION: Final = 500
 
 T = TypeVar("T")
-
-
-class StoredSecret(msgspec.Struct, frozen=True):
-    """A digest in hex, and until when it is valid; None for the current secret."""
-
-    digest: str
-    good_until_ms: int | None = None
-
-
-class StoredServiceKey(msgspec.Struct, frozen=True):
-    """A service key with its secrets: the current one, then the previous one while that is stored."""
-
-    service_key: ServiceKey
-    secrets: tuple[StoredSecret, ...]
-
-    def digests(self) -> list[bytes]:
-        """The digests of all its secrets."""
-        return [bytes.fromhex(secret.digest) for secret in self.secrets]
-
-
-class _SecretTarget(msgspec.Struct, frozen=True):
-    """The project and the service key that a secret belongs to."""
-
-    project_id: str
-    key_id: str
 
 
 class EtcdRegistry:
@@ -68,7 +44,7 @@ class EtcdRegistry:
         result = await self._endpoints.write(
             (Compare(key, 0), Compare(name, 0), Compare(deleting, 0)),
             (Put(key, _written(project)), Put(name, project.id.encode())),
-            (Read(name),),
+            (Get(name),),
         )
         if not result.succeeded:
             if result.one(0) is not None:
@@ -98,7 +74,7 @@ class EtcdRegistry:
                 compares.append(Compare(new_name, 0))
                 then += [Put(new_name, project_id.encode())]
                 then += [Delete(self._layout.project_name(before.name))]  # type: ignore[list-item]
-                otherwise = [Read(new_name)]
+                otherwise = [Get(new_name)]
             result = await self._endpoints.write(compares, then, otherwise)
             if result.succeeded:
                 return changed
@@ -119,7 +95,7 @@ class EtcdRegistry:
 
     async def finish_deletions(self) -> None:
         """Continue the deletions of a node that died."""
-        marks = (await self._endpoints.read(Read(self._layout.deletions, end_of(self._layout.deletions)))).reads[0]
+        marks = (await self._endpoints.read(Get(self._layout.deletions, end_of(self._layout.deletions)))).reads[0]
         for mark in marks:
             await self._finish_deletion(mark.key[len(self._layout.deletions) :].decode())
 
@@ -131,7 +107,7 @@ class EtcdRegistry:
         service_key = stored.service_key
         key, name = self._key_and_name(service_key)
         secrets = list(map(self._layout.secret, stored.digests()))
-        target = msgspec.json.encode(_SecretTarget(service_key.project_id, service_key.id))
+        target = msgspec.json.encode(SecretTarget(service_key.project_id, service_key.id))
         for _ in range(ATTEMPTS_MAX):
             project, _project = await self._project(service_key.project_id)
             result = await self._endpoints.write(
@@ -141,7 +117,7 @@ class EtcdRegistry:
                     Put(name, service_key.id.encode()),
                     *(Put(secret, target) for secret in secrets),
                 ),
-                (Read(name), Read(key), *map(Read, secrets)),
+                (Get(name), Get(key), *map(Get, secrets)),
             )
             if result.succeeded:
                 return
@@ -179,7 +155,7 @@ class EtcdRegistry:
         old_secret_good_until_ms: int | None,
     ) -> ServiceKey:
         """Only the secret before this one may stay valid; older ones end now."""
-        secret, target = self._layout.secret(secret_digest), msgspec.json.encode(_SecretTarget(project_id, key_id))
+        secret, target = self._layout.secret(secret_digest), msgspec.json.encode(SecretTarget(project_id, key_id))
         for _ in range(ATTEMPTS_MAX):
             found, before, project_compare = await self._stored(project_id, key_id)
             current, *older = before.secrets
@@ -197,7 +173,7 @@ class EtcdRegistry:
                     Put(secret, target),
                     *(Delete(self._layout.secret(bytes.fromhex(one.digest))) for one in expired),
                 ),
-                [Read(secret)],
+                [Get(secret)],
             )
             if result.succeeded:
                 return changed.service_key
@@ -207,11 +183,11 @@ class EtcdRegistry:
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         """Leftovers of a deleted project or key are not valid: secret, key and project must all exist and agree."""
-        found = (await self._endpoints.read(Read(self._layout.secret(secret_digest)))).one(0)
+        found = (await self._endpoints.read(Get(self._layout.secret(secret_digest)))).one(0)
         if found is None:
             return None
-        target = msgspec.json.decode(found.value, type=_SecretTarget)
-        reads = Read(self._layout.service_key(target.key_id)), Read(self._layout.project(target.project_id))
+        target = msgspec.json.decode(found.value, type=SecretTarget)
+        reads = Get(self._layout.service_key(target.key_id)), Get(self._layout.project(target.project_id))
         result = await self._endpoints.read(*reads)
         key, project = result.one(0), result.one(1)
         if key is None or project is None:
@@ -226,7 +202,7 @@ class EtcdRegistry:
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         for key_id, at_ms in last_used_at_ms.items():
             for _ in range(ATTEMPTS_MAX):
-                found = (await self._endpoints.read(Read(self._layout.service_key(key_id)))).one(0)
+                found = (await self._endpoints.read(Get(self._layout.service_key(key_id)))).one(0)
                 if found is None or at_ms <= (_stored(found).service_key.last_used_at_ms or 0):
                     break
                 stored = _stored(found)
@@ -253,17 +229,17 @@ class EtcdRegistry:
 
     async def _list(self, begin: bytes, position: int, limit: int) -> Sequence[KeyValue]:
         """Up to `limit` entries created after `position`, in that order."""
-        return (await self._endpoints.read(Read(begin, end_of(begin), limit, created_from=position + 1))).reads[0]
+        return (await self._endpoints.read(Get(begin, end_of(begin), limit, created_from=position + 1))).reads[0]
 
     async def _project(self, project_id: str) -> tuple[KeyValue, Project]:
-        found = (await self._endpoints.read(Read(self._layout.project(project_id)))).one(0)
+        found = (await self._endpoints.read(Get(self._layout.project(project_id)))).one(0)
         if found is None:
             raise project_not_found()
         return found, _project(found)
 
     async def _stored(self, project_id: str, key_id: str) -> tuple[KeyValue, StoredServiceKey, Compare]:
         """The service key, and the comparison that its project is unchanged."""
-        reads = Read(self._layout.service_key(key_id)), Read(self._layout.project(project_id))
+        reads = Get(self._layout.service_key(key_id)), Get(self._layout.project(project_id))
         result = await self._endpoints.read(*reads)
         found, project = result.one(0), result.one(1)
         if found is None or project is None or _stored(found).service_key.project_id != project_id:
@@ -272,7 +248,7 @@ class EtcdRegistry:
 
     async def _stored_keys(self, named: Iterable[KeyValue]) -> list[StoredServiceKey]:
         """The service keys of these names, except those deleted meanwhile."""
-        reads = [Read(self._layout.service_key(one.value.decode())) for one in named]
+        reads = [Get(self._layout.service_key(one.value.decode())) for one in named]
         result = await self._endpoints.read(*reads) if reads else None
         return [] if result is None else [_stored(found[0]) for found in result.reads if found]
 
@@ -286,13 +262,13 @@ class EtcdRegistry:
     async def _finish_deletion(self, project_id: str) -> None:
         """Delete keys, then locks, then the mark. Safe to repeat, also by two nodes at once."""
         names = self._layout.keys_of(project_id)
-        while named := (await self._endpoints.read(Read(names, end_of(names), KEYS_PER_TRANSACTION))).reads[0]:
+        while named := (await self._endpoints.read(Get(names, end_of(names), KEYS_PER_TRANSACTION))).reads[0]:
             of_keys = [op for stored in await self._stored_keys(named) for op in self._deletions(stored)]
             orphans = {one.key for one in named} - {op.key for op in of_keys}
             await self._endpoints.write((), [*of_keys, *map(Delete, orphans)])
         locks = self._layout.locks_of(project_id)
         while page := (
-            await self._endpoints.read(Read(locks, end_of(locks), LOCKS_PER_TRANSACTION, keys_only=True))
+            await self._endpoints.read(Get(locks, end_of(locks), LOCKS_PER_TRANSACTION, keys_only=True))
         ).reads[0]:
             await self._endpoints.write((), [Delete(locks, after(page[-1].key))])
         await self._endpoints.write(

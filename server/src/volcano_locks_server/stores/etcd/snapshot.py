@@ -14,8 +14,9 @@ from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout, after, end_of
 from .locks import EtcdStore
-from .registry import EtcdRegistry, StoredSecret, StoredServiceKey
-from .transactions import Delete, Put, Read
+from .registry import EtcdRegistry
+from .registry_entries import StoredSecret, StoredServiceKey
+from .transactions import Delete, Get, Put
 
 KEYS_PER_DELETION: Final = 1_000
 
@@ -74,13 +75,11 @@ class EtcdSnapshot:
         return self._layout.projects, self._layout.service_keys, self._layout.locks
 
     async def _holds(self, begin: bytes) -> bool:
-        return bool((await self._endpoints.read(Read(begin, end_of(begin), 1))).reads[0])
+        return bool((await self._endpoints.read(Get(begin, end_of(begin), 1))).reads[0])
 
     async def _clear(self) -> None:
         root = self._layout.root
-        while page := (await self._endpoints.read(Read(root, end_of(root), KEYS_PER_DELETION, keys_only=True))).reads[
-            0
-        ]:
+        while page := (await self._endpoints.read(Get(root, end_of(root), KEYS_PER_DELETION, keys_only=True))).reads[0]:
             await self._endpoints.write((), [Delete(root, after(page[-1].key))])
 
     async def _write(self, page: Sequence[Entry]) -> None:

@@ -13,7 +13,7 @@ from .quotas import EtcdQuotas
 from .registry import EtcdRegistry
 from .signals import EtcdSignals
 from .snapshot import EtcdSnapshot, half_loaded
-from .transactions import Compare, Put, Read
+from .transactions import Compare, Get, Put
 
 
 class EtcdCluster:
@@ -57,7 +57,7 @@ class EtcdCluster:
     async def _check_schema(self) -> bool:
         """Whether nodes may serve from this prefix; False after an incomplete load."""
         key = self._layout.schema
-        result = await self.endpoints.write([Compare(key, 0)], [Put(key, str(SCHEMA).encode())], [Read(key)])
+        result = await self.endpoints.write([Compare(key, 0)], [Put(key, str(SCHEMA).encode())], [Get(key)])
         found = None if result.succeeded else result.one(0)
         if found is None or found.value == str(SCHEMA).encode():
             return True

@@ -29,7 +29,7 @@ class KeyValue(NamedTuple):
     mod_revision: int
 
 
-class Read(NamedTuple):
+class Get(NamedTuple):
     """Read one key, or the range from `key` up to but excluding `end`.
 
     `limit` 0 means no limit. If `created_from` is not 0, the read returns keys created at that revision or later, in
@@ -58,7 +58,7 @@ class Delete(NamedTuple):
     end: bytes = b""
 
 
-Op = Read | Put | Delete
+Op = Get | Put | Delete
 
 
 class TransactionResult(NamedTuple):
@@ -115,7 +115,7 @@ def decode_version(message: bytes) -> str:
 def _add_ops(branch: Any, ops: Iterable[Op]) -> None:
     for op in ops:
         match op:
-            case Read():
+            case Get():
                 request = branch.add().request_range
                 request.key, request.range_end, request.limit = op.key, op.end, op.limit
                 request.keys_only, request.serializable = op.keys_only, op.stale

@@ -86,22 +86,22 @@ class Hosts:
         """The URL of the host that was last writable."""
         return self._hosts[self._last]
 
-    def leave_hung(self, session: DatabaseSession, ending: "asyncio.Future[str]") -> None:
+    def leave_hung(self, session: DatabaseSession, commit: "asyncio.Future[str]") -> None:
         """Let a commit end by itself, then close its connection."""
         session.is_hung = True
         hung = self._hung.setdefault(session.server, set())
         hung.add(session)
 
-        def ended(_ending: "asyncio.Future[str]") -> None:
-            if not _ending.cancelled():
-                _ending.exception()  # mark as retrieved: no caller awaits it
+        def ended(_commit: "asyncio.Future[str]") -> None:
+            if not commit.cancelled():
+                commit.exception()  # mark as retrieved: no caller awaits it
             hung.discard(session)
             if not hung:
                 self._hung.pop(session.server, None)
             self._retry_at.clear()
             session.terminate()
 
-        ending.add_done_callback(ended)
+        commit.add_done_callback(ended)
 
     def ask_last(self, host: str) -> None:
         """Try the other hosts first: this one considers itself writable, but does not finish commits."""
@@ -192,10 +192,10 @@ def _keep_alive(connection: "asyncpg.Connection") -> None:
     it later.
     """
     transport = getattr(connection, "_transport", None)
-    session = transport.get_extra_info("socket") if transport is not None else None
-    if session is None or session.family not in (socket.AF_INET, socket.AF_INET6):
+    raw_socket = transport.get_extra_info("socket") if transport is not None else None
+    if raw_socket is None or raw_socket.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    session.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (
         ("TCP_KEEPIDLE", KEEPALIVE_SECONDS),
         ("TCP_KEEPINTVL", 1),
@@ -203,7 +203,7 @@ def _keep_alive(connection: "asyncpg.Connection") -> None:
         ("TCP_USER_TIMEOUT", UNANSWERED_SECONDS_MAX * 1_000),
     ):
         if hasattr(socket, name):
-            session.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+            raw_socket.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _invalid_url() -> ValueError:

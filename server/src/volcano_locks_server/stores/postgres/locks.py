@@ -8,10 +8,9 @@ order, existing rows before new ones, so transactions cannot deadlock.
 `now` is read after the row locks (case 27). A missing row is compared with no instant: a first lease begins at `now`,
 and if the insert has to wait, the lease does not end later for that.
 
-Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` until the
-clock has caught up if it is earlier than the record's, than one that this node has seen, or than the newest one in the
-database. The newest one in the database may be a second old, so that batches need not write it each time; for a single
-lock its own record is exact.
+Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` if it is
+earlier than the record's, than one that this node has seen, or than the newest one in the database. That row may be a
+second old, which saves most batches from writing it. For a single lock its own record is exact.
 """
 
 import asyncio

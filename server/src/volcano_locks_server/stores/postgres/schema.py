@@ -36,13 +36,6 @@ class Migration(NamedTuple):
     script: str
 
 
-class Migrated(NamedTuple):
-    """The version of the schema before and after."""
-
-    before: int
-    after: int
-
-
 def migrations() -> list[Migration]:
     """The numbered scripts of `migrations/`, in order."""
     scripts = []

@@ -2,7 +2,7 @@
 
 No other process can read a file that a server has open, and none needs to: the file's header holds the schema version,
 and the lock beside it shows the server. A file that is not in use is opened as a server would open it, if its schema is
-this release's, so that no record changes; a server that starts at that moment is refused.
+this release's, so that no record changes. A server that starts at that moment is refused.
 """
 
 import fcntl
