@@ -116,8 +116,8 @@ async def test_close_sends_the_queue_and_ends_every_task(opened: Opener) -> None
     await other.until_received(b"last")
     received = len(one.received)
     one.signals.tell(b"after")
-    other.signals.tell(b"to those who are there")
-    await other.until_received(b"to those who are there")
+    other.signals.tell(b"to the other nodes")
+    await other.until_received(b"to the other nodes")
     assert len(one.received) == received
     assert not one.signals.working
 

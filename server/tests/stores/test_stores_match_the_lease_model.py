@@ -40,7 +40,7 @@ names = st.sampled_from(["a", "b", "c"])
 owners = st.sampled_from(["x", "y", "z"])
 ttls = st.sampled_from([5, 6, 30, 7_776_000])
 verbs = st.sampled_from(["acquire", "acquire", "renew", "release", "force_release", "read"])
-commands_ = st.tuples(verbs, names, owners, ttls)
+model_commands = st.tuples(verbs, names, owners, ttls)
 spans_ms = st.sampled_from([0, 1, 999, 1_000, 1_001, 3_999, 4_000, 5_000, 6_000, 29_000, 86_400_000, 90 * 86_400_000])
 
 
@@ -99,7 +99,7 @@ class Stores(RuleBasedStateMachine):
         self.durable_urls = [f"sqlite:///{self.directory}/locks.db", empty_database_url(), etcd.shared().url()]
         self.stores = [self.open(url) for url in ("memory://", *self.durable_urls)]
 
-    @rule(batch=st.lists(commands_, min_size=1, max_size=8))
+    @rule(batch=st.lists(model_commands, min_size=1, max_size=8))
     def serve(self, batch: Sequence[ModelCommand]) -> None:
         expected = [self.expected(command) for command in batch]
         commands = [(key(command[1]), command_of(command)) for command in batch]

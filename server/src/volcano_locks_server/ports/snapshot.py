@@ -70,7 +70,7 @@ class Snapshot(Protocol):
         """Fill this store, which must be empty, with what another store's `pages` gave; see the module's head.
 
         The order of creation is that of the pages. Raises `store_not_empty()` where a project, a service key or a
-        lock is there already, `stores.refusals.clock_behind` where this store's clock has not come to `newest_ms`
+        lock is there already, `stores.errors.clock_behind` where this store's clock has not come to `newest_ms`
         and the store has no way of waiting for it later, and whatever `pages` raises.
         """
         ...

@@ -169,7 +169,7 @@ class History:
 
 
 owners = st.sampled_from([digest(name) for name in "pqr"])
-deeds = st.one_of(
+steps = st.one_of(
     st.tuples(st.sampled_from(KEYS), st.builds(Acquire, owners, st.sampled_from([5, 30, 7_776_000]))),
     st.tuples(st.sampled_from(KEYS), st.builds(Renew, owners, st.sampled_from([5, 30]))),
     st.tuples(st.sampled_from(KEYS), st.builds(Release, owners)),
@@ -178,11 +178,11 @@ deeds = st.one_of(
     st.tuples(st.just("pass"), st.sampled_from([1, 7_000, 200_000_000])),
     st.just(("purge", 0)),
 )
-plays = st.lists(deeds, max_size=9)
+step_lists = st.lists(steps, max_size=9)
 
 
-async def play(file: SqliteFile, clock: ManualClock, deeds_: list[tuple[object, object]], history: History) -> None:
-    for what, how in deeds_:
+async def run_steps(file: SqliteFile, clock: ManualClock, steps: list[tuple[object, object]], history: History) -> None:
+    for what, how in steps:
         if what == "pass":
             clock.advance(how)  # type: ignore[arg-type]
         elif what == "purge":
@@ -190,19 +190,25 @@ async def play(file: SqliteFile, clock: ManualClock, deeds_: list[tuple[object, 
         elif what == "burst":
             for one in KEYS:
                 commands = [(ForceRelease(), Acquire(history.new_owner(), 30)) for _ in range(how)]  # type: ignore[call-overload]
-                await _did(file, one, [command for pair in commands for command in pair], history)
+                await _run_and_check(file, one, [command for pair in commands for command in pair], history)
         else:
-            await _did(file, what, [how], history)  # type: ignore[arg-type,list-item]
+            await _run_and_check(file, what, [how], history)  # type: ignore[arg-type,list-item]
 
 
-async def _did(file: SqliteFile, one: RecordKey, commands: list[Command], history: History) -> None:
+async def _run_and_check(file: SqliteFile, one: RecordKey, commands: list[Command], history: History) -> None:
     for command, outcome in zip(
         commands, await run_commands(file.locks, *((one, each) for each in commands)), strict=True
     ):
         history.check(one, command, outcome)
 
 
-@given(before=plays, after=plays, later=plays, is_lost=st.booleans(), away_ms=st.sampled_from([0, 1, 90_000]))
+@given(
+    before=step_lists,
+    after=step_lists,
+    later=step_lists,
+    is_lost=st.booleans(),
+    away_ms=st.sampled_from([0, 1, 90_000]),
+)
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_no_fencing_token_repeats_after_a_restore(
     before: list[tuple[object, object]],
@@ -217,16 +223,16 @@ def test_no_fencing_token_repeats_after_a_restore(
         clock, history = ManualClock(), History()
         path, backup = folder / "locks.db", folder / "backup"
         file = await opened(path, clock)
-        await play(file, clock, before, history)
+        await run_steps(file, clock, before, history)
         await backed_up(file, backup)
-        await play(file, clock, after, history)
+        await run_steps(file, clock, after, history)
         await file.close()
         clock.advance(away_ms)
         if is_lost:
             path.unlink()
         restored(backup, path, clock)
         again = await opened(path, clock)
-        await play(again, clock, [*later, ("burst", 1)], history)
+        await run_steps(again, clock, [*later, ("burst", 1)], history)
         await again.close()
 
     with tempfile.TemporaryDirectory() as folder:
