@@ -1,1 +1,1 @@
-"""The book of scenarios that every face of the product acts out, and the checker of histories."""
+"""The scenario suite that every target of the product runs, and the checker of histories."""

@@ -1,11 +1,10 @@
-"""Acting out a scenario on one face.
+"""Runs a scenario on one target and checks every result.
 
-The runner owns what a face must not decide: the names of acquisitions, the owner tokens behind them, what was
-remembered, and whether an answer is the one expected. It speaks to the face in plain verbs with JSON values (see
-`faces.face`), so that a face may as well be a process in another language.
+The runner decides what a target must not: the names of acquisitions, their owner tokens, the remembered results, and
+whether a result is the expected one. It sends plain verbs with JSON values (see `targets.target`), so a target can be a
+process in another language.
 
-A step without `expect: {error: …}` must succeed: an error nobody asked for fails the scenario at that step. So does a
-wait that is not over where nobody said that it is `pending`.
+A step without `expect: {error: …}` must succeed, and a wait must be complete unless the step expects `pending`.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from uuid import UUID
 
 from .scenario.parser import Scenario, Step
 from .scenario.vocabulary import RELATIONS
-from .targets.target import Answer, Face
+from .targets.target import Result, Target
 
 MISUSE: Final = ("given",)
 WAITING: Final = ("wait_seconds", "hold_at_least_seconds")
@@ -25,74 +24,78 @@ COUNTED: Final = ("starts", "ends")
 
 
 class ScenarioFailed(AssertionError):  # noqa: N818 - it is a test's verdict, not an error of the runner
-    """An answer was not the expected one; the message says the step, what was expected and what came."""
+    """A result was not the expected one. The message names the step, the expected and the actual result."""
 
 
-def run(scenario: Scenario, face: Face) -> None:
-    """Act out every step. Raises ScenarioFailed at the first that turns out otherwise."""
-    _Play(scenario, face).act(scenario.steps)
+def run(scenario: Scenario, target: Target) -> None:
+    """Run every step. Raises ScenarioFailed at the first unexpected result."""
+    _Run(scenario, target).run_steps(scenario.steps)
 
 
-class _Play:
-    def __init__(self, scenario: Scenario, face: Face) -> None:
+class _Run:
+    def __init__(self, scenario: Scenario, target: Target) -> None:
         self._scenario: Final = scenario
-        self._face: Final = face
-        self._remembered: Final[dict[str, Answer]] = {}
+        self._target: Final = target
+        self._remembered: Final[dict[str, Result]] = {}
         self._acquisitions = 0
         self._latest: Final[dict[tuple[str, str], str]] = {}
         self._ttl_seconds: Final[dict[str, int]] = {}
 
-    def act(self, steps: tuple[Step, ...]) -> None:
+    def run_steps(self, steps: tuple[Step, ...]) -> None:
         for step in steps:
             if step.verb == "repeat":
                 for _ in range(int(str(step.args["times"]))):
-                    self.act(step.steps)
+                    self.run_steps(step.steps)
                 continue
-            before_ms = self._face.now_ms()
-            answer = self._perform(step)
-            answer = _seen_from(answer, self._face.now_ms())
-            self._judge(step, answer, before_ms)
+            before_ms = self._target.now_ms()
+            result = self._perform(step)
+            result = _with_relative_times(result, self._target.now_ms())
+            self._check(step, result, before_ms)
             if step.remember is not None:
-                self._remembered[step.remember] = answer
+                self._remembered[step.remember] = result
 
-    # --- doing ---
+    # --- performing a step ---
 
-    def _perform(self, step: Step) -> Answer:
+    def _perform(self, step: Step) -> Result:
         if step.verb == "advance_ms":
-            self._face.advance(int(str(step.args["value"])))
+            self._target.advance(int(str(step.args["value"])))
             return {}
-        asked = self._asked(step.verb, dict(step.args))
-        return self._face.do(step.verb, asked | _awaited(step))
+        request = self._arguments_for(step.verb, dict(step.args))
+        return self._target.do(step.verb, request | _expected_counts(step))
 
-    def _asked(self, verb: str, args: dict[str, object]) -> dict[str, object]:
-        """What the face is asked: names filled in, owner tokens in place of their names."""
+    def _arguments_for(self, verb: str, args: dict[str, object]) -> dict[str, object]:
+        """The verb's arguments with defaults filled in, and owner tokens in place of their names."""
         match verb:
             case "acquire" | "enter" | "wait":
-                asked = self._taking(args) | {word: args[word] for word in WAITING if word in args} | self._ids(args)
+                request = (
+                    self._acquire_arguments(args)
+                    | {word: args[word] for word in WAITING if word in args}
+                    | self._ids(args)
+                )
             case "renew" | "release":
-                asked = self._owning(args) | {word: args[word] for word in MISUSE if word in args}
+                request = self._owner_arguments(args) | {word: args[word] for word in MISUSE if word in args}
             case (
                 "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view"
                 | "watch" | "watched" | "leading" | "resign"
             ):  # fmt: skip
-                asked = {"actor": "someone", **args, "key": self._key(args)}
+                request = {"actor": "observer", **args, "key": self._key(args)}
             case "lead" | "call":
-                asked = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args)}
-            case "hear":
-                asked = args if "prefix" in args else {**args, "key": self._key(args)}
+                request = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args)}
+            case "subscribe":
+                request = args if "prefix" in args else {**args, "key": self._key(args)}
             case "race":
                 tokens = [self._token(f"racer_{self._new_number()}") for _ in range(int(str(args["actors"])))]
-                asked = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
+                request = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args), "tokens": tokens}
             case "list":
-                asked = {"actor": "someone", "prefix": "", "state": "all", **args}
+                request = {"actor": "observer", "prefix": "", "state": "all", **args}
             case "search_store":
-                asked = {"text": self._token(str(args["token"]))}
+                request = {"text": self._token(str(args["token"]))}
             case _:
-                asked = args
-        return asked
+                request = args
+        return request
 
-    def _taking(self, args: dict[str, object]) -> dict[str, object]:
-        """An acquisition: under a name of its own, unless `token` names one (`same`: the actor's latest)."""
+    def _acquire_arguments(self, args: dict[str, object]) -> dict[str, object]:
+        """An acquisition. Its name is new unless `token` names one (`same`: the actor's latest)."""
         actor, key = str(args["actor"]), self._key(args)
         named = args.get("token")
         if named == "same":
@@ -101,24 +104,24 @@ class _Play:
             label = str(named) if named else f"{actor}_{self._new_number()}"
         self._latest[actor, key] = label
         self._ttl_seconds[label] = self._ttl(args)
-        token = self._token(label) if named or not self._face.makes_tokens else None
+        token = self._token(label) if named or not self._target.makes_tokens else None
         return {"actor": actor, "key": key, "ttl_seconds": self._ttl(args), "lease": label, "token": token}
 
-    def _owning(self, args: dict[str, object]) -> dict[str, object]:
-        """A renewal or release: of the actor's latest acquisition, or of the one that `token` names."""
+    def _owner_arguments(self, args: dict[str, object]) -> dict[str, object]:
+        """A renewal or release of the actor's latest acquisition, or of the one that `token` names."""
         actor, key = str(args["actor"]), self._key(args)
         named = args.get("token")
         label = str(named) if named else self._latest.get((actor, key), f"{actor}_stranger")
         ttl_seconds = args.get("ttl_seconds", self._ttl_seconds.get(label, self._scenario.ttl_seconds))
-        asked = {"actor": actor, "key": key, "lease": label, "token": self._token(label)}
-        return {**asked, "ttl_seconds": ttl_seconds}
+        request = {"actor": actor, "key": key, "lease": label, "token": self._token(label)}
+        return {**request, "ttl_seconds": ttl_seconds}
 
     def _ids(self, args: Mapping[str, object]) -> dict[str, object]:
-        """The ids that the caller gives by itself: of the request, and both in upper case if the step says so."""
+        """The ids that the caller passes explicitly, in upper case if the step has `spelling`."""
         ids = {"request_id": self._token(f"request {args['request_id']}")} if "request_id" in args else {}
         if "spelling" not in args:
             return dict(ids)
-        assert "token" in args, "spelling is about a token that the caller gives"
+        assert "token" in args, "spelling needs a token that the caller passes"
         given = {**ids, "token": self._token(self._latest[str(args["actor"]), self._key(args)])}
         return {word: one.upper() for word, one in given.items()} | {"spelling": args["spelling"]}
 
@@ -133,31 +136,31 @@ class _Play:
         return self._acquisitions
 
     def _token(self, label: str) -> str:
-        """The owner token behind a name: the same on every face, another in every scenario."""
+        """The owner token behind a name: the same on every target, different in every scenario."""
         digest = sha256(f"{self._scenario.id} {label}".encode()).digest()
         return str(UUID(bytes=digest[:16], version=4))
 
-    # --- judging ---
+    # --- checking a result ---
 
-    def _judge(self, step: Step, answer: Answer, before_ms: int) -> None:
+    def _check(self, step: Step, result: Result, before_ms: int) -> None:
         expected = dict(step.expect)
-        if "error" not in expected and "error" in answer:
-            raise ScenarioFailed(f"{step.where}: must succeed; got {_shown(answer)}")
-        if "pending" in answer and "pending" not in expected:
-            raise ScenarioFailed(f"{step.where}: must be over; got {_shown(answer)}")
+        if "error" not in expected and "error" in result:
+            raise ScenarioFailed(f"{step.where}: must succeed; got {_format(result)}")
+        if "pending" in result and "pending" not in expected:
+            raise ScenarioFailed(f"{step.where}: must be complete; got {_format(result)}")
         for word, wanted in expected.items():
-            if word not in answer:
-                raise ScenarioFailed(f"{step.where}: expected {word} {wanted!r}; got {_shown(answer)}")
-            if not self._fits(word, wanted, answer[word], before_ms):
+            if word not in result:
+                raise ScenarioFailed(f"{step.where}: expected {word} {wanted!r}; got {_format(result)}")
+            if not self._matches(word, wanted, result[word], before_ms):
                 raise ScenarioFailed(
-                    f"{step.where}: expected {word} {self._explained(word, wanted)}; got {_shown(answer)}"
+                    f"{step.where}: expected {word} {self._describe(word, wanted)}; got {_format(result)}"
                 )
 
-    def _fits(self, word: str, wanted: object, got: object, before_ms: int) -> bool:
+    def _matches(self, word: str, wanted: object, got: object, before_ms: int) -> bool:
         if wanted == "now" and word == "fencing_token":
             return got == before_ms
         if isinstance(wanted, list) and wanted and isinstance(wanted[0], dict):
-            return isinstance(got, list) and len(got) == len(wanted) and all(map(self._is_such, wanted, got))
+            return isinstance(got, list) and len(got) == len(wanted) and all(map(self._item_matches, wanted, got))
         if word == "error_classes":
             return isinstance(wanted, list) and isinstance(got, list) and set(wanted) <= set(got)
         if word == "retry_after_seconds":
@@ -167,19 +170,19 @@ class _Play:
             return RELATIONS[relation](got, int(str(self._remembered[name][word])))
         return isinstance(got, bool) == isinstance(wanted, bool) and got == wanted
 
-    def _is_such(self, wanted: Mapping[str, object], got: Mapping[str, object]) -> bool:
-        """Whether one item of a list is as it should be, by each word that is asked about."""
-        return all(word in got and self._fits(word, value, got[word], 0) for word, value in wanted.items())
+    def _item_matches(self, wanted: Mapping[str, object], got: Mapping[str, object]) -> bool:
+        """Whether one item of a list matches in every expected field."""
+        return all(word in got and self._matches(word, value, got[word], 0) for word, value in wanted.items())
 
-    def _explained(self, word: str, wanted: object) -> str:
+    def _describe(self, word: str, wanted: object) -> str:
         if isinstance(wanted, dict) and set(wanted) <= set(RELATIONS):
             ((relation, name),) = wanted.items()
             return f"{relation} {name} ({self._remembered[name].get(word)})"
         return repr(wanted)
 
 
-def _awaited(step: Step) -> dict[str, object]:
-    """What a face may wait for, in real time, before it answers: what was sent may be on its way yet."""
+def _expected_counts(step: Step) -> dict[str, object]:
+    """How much a target waits for in real time before it returns: events may still be in flight."""
     awaited = {word: step.expect[word] for word in COUNTED if word in step.expect}
     for word in LISTED:
         items = step.expect.get(word)
@@ -188,23 +191,23 @@ def _awaited(step: Step) -> dict[str, object]:
     return awaited
 
 
-def _seen_from(answer: Answer, now_ms: int) -> Answer:
-    """The answer with its instants also told from now: `expires_in_ms`, `acquired_ago_ms` and the like."""
-    seen = dict(answer)
-    if seen.get("expires_at_ms") is not None:
-        seen["expires_in_ms"] = int(str(seen["expires_at_ms"])) - now_ms
+def _with_relative_times(result: Result, now_ms: int) -> Result:
+    """The result with its instants also relative to now: `expires_in_ms`, `acquired_ago_ms` and the like."""
+    timed = dict(result)
+    if timed.get("expires_at_ms") is not None:
+        timed["expires_in_ms"] = int(str(timed["expires_at_ms"])) - now_ms
     for what in ("acquired", "renewed"):
-        if seen.get(f"{what}_at_ms") is not None:
-            seen[f"{what}_ago_ms"] = now_ms - int(str(seen[f"{what}_at_ms"]))
-    if "at_ms" in seen:
-        seen["ago_ms"] = None if seen["at_ms"] is None else now_ms - int(str(seen["at_ms"]))
+        if timed.get(f"{what}_at_ms") is not None:
+            timed[f"{what}_ago_ms"] = now_ms - int(str(timed[f"{what}_at_ms"]))
+    if "at_ms" in timed:
+        timed["ago_ms"] = None if timed["at_ms"] is None else now_ms - int(str(timed["at_ms"]))
     for what in LISTED:
-        if what in seen:
-            seen[what] = [_seen_from(item, now_ms) for item in seen[what]]  # type: ignore[attr-defined]
-    if "quota_reset_at_seconds" in seen:
-        seen["quota_reset_in_seconds"] = -(-(int(str(seen["quota_reset_at_seconds"])) * 1_000 - now_ms) // 1_000)
-    return seen
+        if what in timed:
+            timed[what] = [_with_relative_times(item, now_ms) for item in timed[what]]  # type: ignore[attr-defined]
+    if "quota_reset_at_seconds" in timed:
+        timed["quota_reset_in_seconds"] = -(-(int(str(timed["quota_reset_at_seconds"])) * 1_000 - now_ms) // 1_000)
+    return timed
 
 
-def _shown(answer: Answer) -> str:
-    return ", ".join(f"{word} {value!r}" for word, value in answer.items()) or "success"
+def _format(result: Result) -> str:
+    return ", ".join(f"{word} {value!r}" for word, value in result.items()) or "success"

@@ -1,1 +1,1 @@
-"""Histories of concurrent clients: what they record, and the checker that finds what cannot have happened."""
+"""Histories of concurrent clients: their records, and the checker that finds impossible ones."""

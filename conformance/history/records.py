@@ -1,4 +1,4 @@
-"""What clients write down, what follows from it, and what is allowed for: the words of `history`."""
+"""The records that clients write, the grants and violations derived from them, and the checker's tolerances."""
 
 import json
 from collections.abc import Iterable
@@ -8,37 +8,38 @@ from typing import Final, Literal
 
 TOLERANCE_SECONDS: Final = 0.002
 ARRIVAL_SECONDS: Final = 2.0
-NOTICE_SECONDS: Final = 3.0
+DISCONNECT_SECONDS: Final = 3.0
 OVERTAKEN_MAX: Final = 200
 
-UNKNOWN: Final = ("unknown", "left")
-"""Outcomes of which nobody can say what became of the request."""
+UNKNOWN: Final = ("unknown", "disconnected")
+"""Outcomes after which the request may or may not have taken effect."""
 
-Operation = Literal["acquire", "renew", "release", "force_release", "get"]
-Outcome = Literal["granted", "lost", "held", "free", "done", "refused", "unknown", "left"]
-Kind = Literal[
-    "token_repeated", "order_broken", "two_holders", "lease_lost", "passed_over", "starved", "granted_to_gone"
+OperationName = Literal["acquire", "renew", "release", "force_release", "get"]
+OutcomeName = Literal["granted", "lost", "held", "free", "done", "refused", "unknown", "disconnected"]
+ViolationKind = Literal[
+    "token_repeated", "order_broken", "two_holders", "lease_lost", "overtaken", "starved", "granted_after_disconnect"
 ]
 
 
 @dataclass(frozen=True)
-class Event:
-    """One request of one client, in seconds of the clock they share.
+class RequestRecord:
+    """One request of one client, in seconds of the clock that all clients share.
 
-    `owner` names the acquisition: its owner token, or a name for it. `outcome`: acquire and renew are `granted`,
-    `lost` (lock_ownership_lost) or `held` (lock_held); release and force release `done` or `refused`; get `held` or
-    `free`; any is `unknown` where no answer came, or one that says nothing (503). Then `answered_at` is None. One whose
-    client hung up is `left`, at `answered_at`. `wait_seconds`: how long an acquire was ready to wait. `node`: which of
-    several was asked. `fencing_token`: as told, also by a get.
+    `owner` names the acquisition: its owner token, or a name for it. `node`: which of several nodes got the request.
+    `wait_seconds`: the wait of an acquire. `fencing_token`: that of the response, also of a get.
+
+    `outcome` of an acquire or renew: `granted`, `lost` (lock_ownership_lost) or `held` (lock_held); of a release or
+    force release: `done` or `refused`; of a get: `held` or `free`. Any request is `unknown`, with `responded_at` None,
+    if no response came or a 503; and `disconnected` at `responded_at` if its client disconnected.
     """
 
     client: str
-    operation: Operation
+    operation: OperationName
     key: str
     owner: str
     sent_at: float
-    answered_at: float | None
-    outcome: Outcome
+    responded_at: float | None
+    outcome: OutcomeName
     ttl_seconds: float = 0.0
     fencing_token: int | None = None
     wait_seconds: float = 0.0
@@ -47,55 +48,56 @@ class Event:
 
 @dataclass(frozen=True)
 class Violation:
-    """What cannot have happened, with the events that say it did."""
+    """Something that cannot have happened, with the records that contradict each other."""
 
-    kind: Kind
+    kind: ViolationKind
     key: str
     message: str
-    events: tuple[Event, ...]
+    records: tuple[RequestRecord, ...]
 
 
 @dataclass(frozen=True)
 class Grant:
-    """An acknowledged grant with what follows from it.
+    """An acknowledged grant.
 
-    `sure_until` is when its client stops being sure, `lasts_until` the earliest instant at which the lock may
-    rightly be another's.
+    Its client is sure to hold the lock until `sure_until`. Another client may hold it from `lasts_until` on.
     """
 
-    event: Event
+    record: RequestRecord
     token: int
-    answered_at: float
+    responded_at: float
     sure_until: float
     lasts_until: float
 
 
 @dataclass(frozen=True)
-class Slack:
-    """What is allowed for. `tolerance_seconds` is how far server's and clients' clocks may disagree, `arrival_seconds`
-    how long a request may take to its place in a line (inf: nobody is known to have come first), `notice_seconds` how
-    long a hang-up may take to be noticed and a grant to be given back, `overtaken_max` how often one who waits may be
-    passed by those who came later.
+class Tolerances:
+    """What the checker allows for.
+
+    `tolerance_seconds`: how far the clocks of server and clients may differ. `arrival_seconds`: how long a request may
+    take to its queue position; with inf, no order of arrival is known. `disconnect_seconds`: how long a server may take
+    to notice a disconnect and revoke the grant. `overtaken_max`: how often later waiters on any node may overtake a
+    waiter.
     """
 
     tolerance_seconds: float = TOLERANCE_SECONDS
     arrival_seconds: float = ARRIVAL_SECONDS
-    notice_seconds: float = NOTICE_SECONDS
+    disconnect_seconds: float = DISCONNECT_SECONDS
     overtaken_max: int = OVERTAKEN_MAX
 
 
-USUAL_SLACK: Final = Slack()
+DEFAULT_TOLERANCES: Final = Tolerances()
 
 
-def write(events: Iterable[Event], path: Path) -> None:
-    """One event a line, as JSON."""
-    path.write_text("".join(json.dumps(asdict(event)) + "\n" for event in events), "utf-8")
+def write(records: Iterable[RequestRecord], path: Path) -> None:
+    """Write one JSON record a line."""
+    path.write_text("".join(json.dumps(asdict(record)) + "\n" for record in records), "utf-8")
 
 
-def read(*paths: Path) -> list[Event]:
-    """The events of several clients' files. A last line that was cut off by the end of its process is left out."""
-    events = []
+def read(*paths: Path) -> list[RequestRecord]:
+    """The records in several clients' files, without a last line that the end of a process cut off."""
+    records = []
     for path in paths:
         lines = path.read_text("utf-8").split("\n")
-        events += [Event(**json.loads(line)) for line in lines[:-1]]
-    return events
+        records += [RequestRecord(**json.loads(line)) for line in lines[:-1]]
+    return records

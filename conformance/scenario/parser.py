@@ -1,12 +1,12 @@
-"""Reading scenario files, strictly: what is not in the grammar is an error that names file, line and step.
+"""Parses scenario files strictly: anything unknown is an error that names file, line and step.
 
-A file is one guarantee:
+Each file describes one guarantee:
 
     guarantee: An owner may repeat an acquire until the margin
     scenarios:
       - title: a repeat is the same lease
         proves: [LEASE-4]
-        faces: all
+        targets: all
         steps:
           - acquire: {actor: ann, ttl_seconds: 30}
             remember: first
@@ -14,8 +14,8 @@ A file is one guarantee:
           - acquire: {actor: ann, token: same}
             expect: {fencing_token: {equals: first}, expires_in_ms: 30_000}
 
-The words are in `words.VERBS`, the meaning of each in README.md. `load` returns scenarios whose every step is
-well formed, whose remembered names are remembered before they are used, and whose actors act within their faces.
+`vocabulary.VERBS` lists the words, README.md explains them. In the scenarios that `load` returns, every step is well
+formed, every remembered name is defined before its use, and client verbs appear only in scenarios for clients.
 """
 
 import re
@@ -26,22 +26,33 @@ from typing import Final
 
 import yaml
 
-from .vocabulary import FACES, NAME, RULE_ID, STEPS_MAX, STORE_OUTAGES, VERBS, Check, Verb, a_bool, a_number
+from .vocabulary import (
+    NAME,
+    RULE_ID,
+    SCENARIO_TARGETS,
+    STEPS_MAX,
+    STORE_FAULT_KINDS,
+    VERBS,
+    Check,
+    Verb,
+    a_bool,
+    a_number,
+)
 
 SCENARIOS: Final = Path(__file__).parents[1] / "scenarios"
 FILE_WORDS: Final = frozenset({"guarantee", "scenarios"})
-SCENARIO_WORDS: Final = frozenset({"title", "why", "proves", "faces", "key", "ttl_seconds", "quota", "steps"})
+SCENARIO_WORDS: Final = frozenset({"title", "why", "proves", "targets", "key", "ttl_seconds", "quota", "steps"})
 QUOTA_WORDS: Final[Mapping[str, Check]] = {"requests_per_minute": a_number(1), "owner_reserve": a_bool}
 STEP_WORDS: Final = frozenset({"expect", "remember", "why"})
 
 
-class GrammarError(Exception):
-    """A scenario file says what the grammar does not know; the message names file, line and step."""
+class ScenarioSyntaxError(Exception):
+    """A scenario file is malformed. The message names file, line and step."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step: `verb` with its arguments (a bare value is under the key `value`), and what must come of it."""
+    """One step: a verb with its arguments (a bare value has the key `value`), and the expected result."""
 
     where: str
     verb: str
@@ -61,11 +72,11 @@ class Quota:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A short play: who does what under which clock, and what must come of it. `id` is file:title, for people."""
+    """A sequence of steps with expected results. `id` is file:title."""
 
     id: str
     proves: tuple[str, ...]
-    faces: str
+    targets: str
     key: str
     ttl_seconds: int
     quota: Quota
@@ -77,22 +88,22 @@ class Scenario:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What a face must be able to do beside the five verbs: names of abilities, see `faces.face`."""
+        """What a target must be abilities to do beside the five verbs: names of abilities, see `faces.target`."""
         steps = list(self.every_step())
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
-        found |= {"streams" for step in steps if step.verb == "hear"}
+        found |= {"streams" for step in steps if step.verb == "subscribe"}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
         found |= {"quota"} if self.quota.requests_per_minute else set()
         for step in steps:
             if step.verb == "outage":
-                found.add("store_outage" if step.args["kind"] in STORE_OUTAGES else "client")
+                found.add("store_faults" if step.args["kind"] in STORE_FAULT_KINDS else "client")
         return frozenset(found)
 
 
 def load(folder: Path = SCENARIOS) -> list[Scenario]:
-    """Every scenario of every file in `folder`, in the order of their names. Raises GrammarError."""
+    """Every scenario in `folder`, ordered by file name. Raises ScenarioSyntaxError."""
     return [
         scenario
         for path in sorted(folder.rglob("*.yaml"), key=lambda path: path.name)
@@ -101,17 +112,17 @@ def load(folder: Path = SCENARIOS) -> list[Scenario]:
 
 
 def parse(text: str, stem: str) -> list[Scenario]:
-    """The scenarios of one file whose name without `.yaml` is `stem`. Raises GrammarError."""
+    """The scenarios in the text of the file `stem`.yaml. Raises ScenarioSyntaxError."""
     try:
         loaded = yaml.load(text, _Loader)
-    except (yaml.YAMLError, GrammarError) as error:
-        raise GrammarError(f"{stem}.yaml: {error}") from error
+    except (yaml.YAMLError, ScenarioSyntaxError) as error:
+        raise ScenarioSyntaxError(f"{stem}.yaml: {error}") from error
     top = _mapping(loaded, f"{stem}.yaml", FILE_WORDS, needed=("guarantee", "scenarios"))
     _text(top["guarantee"], f"{stem}.yaml", "guarantee")
     scenarios = [_scenario(one, stem) for one in _list(top["scenarios"], f"{stem}.yaml", "scenarios")]
     ids = [scenario.id for scenario in scenarios]
     if doubles := {one for one in ids if ids.count(one) > 1}:
-        raise GrammarError(f"{stem}.yaml: two scenarios are called {min(doubles)}")
+        raise ScenarioSyntaxError(f"{stem}.yaml: two scenarios have the id {min(doubles)}")
     return scenarios
 
 
@@ -120,14 +131,16 @@ def parse(text: str, stem: str) -> list[Scenario]:
 
 def _scenario(given: object, stem: str) -> Scenario:
     where = f"{stem}.yaml:{getattr(given, 'line', '?')}"
-    scenario = _mapping(given, where, SCENARIO_WORDS, needed=("title", "proves", "faces", "steps"))
+    scenario = _mapping(given, where, SCENARIO_WORDS, needed=("title", "proves", "targets", "steps"))
     title = _text(scenario["title"], where, "title")
     proves = tuple(_list(scenario["proves"], where, "proves"))
     for rule in proves:
         if not isinstance(rule, str) or RULE_ID.fullmatch(rule) is None:
-            raise GrammarError(f"{where}: proves must list rule ids such as LEASE-4; got {rule!r}")
-    if scenario["faces"] not in FACES:
-        raise GrammarError(f"{where}: faces must be one of {', '.join(FACES)}; got {scenario['faces']!r}")
+            raise ScenarioSyntaxError(f"{where}: proves must list rule ids such as LEASE-4; got {rule!r}")
+    if scenario["targets"] not in SCENARIO_TARGETS:
+        raise ScenarioSyntaxError(
+            f"{where}: targets must be one of {', '.join(SCENARIO_TARGETS)}; got {scenario['targets']!r}"
+        )
     quota = _mapping(scenario.get("quota", {}), f"{where}: quota", frozenset(QUOTA_WORDS))
     _check(quota, QUOTA_WORDS, f"{where}: quota")
     ttl_seconds = scenario.get("ttl_seconds", 30)
@@ -135,14 +148,14 @@ def _scenario(given: object, stem: str) -> Scenario:
     built = Scenario(
         id=f"{stem}:{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}",
         proves=tuple(str(rule) for rule in proves),
-        faces=str(scenario["faces"]),
+        targets=str(scenario["targets"]),
         key=_text(scenario.get("key", "daily-rollup"), where, "key"),
         ttl_seconds=int(str(ttl_seconds)),
         quota=Quota(**quota),  # type: ignore[arg-type]
         steps=_steps(scenario["steps"], stem, "step"),
     )
-    if "client" in built.needs and built.faces != "clients":
-        raise GrammarError(f"{where}: a scenario with a client's steps must say faces: clients")
+    if "client" in built.needs and built.targets != "clients":
+        raise ScenarioSyntaxError(f"{where}: a scenario with client verbs must say targets: clients")
     _check_memory(built)
     return built
 
@@ -150,7 +163,7 @@ def _scenario(given: object, stem: str) -> Scenario:
 def _steps(given: object, stem: str, label: str) -> tuple[Step, ...]:
     listed = _list(given, f"{stem}.yaml: {label}", "steps")
     if len(listed) > STEPS_MAX:
-        raise GrammarError(f"{stem}.yaml: a scenario has at most {STEPS_MAX} steps; got {len(listed)}")
+        raise ScenarioSyntaxError(f"{stem}.yaml: a scenario has at most {STEPS_MAX} steps; got {len(listed)}")
     return tuple(_step(one, stem, f"{label} {number}") for number, one in enumerate(listed, 1))
 
 
@@ -159,7 +172,9 @@ def _step(given: object, stem: str, label: str) -> Step:
     step = _mapping(given, where, STEP_WORDS | frozenset(VERBS))
     verbs = [word for word in step if word in VERBS]
     if len(verbs) != 1:
-        raise GrammarError(f"{where}: a step has exactly one verb of {', '.join(VERBS)}; got {verbs or list(step)}")
+        raise ScenarioSyntaxError(
+            f"{where}: a step has exactly one verb of {', '.join(VERBS)}; got {verbs or list(step)}"
+        )
     name = verbs[0]
     verb = VERBS[name]
     where = f"{where} ({name})"
@@ -167,10 +182,10 @@ def _step(given: object, stem: str, label: str) -> Step:
     expect = _mapping(step.get("expect", {}), f"{where}: expect", frozenset(verb.answers))
     _check(expect, verb.answers, f"{where}: expect")
     if "expect" in step and not expect:
-        raise GrammarError(f"{where}: expect is empty: leave it out, success is expected anyway")
+        raise ScenarioSyntaxError(f"{where}: expect is empty: remove it, success is expected by default")
     remember = step.get("remember")
     if remember is not None and (not isinstance(remember, str) or NAME.fullmatch(remember) is None):
-        raise GrammarError(f"{where}: remember must be a name such as first; got {remember!r}")
+        raise ScenarioSyntaxError(f"{where}: remember must be a name such as first; got {remember!r}")
     inner = _steps(args["steps"], stem, f"{label}.") if name == "repeat" else ()
     return Step(where, name, args, expect, remember, inner)
 
@@ -182,31 +197,31 @@ def _arguments(given: object, verb: Verb, where: str) -> Mapping[str, object]:
     args = _mapping({} if given is None else given, where, frozenset(verb.args), needed=verb.needs)
     _check(args, verb.args, where)
     if str(args.get("kind", "")).startswith("delay") != ("delay_ms" in args):
-        raise GrammarError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after, which need it")
+        raise ScenarioSyntaxError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after")
     if "key" in args and "prefix" in args:
-        raise GrammarError(f"{where}: either key or prefix")
+        raise ScenarioSyntaxError(f"{where}: key and prefix exclude each other")
     if (args.get("kind") == "altered") != ("answer" in args):
-        raise GrammarError(f"{where}: answer belongs to the kind altered, which needs it")
+        raise ScenarioSyntaxError(f"{where}: answer belongs to the kind altered")
     return args
 
 
 def _check_memory(scenario: Scenario) -> None:
-    """What is compared with, or searched for by name, must have been remembered or used before."""
+    """A name in a comparison must be remembered by an earlier step, and a searched token used by one."""
     remembered: set[str] = set()
     tokens: set[str] = set()
     for step in scenario.every_step():
         for name in _names_in(step.expect):
             if name not in remembered:
-                raise GrammarError(f"{step.where}: nothing is remembered as {name!r} before this step")
+                raise ScenarioSyntaxError(f"{step.where}: no earlier step remembers {name!r}")
         if step.verb == "search_store" and step.args["token"] not in tokens:
-            raise GrammarError(f"{step.where}: no step before this one names the token {step.args['token']!r}")
+            raise ScenarioSyntaxError(f"{step.where}: no earlier step names the token {step.args['token']!r}")
         tokens.add(str(step.args.get("token")))
         if step.remember is not None:
             remembered.add(step.remember)
 
 
 def _names_in(expect: Mapping[str, object]) -> Iterator[str]:
-    """The names in relations, also in those of listed items."""
+    """The names in relations, including those inside list items."""
     for asked in expect.values():
         if isinstance(asked, list):
             for item in asked:
@@ -215,36 +230,38 @@ def _names_in(expect: Mapping[str, object]) -> Iterator[str]:
             yield from (name for name in asked.values() if isinstance(name, str))
 
 
-# --- the pieces -------------------------------------------------------------------------------------------
+# --- values of one kind -----------------------------------------------------------------------------------
 
 
 def _mapping(given: object, where: str, words: frozenset[str], *, needed: tuple[str, ...] = ()) -> Mapping[str, object]:
     if not isinstance(given, dict):
-        raise GrammarError(f"{where}: must be a mapping with {', '.join(sorted(words)) or 'nothing in it'}")
+        raise ScenarioSyntaxError(f"{where}: must be a mapping with {', '.join(sorted(words)) or 'no words'}")
     for word in given:
         if word not in words:
-            raise GrammarError(f"{where}: unknown word {word!r}; known here: {', '.join(sorted(words)) or 'none'}")
+            raise ScenarioSyntaxError(
+                f"{where}: unknown word {word!r}; known here: {', '.join(sorted(words)) or 'none'}"
+            )
     for word in needed:
         if word not in given:
-            raise GrammarError(f"{where}: {word} is missing")
+            raise ScenarioSyntaxError(f"{where}: {word} is missing")
     return given
 
 
 def _check(given: Mapping[str, object], checks: Mapping[str, Check], where: str) -> None:
     for word, value in given.items():
         if wrong := checks[word](value):
-            raise GrammarError(f"{where}: {word} {wrong}; got {value!r}")
+            raise ScenarioSyntaxError(f"{where}: {word} {wrong}; got {value!r}")
 
 
 def _list(given: object, where: str, word: str) -> list[object]:
     if not isinstance(given, list) or not given:
-        raise GrammarError(f"{where}: {word} must be a list with something in it")
+        raise ScenarioSyntaxError(f"{where}: {word} must be a non-empty list")
     return given
 
 
 def _text(given: object, where: str, word: str) -> str:
     if not isinstance(given, str) or not given:
-        raise GrammarError(f"{where}: {word} must be a text; got {given!r}")
+        raise ScenarioSyntaxError(f"{where}: {word} must be a text; got {given!r}")
     return given
 
 
@@ -254,27 +271,27 @@ def _every(steps: tuple[Step, ...]) -> Iterator[Step]:
         yield from _every(step.steps)
 
 
-class _Placed(dict[str, object]):
-    """A mapping that knows its line in the file."""
+class _LocatedMapping(dict[str, object]):
+    """A mapping with its line in the file."""
 
     line: int = 0
 
 
 class _Loader(yaml.SafeLoader):
-    """A safe loader whose mappings know their line and have no key twice."""
+    """A safe loader whose mappings have a line number and no duplicate keys."""
 
 
-def _placed(loader: _Loader, node: yaml.MappingNode) -> _Placed:
-    placed = _Placed()
-    placed.line = node.start_mark.line + 1
+def _mapping_with_line(loader: _Loader, node: yaml.MappingNode) -> _LocatedMapping:
+    mapping = _LocatedMapping()
+    mapping.line = node.start_mark.line + 1
     for key_node, value_node in node.value:
         key = loader.construct_object(key_node, deep=True)
         if not isinstance(key, str):
-            raise GrammarError(f"line {key_node.start_mark.line + 1}: {key!r} is not a word")
-        if key in placed:
-            raise GrammarError(f"line {key_node.start_mark.line + 1}: {key} stands twice")
-        placed[key] = loader.construct_object(value_node, deep=True)
-    return placed
+            raise ScenarioSyntaxError(f"line {key_node.start_mark.line + 1}: {key!r} is not a word")
+        if key in mapping:
+            raise ScenarioSyntaxError(f"line {key_node.start_mark.line + 1}: {key} appears twice")
+        mapping[key] = loader.construct_object(value_node, deep=True)
+    return mapping
 
 
-_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _placed)
+_Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_with_line)

@@ -1,7 +1,6 @@
-"""The vocabulary of scenarios: every word that may stand in a scenario file, and what may follow it.
+"""The vocabulary of scenario files: every verb, its arguments, and what a step can expect of its result.
 
-One table, `VERBS`, says for each verb which arguments it takes, which it needs and what its result can be asked
-about. A check is a function that takes a value from the file and returns what is wrong with it, or None.
+`VERBS` is the table. A check is a function that takes a value from the file and returns what is wrong with it, or None.
 """
 
 import re
@@ -20,28 +19,28 @@ RULE_ID: Final = re.compile(r"[A-Z]+-[1-9][0-9]*")
 CLASS: Final = re.compile(r"([A-Z][a-z]+)+Error")
 NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 
-FACES: Final = ("all", "server", "clients")
+SCENARIO_TARGETS: Final = ("all", "server", "clients")
 OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release", "stream")
-OUTAGES: Final = {
-    "drop_before": "no connection: the request certainly was not served",
-    "reset": "the connection breaks as the request goes out: not served, but the client cannot know",
-    "drop_after": "served, and the connection breaks before the answer",
-    "hang_before": "not served, and no answer ever comes: the client's own timeout ends the wait",
-    "hang_after": "served, and no answer ever comes",
-    "delay_before": "served after delay_ms on the way",
-    "delay_after": "served, and the answer is delay_ms on the way",
-    "duplicate": "served twice; the second answer is the one that comes back",
-    "altered": "served, and the fields named in answer come back with those values",
-    "answer_503": "not served: an answer 503 lock_service_unavailable with Retry-After: retry_after_seconds, else 1",
-    "answer_503_empty": "not served: an answer 503 with no body, no code and no Retry-After",
-    "answer_403": "not served: an answer 403 missing_permission",
-    "answer_500": "not served: an answer 500 internal",
-    "answer_429": "not served: an answer 429 lock_rate_limited with Retry-After: retry_after_seconds, else 1",
-    "answer_page": "not served: an answer 502 with a proxy's page that is no JSON",
-    "store_before": "the server's store cannot answer, nothing is written",
-    "store_after": "the server's store wrote, then could not say so",
+FAULT_KINDS: Final = {
+    "drop_before": "connection refused: the request was not served, and the client knows it",
+    "reset": "the connection breaks while the request is sent: not served, but the client cannot know",
+    "drop_after": "served, and the connection breaks before the response",
+    "hang_before": "not served, without a response: the client's own timeout ends the request",
+    "hang_after": "served, without a response",
+    "delay_before": "served after a delay of delay_ms",
+    "delay_after": "served, and the response arrives after delay_ms",
+    "duplicate": "served twice; the client gets the second response",
+    "altered": "served, and the response has the fields of answer with those values",
+    "answer_503": "not served: 503 lock_service_unavailable with Retry-After: retry_after_seconds (default 1)",
+    "answer_503_empty": "not served: 503 without a body, a code and Retry-After",
+    "answer_403": "not served: 403 missing_permission",
+    "answer_500": "not served: 500 internal",
+    "answer_429": "not served: 429 lock_rate_limited with Retry-After: retry_after_seconds (default 1)",
+    "answer_page": "not served: 502 with a proxy's HTML page",
+    "store_before": "the server's store is unavailable and writes nothing",
+    "store_after": "the server's store writes, but does not acknowledge",
 }
-STORE_OUTAGES: Final = frozenset({"store_before", "store_after"})
+STORE_FAULT_KINDS: Final = frozenset({"store_before", "store_after"})
 
 
 def a_name(value: object) -> str | None:
@@ -123,8 +122,8 @@ def items(checks: Mapping[str, Check], needed: str) -> Check:
         for number, one in enumerate(value, 1):
             if needed not in one or not set(one) <= set(checks):
                 return f"{number} must have {needed} and may have {', '.join(sorted(set(checks) - {needed}))}"
-            for word, told in one.items():
-                if wrong := checks[word](told):
+            for word, given in one.items():
+                if wrong := checks[word](given):
                     return f"{number}: {word} {wrong}"
         return None
 
@@ -156,7 +155,7 @@ RELATIONS: Final[Mapping[str, Callable[[int, int], bool]]] = {
 
 @dataclass(frozen=True)
 class Verb:
-    """What may stand behind a verb: `args` (those in `needs` must), and what `expect` may ask of its result.
+    """The arguments of a verb (`needs` are required) and `answers`, the fields that `expect` can check.
 
     `bare` is the check of a verb that takes one plain value instead of a mapping.
     """
@@ -210,30 +209,30 @@ _CHANGE: Final = {
 }
 
 VERBS: Final[Mapping[str, Verb]] = {
-    # the five of the service
+    # the five basic verbs
     "acquire": Verb({**_WAITER, **_IDS}, ("actor",), {**_ANSWER, **_LEASE, "ids_kept": a_bool}),
     "renew": Verb({**_TAKER, **_MISUSE}, ("actor",), {**_ANSWER, **_LEASE}),
     "release": Verb({**_OWNER, **_MISUSE}, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
     "force_release": Verb(_CALLER, (), _ANSWER),
-    # an acquire that waits, while others act
+    # an acquire that waits while other actors continue
     "wait": Verb(_WAITER, ("actor", "wait_seconds")),
     "waited": Verb(_CALLER, ("actor",), {**_ANSWER, **_LEASE, "pending": a_bool}),
     "hang_up": Verb(_CALLER, ("actor",)),
-    # who holds what
+    # reading locks
     "view": Verb(_CALLER, (), {**_ANSWER, **_VIEW}),
     "list": Verb(
         {"actor": a_name, "prefix": a_text, "state": one_of("held", "free", "all"), "limit": a_number(1)},
         (),
         {**_ANSWER, "keys": texts},
     ),
-    # what happens, as it happens
-    "hear": Verb({**_CALLER, "prefix": a_prefix, "after": a_text}, ("actor",), _ANSWER),
-    "heard": Verb({"actor": a_name}, ("actor",), {"events": items(_EVENT, "event")}),
+    # events
+    "subscribe": Verb({**_CALLER, "prefix": a_prefix, "after": a_text}, ("actor",), _ANSWER),
+    "events": Verb({"actor": a_name}, ("actor",), {"events": items(_EVENT, "event")}),
     "watch": Verb(_CALLER, ("actor",), clients_only=True),
     "watched": Verb(_CALLER, ("actor",), {"changes": items(_CHANGE, "held")}, clients_only=True),
     "cut": Verb({"actor": a_name}, ("actor",), clients_only=True),
-    # a client's block: the body runs between enter and exit; its guard may be asked after exit too
+    # a client's block: the body runs between enter and exit; the guard can also be read after exit
     "enter": Verb({**_WAITER, "hold_at_least_seconds": seconds}, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
     "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
     "exit": Verb(
@@ -242,7 +241,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         {**_FAILURE, "attached": a_text},
         clients_only=True,
     ),
-    # leading: the function runs from each start to its end
+    # leader election: the function runs from each start to its end
     "lead": Verb({**_CALLER, "ttl_seconds": a_number(0)}, ("actor",), clients_only=True),
     "leading": Verb(
         _CALLER,
@@ -253,7 +252,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "resign": Verb(
         {**_CALLER, "body": one_of("returns", "raises", "cancelled")}, ("actor",), _FAILURE, clients_only=True
     ),
-    # a function that runs under a lock
+    # an exclusive function
     "call": Verb(
         {
             **_CALLER,
@@ -272,7 +271,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         {**{one: a_number(0) for one in OPERATIONS}, "tokens": a_number(0), "request_ids": a_number(0)},
         clients_only=True,
     ),
-    # many at once, each with its own token
+    # concurrent acquires, each with its own token
     "race": Verb(
         {"actors": a_number(2, RACE_MAX), "key": a_text, "ttl_seconds": a_number(0), "wait_seconds": seconds},
         ("actors",),
@@ -281,10 +280,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     # time
     "advance_ms": Verb(bare=a_number(0)),
     "pause_ms": Verb(bare=a_number(0), clients_only=True),
-    # the world
+    # network, server and store
     "outage": Verb(
         {
-            "kind": one_of(*OUTAGES),
+            "kind": one_of(*FAULT_KINDS),
             "actor": a_name,
             "count": a_number(1),
             "of": some_of(*OPERATIONS),
@@ -298,6 +297,6 @@ VERBS: Final[Mapping[str, Verb]] = {
     "restart": Verb({"clock_behind_ms": a_number(1)}, (), {"error": a_text}),
     "purge": Verb({}, (), {"purged": a_number(0)}),
     "search_store": Verb({"token": a_name}, ("token",), {"found": a_bool, "digest_found": a_bool}),
-    # the scenario's own
+    # control flow
     "repeat": Verb({"times": a_number(1, REPEAT_MAX), "steps": lambda _value: None}, ("times", "steps")),
 }

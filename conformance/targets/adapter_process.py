@@ -1,7 +1,7 @@
-"""The face of a client in another language: a process that is told one verb a line and answers one line each.
+"""The target of a client in another language: a process that reads one verb a line and writes one result a line.
 
-What is said is told in README.md (The adapter protocol). One process acts many scenarios, one after another: each
-begins with `open` and ends with `close`. It is started when first asked, and anew after it crashed.
+README.md describes the adapter protocol. One process acts out many scenarios, one after another: each begins with
+`open` and ends with `close`. The process is started with the first verb, and again after a crash.
 """
 
 import json
@@ -12,27 +12,27 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from .server_harness import House
-from .target import Answer
+from .server_harness import ServerHarness
+from .target import Result
 
 REPOSITORY: Final = Path(__file__).parents[2]
-ANSWER_SECONDS_MAX: Final = 60.0
+RESPONSE_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 30.0
 READ_BYTES: Final = 65_536
 
 
 class Adapter:
-    """A client's executable, by the name of its language: `command`, run in the repository's folder.
+    """A client's executable: `command` runs in the repository's folder, `name` is its language.
 
-    `able` is what the language can do beside what every client can: `body_stops` where a body can be stopped.
+    `abilities` names what this language can do beyond every client: `body_stops` if a block's body can be stopped.
     """
 
-    def __init__(self, name: str, command: tuple[str, ...], *, able: frozenset[str] = frozenset()) -> None:
+    def __init__(self, name: str, command: tuple[str, ...], *, abilities: frozenset[str] = frozenset()) -> None:
         self.name: Final = name
-        self.able: Final = able
+        self.abilities: Final = abilities
         self._command: Final = command
         self._process: subprocess.Popen[bytes] | None = None
-        self._heard = b""
+        self._buffer = b""
 
     def ask(
         self,
@@ -40,29 +40,30 @@ class Adapter:
         args: Mapping[str, object],
         move: Callable[[float], None],
         look: Callable[[int], Mapping[str, object]] = lambda _under_way: {},
-    ) -> Answer:
-        """The answer to a verb; `move` is called with the seconds that the server's clock must go on meanwhile, `look`
-        with the number of requests that the client has under way, for how the server stands.
+    ) -> Result:
+        """The result of a verb.
 
-        AssertionError where the client did what no caller may see, ended, or does not answer in real time.
+        `move` is called with the seconds by which the server's clock must advance meanwhile. `look` is called with the
+        number of requests that the client has in flight, and returns the server's state. Raises AssertionError if the
+        client showed what no caller may see, ended, or does not respond in real time.
         """
-        self._say({"verb": verb, "args": dict(args)})
+        self._write({"verb": verb, "args": dict(args)})
         while True:
-            heard = self._hear()
-            if "move_seconds" in heard:
-                move(heard["move_seconds"])
-                self._say({"moved": True})
-            elif "under_way" in heard:
-                self._say(look(heard["under_way"]))
-            elif "answer" in heard:
-                answer: Answer = heard["answer"]
-                return answer
+            message = self._read()
+            if "move_seconds" in message:
+                move(message["move_seconds"])
+                self._write({"moved": True})
+            elif "under_way" in message:
+                self._write(look(message["under_way"]))
+            elif "answer" in message:
+                result: Result = message["answer"]
+                return result
             else:
                 self._kill()
-                raise AssertionError(f"{self.name}: {verb}: {heard.get('crash', heard)}")
+                raise AssertionError(f"{self.name}: {verb}: {message.get('crash', message)}")
 
     def end(self) -> None:
-        """End its input. AssertionError if the process does not end by itself then, and well (SDK-6)."""
+        """Close its input. AssertionError if the process does not then exit by itself with 0 (SDK-6)."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -73,12 +74,12 @@ class Adapter:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise AssertionError(f"{self.name}: something keeps the process alive after the last scenario") from None
+            raise AssertionError(f"{self.name}: the process does not exit after the last scenario") from None
         finally:
             _close(process)
-        assert code == 0, f"{self.name}: the process ended with {code}"
+        assert code == 0, f"{self.name}: the process exited with {code}"
 
-    def _say(self, message: Mapping[str, object]) -> None:
+    def _write(self, message: Mapping[str, object]) -> None:
         process = self._process = self._process or self._start()
         assert process.stdin is not None
         try:
@@ -88,31 +89,31 @@ class Adapter:
             raise AssertionError(f"{self.name}: {' '.join(self._command)} has ended") from None
 
     def _start(self) -> subprocess.Popen[bytes]:
-        self._heard = b""
+        self._buffer = b""
         pipe = subprocess.PIPE
         try:
             return subprocess.Popen(self._command, cwd=REPOSITORY, stdin=pipe, stdout=pipe, bufsize=0)
         except OSError as error:
             raise AssertionError(f"{self.name}: {self._command[0]} cannot be started: {error}") from error
 
-    def _hear(self) -> dict[str, Any]:
-        """The next line. What is waited for is real work, so real time is the judge."""
+    def _read(self) -> dict[str, Any]:
+        """The next message. The adapter does real work meanwhile, so the limit is in real time."""
         assert self._process is not None
         assert self._process.stdout is not None
-        while b"\n" not in self._heard:
-            answers, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS_MAX)
-            read = os.read(self._process.stdout.fileno(), READ_BYTES) if answers else b""
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([self._process.stdout], [], [], RESPONSE_SECONDS_MAX)
+            read = os.read(self._process.stdout.fileno(), READ_BYTES) if ready else b""
             if not read:
                 self._kill()
-                what = "has ended: is it built and its language installed?" if answers else "does not answer"
+                what = "has ended: is it built, and is its language installed?" if ready else "does not respond"
                 raise AssertionError(f"{self.name}: {' '.join(self._command)} {what}")
-            self._heard += read
-        line, _, self._heard = self._heard.partition(b"\n")
-        heard: dict[str, Any] = json.loads(line)
-        return heard
+            self._buffer += read
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        message: dict[str, Any] = json.loads(line)
+        return message
 
     def _kill(self) -> None:
-        """The next verb starts it anew."""
+        """Kill the process; the next verb starts a new one."""
         process, self._process = self._process, None
         if process is not None:
             process.kill()
@@ -120,23 +121,25 @@ class Adapter:
             _close(process)
 
 
-class ProcessFace:
-    """An adapter acting one scenario: over a listening house, or with None over the fake its client ships."""
+class AdapterTarget:
+    """One scenario on an adapter: over a listening server, or (None) over the fake that the client ships."""
 
     makes_tokens = True
 
-    def __init__(self, adapter: Adapter, house: House | None) -> None:
+    def __init__(self, adapter: Adapter, harness: ServerHarness | None) -> None:
         self._adapter: Final = adapter
-        self._house: Final = house
-        self._ask("open", {"fake": True} if house is None else {"api_url": house.url, "service_key": house.service_key})
+        self._harness: Final = harness
+        self._ask(
+            "open", {"fake": True} if harness is None else {"api_url": harness.url, "service_key": harness.service_key}
+        )
 
-    def do(self, verb: str, args: Mapping[str, object]) -> Answer:
-        if self._house is not None and verb == "restart":
-            answer = self._house.restart()
+    def do(self, verb: str, args: Mapping[str, object]) -> Result:
+        if self._harness is not None and verb == "restart":
+            result = self._harness.restart()
             self._ask("advance_ms", {"value": 0})
-            return answer
-        if self._house is not None and verb == "purge":
-            return self._house.purge()
+            return result
+        if self._harness is not None and verb == "purge":
+            return self._harness.purge()
         return self._ask(verb, args)
 
     def advance(self, ms: int) -> None:
@@ -145,25 +148,25 @@ class ProcessFace:
         assert self.now_ms() == target_ms
 
     def now_ms(self) -> int:
-        return int(str(self._ask("now_ms", {})["now_ms"])) if self._house is None else self._house.clock.now_ms()
+        return int(str(self._ask("now_ms", {})["now_ms"])) if self._harness is None else self._harness.clock.now_ms()
 
     def close(self) -> None:
         try:
             self._ask("close", {})
         finally:
-            if self._house is not None:
-                self._house.close()
+            if self._harness is not None:
+                self._harness.close()
 
-    def _ask(self, verb: str, args: Mapping[str, object]) -> Answer:
+    def _ask(self, verb: str, args: Mapping[str, object]) -> Result:
         return self._adapter.ask(verb, args, self._move, self._look)
 
-    def _look(self, under_way: int) -> Answer:
-        assert self._house is not None, "a fake's clock is the adapter's own"
-        return {"at_rest": self._house.soon_rests(under_way), "next_due_seconds": self._house.due_in_seconds()}
+    def _look(self, in_flight: int) -> Result:
+        assert self._harness is not None, "a fake has no server to wait for"
+        return {"at_rest": self._harness.is_idle_soon(in_flight), "next_due_seconds": self._harness.due_in_seconds()}
 
     def _move(self, seconds: float) -> None:
-        assert self._house is not None, "a fake's clock is the adapter's own"
-        self._house.follow(seconds)
+        assert self._harness is not None, "a fake has no server clock to move"
+        self._harness.follow(seconds)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

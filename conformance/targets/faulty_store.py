@@ -6,7 +6,7 @@ from typing import Final
 
 from volcano_locks_server.testing import When
 
-ENDLESS: Final = 1 << 30
+UNLIMITED: Final = 1 << 30
 
 
 def store_failures(kind: str, count: int) -> Iterable[When]:

@@ -1,7 +1,7 @@
-"""A network that fails as a scenario says, between a client and its server.
+"""A transport that fails as a scenario's outages say, between a client and its server.
 
-Time on the way. A request of the background (a renewal) that hangs or is delayed waits on the clock, which the
-scenario moves. A request that somebody blocks for (`blocking`) moves the clock itself, because nobody else would.
+A background request (a renewal) that hangs or is delayed waits on the clock, which the scenario moves. A request that
+the scenario's own step waits for (`blocking`) moves the clock itself.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ import httpx2
 
 from volcano_locks.testing.clock import done
 
-from .clock import FaceClock
-from .faulty_store import ENDLESS
+from .client_clock import ClientClock
+from .faulty_store import UNLIMITED
 
 OPERATIONS: Final = {
     ("POST", True): "acquire",
@@ -30,10 +30,10 @@ STREAM_TYPE: Final = "text/event-stream"
 
 
 def _problem(code: str) -> bytes:
-    return b'{"error": "this answer was scripted", "code": "%s"}' % code.encode()
+    return b'{"error": "a scripted response", "code": "%s"}' % code.encode()
 
 
-ANSWERS: Final[Mapping[str, tuple[int, bytes]]] = {
+RESPONSES: Final[Mapping[str, tuple[int, bytes]]] = {
     "answer_503": (503, _problem("lock_service_unavailable")),
     "answer_503_empty": (503, b""),
     "answer_403": (403, _problem("missing_permission")),
@@ -45,8 +45,8 @@ WITH_RETRY_AFTER: Final = frozenset({"answer_429", "answer_503"})
 
 
 @dataclass
-class Outage:
-    """Trouble of one kind for the next `left` requests that are among `of`, of `actor` or of everyone."""
+class ScriptedFault:
+    """An outage of one kind for the next `left` requests among the verbs `of`, of `actor` or (None) of all actors."""
 
     kind: str
     left: int
@@ -57,7 +57,7 @@ class Outage:
     answer: Mapping[str, object]
 
     @classmethod
-    def told(cls, args: Mapping[str, object]) -> "Outage":
+    def from_args(cls, args: Mapping[str, object]) -> "ScriptedFault":
         """From the arguments of the verb `outage`."""
         of = args.get("of", [*OPERATIONS.values(), STREAM])
         assert isinstance(of, list)
@@ -65,7 +65,7 @@ class Outage:
         assert isinstance(answer, Mapping)
         return cls(
             kind=str(args["kind"]),
-            left=int(str(args.get("count", ENDLESS))),
+            left=int(str(args.get("count", UNLIMITED))),
             of=tuple(of),
             actor=None if actor is None else str(actor),
             delay_ms=int(str(args.get("delay_ms", 0))),
@@ -75,28 +75,30 @@ class Outage:
 
 
 class Sent(NamedTuple):
-    """One request as it left the client."""
+    """One request that the client sent."""
 
     operation: str
     token: str | None
     request_id: str | None
 
 
-class OutageTransport(httpx2.AsyncBaseTransport):
-    """`actor`'s way to `inner`, under the `outages` that all actors share.
+class ScriptedTransport(httpx2.AsyncBaseTransport):
+    """`actor`'s transport to `inner`, subject to the `faults` that all actors share.
 
-    `sent` is kept until it is taken; `waiting` is how many requests hang or are delayed on the clock now.
+    `sent` grows until it is cleared. `waiting` is the number of requests that hang or are delayed on the clock now.
     """
 
-    def __init__(self, actor: str, inner: httpx2.AsyncBaseTransport, clock: FaceClock, outages: list[Outage]) -> None:
+    def __init__(
+        self, actor: str, inner: httpx2.AsyncBaseTransport, clock: ClientClock, faults: list[ScriptedFault]
+    ) -> None:
         self._actor: Final = actor
         self._inner: Final = inner
         self._clock: Final = clock
-        self._outages: Final = outages
+        self._faults: Final = faults
         self.blocking = False
         self.waiting = 0
         self.sent: Final[list[Sent]] = []
-        self._followed: Final[set[_Followed]] = set()
+        self._streams: Final[set[_StreamBody]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         operation = OPERATIONS[request.method, request.url.path.endswith("/lease")]
@@ -104,32 +106,32 @@ class OutageTransport(httpx2.AsyncBaseTransport):
             operation = STREAM
         token, request_id = (request.headers.get(f"X-Volcano-{name}") for name in ("Lock-Token", "Request-Id"))
         self.sent.append(Sent(operation, token, request_id))
-        outage = self._striking(operation)
-        kind = "" if outage is None else outage.kind
-        if outage is not None and kind in ANSWERS:
-            status, body = ANSWERS[kind]
-            headers = {"Retry-After": str(outage.retry_after_seconds)} if kind in WITH_RETRY_AFTER else {}
+        fault = self._next_fault(operation)
+        kind = "" if fault is None else fault.kind
+        if fault is not None and kind in RESPONSES:
+            status, body = RESPONSES[kind]
+            headers = {"Retry-After": str(fault.retry_after_seconds)} if kind in WITH_RETRY_AFTER else {}
             return httpx2.Response(status, content=body, headers=headers)
         if kind == "drop_before":
             raise httpx2.ConnectError("scripted: no connection", request=request)
         if kind == "reset":
             raise httpx2.ReadError("scripted: connection reset", request=request)
         if kind == "hang_before":
-            await self._never(request)
+            await self._hang(request)
         if kind == "delay_before":
-            await self._later(outage)
-        response = await self._served(request)
+            await self._delay(fault)
+        response = await self._send(request)
         if kind == "duplicate":
-            response = await self._served(request)
-        if outage is not None and kind == "altered" and response.content:
-            content = json.dumps(json.loads(response.content) | outage.answer).encode()
+            response = await self._send(request)
+        if fault is not None and kind == "altered" and response.content:
+            content = json.dumps(json.loads(response.content) | fault.answer).encode()
             response = httpx2.Response(response.status_code, content=content)
         if kind == "drop_after":
             raise httpx2.ReadError("scripted: connection reset", request=request)
         if kind == "hang_after":
-            await self._never(request)
+            await self._hang(request)
         if kind == "delay_after":
-            await self._later(outage)
+            await self._delay(fault)
         return response
 
     async def aclose(self) -> None:
@@ -137,58 +139,58 @@ class OutageTransport(httpx2.AsyncBaseTransport):
 
     def cut(self) -> None:
         """Break the connections of all streams."""
-        for followed in list(self._followed):
-            followed.cut()
+        for stream in list(self._streams):
+            stream.cut()
 
-    def _striking(self, operation: str) -> Outage | None:
-        for outage in self._outages:
-            if outage.left > 0 and operation in outage.of and outage.actor in (None, self._actor):
-                outage.left -= 1
-                return outage
+    def _next_fault(self, operation: str) -> ScriptedFault | None:
+        for fault in self._faults:
+            if fault.left > 0 and operation in fault.of and fault.actor in (None, self._actor):
+                fault.left -= 1
+                return fault
         return None
 
-    async def _served(self, request: httpx2.Request) -> httpx2.Response:
-        """A request that waits in a line rests on the clock meanwhile."""
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request. One with `wait_seconds` waits on the clock until its response arrives."""
         if request.headers.get("Accept") == STREAM_TYPE:
-            return await self._begun(request)
-        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            return await self._open_stream(request)
+        responded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         if b"wait_seconds" not in request.content:
-            return await self._answered(request, answered)
-        asking = asyncio.ensure_future(self._answered(request, answered))
+            return await self._exchange(request, responded)
+        request_task = asyncio.ensure_future(self._exchange(request, responded))
         try:
-            await self._clock.wait(inf, answered)
-            return await asking
+            await self._clock.wait(inf, responded)
+            return await request_task
         finally:
-            asking.add_done_callback(lambda _: asking.cancelled() or asking.exception())
-            asking.cancel()
+            request_task.add_done_callback(lambda _: request_task.cancelled() or request_task.exception())
+            request_task.cancel()
 
-    async def _begun(self, request: httpx2.Request) -> httpx2.Response:
-        """A stream, which is under way until it has begun."""
+    async def _open_stream(self, request: httpx2.Request) -> httpx2.Response:
+        """Open a stream. It counts as in flight until it has begun."""
         with self._clock.sending():
             response = await self._inner.handle_async_request(request)
             if response.headers.get("Content-Type") != STREAM_TYPE:
                 await response.aread()
                 return response
-        followed = _Followed(response, self._clock, self._followed)
-        return httpx2.Response(response.status_code, headers=response.headers, stream=followed)
+        body = _StreamBody(response, self._clock, self._streams)
+        return httpx2.Response(response.status_code, headers=response.headers, stream=body)
 
-    async def _answered(self, request: httpx2.Request, answered: "asyncio.Future[None]") -> httpx2.Response:
+    async def _exchange(self, request: httpx2.Request, responded: "asyncio.Future[None]") -> httpx2.Response:
         with self._clock.sending():
             try:
                 response = await self._inner.handle_async_request(request)
                 await response.aread()
                 return response
             finally:
-                answered.set_result(None)
+                responded.set_result(None)
 
-    async def _never(self, request: httpx2.Request) -> None:
+    async def _hang(self, request: httpx2.Request) -> None:
         if self.blocking:
             self._clock.jump(request.extensions["timeout"]["read"])
         await self._wait(inf)
 
-    async def _later(self, outage: Outage | None) -> None:
-        assert outage is not None
-        seconds = outage.delay_ms / 1_000
+    async def _delay(self, fault: ScriptedFault | None) -> None:
+        assert fault is not None
+        seconds = fault.delay_ms / 1_000
         if self.blocking:
             self._clock.jump(seconds)
             await asyncio.sleep(0)
@@ -203,10 +205,10 @@ class OutageTransport(httpx2.AsyncBaseTransport):
             self.waiting -= 1
 
 
-class _Followed(httpx2.AsyncByteStream):
-    """A stream that was begun, until its connection is cut. Who reads it rests on the clock."""
+class _StreamBody(httpx2.AsyncByteStream):
+    """The body of an open stream, until its connection is cut. Its reader waits on the clock."""
 
-    def __init__(self, response: httpx2.Response, clock: FaceClock, all_: "set[_Followed]") -> None:
+    def __init__(self, response: httpx2.Response, clock: ClientClock, all_: "set[_StreamBody]") -> None:
         self._chunks: Final = response.aiter_bytes()
         self._response: Final = response
         self._clock: Final = clock
@@ -222,11 +224,11 @@ class _Followed(httpx2.AsyncByteStream):
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             reading = asyncio.ensure_future(anext(self._chunks, b""))
-            news: asyncio.Future[None] = self._loop.create_future()
+            ready: asyncio.Future[None] = self._loop.create_future()
             for end in (reading, self._broken):
-                end.add_done_callback(lambda _, news=news: done(news))  # type: ignore[misc]
+                end.add_done_callback(lambda _, ready=ready: done(ready))  # type: ignore[misc]
             try:
-                await self._clock.wait(inf, news)
+                await self._clock.wait(inf, ready)
                 if self._broken.done():
                     raise httpx2.ReadError("scripted: connection reset")
                 chunk = await reading

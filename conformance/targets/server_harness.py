@@ -1,7 +1,7 @@
-"""A server for the faces that speak HTTP, in a thread of its own, under a clock that the scenario moves.
+"""A server for the HTTP targets, in a thread of its own, under a clock that the scenario moves.
 
-Two kinds. A listening house is the very `Server` that `serve` starts, with its listener on a loopback port. A house
-that does not listen is the same ASGI application put together by hand over a store that can be told to fail.
+A listening harness runs the `Server` that `serve` starts, on a loopback port. One that does not listen runs the same
+ASGI application over a store that fails on demand.
 """
 
 import asyncio
@@ -25,20 +25,20 @@ from volcano_locks_server.telemetry import Metrics, new_log
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
-from .event_loop import LoopThread
-from .failures import failure
 from .faulty_store import store_failures
-from .quiescence import come_to_rest
-from .service import PURGE_LIMIT
-from .store_search import kept_by, search
-from .target import Answer
+from .idle import settle
+from .lock_service import PURGE_LIMIT
+from .loop_thread import LoopThread
+from .results import failure
+from .store_search import search, stored_bytes
+from .target import Result
 
 SOON_SECONDS: Final = 0.02
 ADMIN_TOKEN: Final = "conformance-admin-token"
 
 
-class House:
-    """A server with one project, its quota, and one service key, which outlive `restart`."""
+class ServerHarness:
+    """A server with one project, its quota, and one service key, which survive `restart`."""
 
     def __init__(self, quota: Quota, store_url: str, folder: Path, *, listening: bool = True) -> None:
         self._quota: Final = quota
@@ -53,19 +53,19 @@ class House:
         self._moved_seconds = 0.0
         self.loop: Final = LoopThread("server")
         self.loop.run(self._start())
-        self.service_key: Final = self.loop.run(self._furnish())
+        self.service_key: Final = self.loop.run(self._create_service_key())
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The base URL of the API."""
         return f"http://127.0.0.1:{self._port}" if self._listening else "http://in.process"
 
     def transport(self) -> httpx2.AsyncBaseTransport:
-        """The way to it, good until the next restart. A house that does not listen is reached in its own loop."""
+        """A transport to the server, valid until the next restart. Without a listener it works in `loop` only."""
         return httpx2.AsyncHTTPTransport() if self._listening else httpx2.ASGITransport(app=self._app)
 
-    def restart(self, clock_behind_ms: int = 0) -> Answer:
-        """Stop and start over the same store, with the clock set back by so much."""
+    def restart(self, clock_behind_ms: int = 0) -> Result:
+        """Stop and start over the same store, with the clock set back by `clock_behind_ms`."""
         self.loop.run(self._stop())
         self.clock = ManualClock(self.clock.now_ms() - clock_behind_ms)
         try:
@@ -75,34 +75,32 @@ class House:
         return {}
 
     def follow(self, seconds: float) -> None:
-        """Move the clock on with a client's, which tells each move; only their sum is rounded to milliseconds."""
+        """Advance the clock with a client's clock. Only the sum of all moves is rounded to milliseconds."""
         self._moved_seconds += seconds
         self.clock.set(self._start_ms + round(self._moved_seconds * 1_000))
 
     def due_in_seconds(self) -> float | None:
-        """How long until something is to be done by its clock, to the instant of the clock that it follows; None if
-        nothing is.
-        """
+        """Seconds of the client's clock until something is due by the server's clock; None if nothing is."""
         due_ms = self.clock.next_due_ms()
         return None if due_ms is None else (due_ms - self._start_ms) / 1_000 - self._moved_seconds
 
-    def is_at_rest(self, under_way: int) -> bool:
-        """Whether all that it does is to keep `under_way` requests waiting in lines, which is all that is under way."""
+    def is_idle(self, in_flight: int) -> bool:
+        """Whether the server only keeps `in_flight` requests in wait queues: all requests that its clients have."""
         if not self._up:
-            return under_way == 0
-        return (self._server.app if self._listening else self._app).rests_with(under_way)
+            return in_flight == 0
+        return (self._server.app if self._listening else self._app).rests_with(in_flight)
 
-    def settle(self, under_way: Callable[[], int]) -> None:
-        """Return once it is at rest. `under_way` tells how many requests its clients have."""
-        self.loop.run(come_to_rest(lambda: self.is_at_rest(under_way())))
+    def settle(self, in_flight: Callable[[], int]) -> None:
+        """Return when the server is idle. `in_flight` returns the number of requests that its clients have."""
+        self.loop.run(settle(lambda: self.is_idle(in_flight())))
 
-    def soon_rests(self, under_way: int) -> bool:
-        """Whether it comes to rest within a moment: an answer may be on its way to a client that is asking this."""
+    def is_idle_soon(self, in_flight: int) -> bool:
+        """Whether the server becomes idle within SOON_SECONDS. If not, a response may be on its way to the client."""
 
         async def soon() -> bool:
             try:
                 async with asyncio.timeout(SOON_SECONDS):
-                    await come_to_rest(lambda: self.is_at_rest(under_way))
+                    await settle(lambda: self.is_idle(in_flight))
             except TimeoutError:
                 return False
             return True
@@ -110,17 +108,17 @@ class House:
         return self.loop.run(soon())
 
     def fail(self, kind: str, count: int) -> None:
-        """Have the store of a house that does not listen fail, see `FaultyStore.fail_updates`."""
+        """Make the store fail, see `FaultyStore.fail_updates`. For a harness that does not listen."""
         self._faults.recover()
         self._faults.fail_updates(store_failures(kind, count))
 
-    def purge(self) -> Answer:
-        """Forget what is old enough."""
+    def purge(self) -> Result:
+        """Purge the records that are old enough."""
         return {"purged": self.loop.run(self._store.locks.purge(limit=PURGE_LIMIT))}
 
-    def search(self, text: str) -> Answer:
-        """Look for an owner token in the store and in the log, which is at its most talkative."""
-        return search(text, [self._log.getvalue().encode(), *kept_by(self._store, self._folder)])
+    def search(self, token: str) -> Result:
+        """Search the store and the log, at level debug, for an owner token."""
+        return search(token, [self._log.getvalue().encode(), *stored_bytes(self._store, self._folder)])
 
     def close(self) -> None:
         self.loop.run(self._stop())
@@ -130,7 +128,7 @@ class House:
         if self._listening:
             await self._start_listening()
         else:
-            await self._put_together()
+            await self._start_in_process()
         self._up = True
 
     async def _start_listening(self) -> None:
@@ -146,7 +144,7 @@ class House:
         self._port = int(self._server.url.rpartition(":")[2])
         self._store: OpenStore = self._server.store
 
-    async def _put_together(self) -> None:
+    async def _start_in_process(self) -> None:
         self._store = await open_store(self._store_url, self.clock)
         self._faults = FaultyStore(self._store.locks)
         self._service = LockService(self._faults, self.clock, owner_reserve=self._quota.owner_reserve)
@@ -161,7 +159,7 @@ class House:
             metrics=Metrics(),
         )
 
-    async def _furnish(self) -> str:
+    async def _create_service_key(self) -> str:
         registry: Registry = self._store.registry
         issued = await issue_service_key(registry, self.clock.now_ms(), "conformance", "conformance")
         limit = self._quota.requests_per_minute

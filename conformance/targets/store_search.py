@@ -1,4 +1,4 @@
-"""Looking for an owner token where none may be: in what a store keeps and in what a server writes (LEASE-15)."""
+"""Searches a store's contents and a server's log for an owner token, which must not appear there (LEASE-15)."""
 
 from collections.abc import Iterable
 from hashlib import sha256
@@ -6,25 +6,25 @@ from pathlib import Path
 
 from volcano_locks_server.stores import OpenStore
 
-from .target import Answer
+from .target import Result
 
 
-def kept_by(store: OpenStore, folder: Path) -> list[bytes]:
-    """Everything a store keeps: its records in memory and its files in `folder`."""
+def stored_bytes(store: OpenStore, folder: Path) -> list[bytes]:
+    """Everything that a store keeps: its records in memory and its files in `folder`."""
     in_memory = repr(getattr(store.locks, "records", "")).encode()
     return [in_memory, *(path.read_bytes() for path in folder.rglob("*") if path.is_file())]
 
 
-def search(text: str, places: Iterable[bytes]) -> Answer:
-    """Whether the token `text` stands in one of `places`; and its digest, to show that the search finds things."""
-    places = list(places)
-    raw = bytes.fromhex(text.replace("-", ""))
+def search(token: str, contents: Iterable[bytes]) -> Result:
+    """Whether `contents` hold the token. `digest_found` shows that the search works: the digest must be there."""
+    contents = list(contents)
+    raw = bytes.fromhex(token.replace("-", ""))
     return {
-        "found": any(_stands_in(place, sought) for place in places for sought in (text.encode(), raw)),
-        "digest_found": any(_stands_in(place, sha256(text.encode()).digest()) for place in places),
+        "found": any(_contains(content, sought) for content in contents for sought in (token.encode(), raw)),
+        "digest_found": any(_contains(content, sha256(token.encode()).digest()) for content in contents),
     }
 
 
-def _stands_in(place: bytes, sought: bytes) -> bool:
-    """As it is, in hex, or as Python shows it."""
-    return any(form in place for form in (sought, sought.hex().encode(), repr(sought)[2:-1].encode()))
+def _contains(content: bytes, sought: bytes) -> bool:
+    """As bytes, in hex, or as Python's `repr` shows them."""
+    return any(form in content for form in (sought, sought.hex().encode(), repr(sought)[2:-1].encode()))

@@ -1,4 +1,4 @@
-"""An adapter that misbehaves fails the scenario by name, and the next scenario gets a fresh process."""
+"""A misbehaving adapter fails its scenario with the adapter's name, and the next scenario gets a new process."""
 
 import sys
 from collections.abc import Iterator
@@ -44,51 +44,52 @@ def ask(adapter: Adapter, verb: str) -> object:
     return adapter.ask(verb, {}, lambda _seconds: None).get("pid")
 
 
-def test_one_process_acts_many_scenarios(adapter: Adapter) -> None:
+def test_one_process_acts_out_many_scenarios(adapter: Adapter) -> None:
     assert ask(adapter, "open") == ask(adapter, "close") == ask(adapter, "open")
 
 
-def test_the_clock_is_moved_before_the_answer(adapter: Adapter) -> None:
+def test_the_clock_moves_before_the_result(adapter: Adapter) -> None:
     moved: list[float] = []
     assert adapter.ask("move", {}, moved.append) == {}
     assert moved == [0.25, 0.5]
 
 
-def test_the_client_is_told_how_the_server_stands(adapter: Adapter) -> None:
-    told = adapter.ask("look", {}, lambda _seconds: None, lambda under_way: {"at_rest": under_way == 2})
-    assert told == {"at_rest": True}
+def test_an_adapter_can_query_the_servers_state(adapter: Adapter) -> None:
+    state = adapter.ask("look", {}, lambda _seconds: None, lambda in_flight: {"at_rest": in_flight == 2})
+    assert state == {"at_rest": True}
 
 
 @pytest.mark.parametrize(
-    ("verb", "said"), [("crash", "echo: crash: unhandled rejection"), ("die", "has ended"), ("hang", "does not answer")]
+    ("verb", "message"),
+    [("crash", "echo: crash: unhandled rejection"), ("die", "has ended"), ("hang", "does not respond")],
 )
-def test_what_a_caller_must_not_see_fails_and_the_process_is_started_anew(
-    adapter: Adapter, verb: str, said: str, monkeypatch: pytest.MonkeyPatch
+def test_a_crash_or_a_hang_fails_the_scenario_and_the_next_verb_starts_a_new_process(
+    adapter: Adapter, verb: str, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = ask(adapter, "open")
     with monkeypatch.context() as patch:
         if verb == "hang":
-            patch.setattr(adapter_process, "ANSWER_SECONDS_MAX", 0.5)
-        with pytest.raises(AssertionError, match=said):
+            patch.setattr(adapter_process, "RESPONSE_SECONDS_MAX", 0.5)
+        with pytest.raises(AssertionError, match=message):
             ask(adapter, verb)
     assert ask(adapter, "open") != before
 
 
-def test_a_process_that_something_keeps_alive_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_does_not_exit_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     adapter = Adapter("echo", (sys.executable, "-c", ECHO))
     ask(adapter, "linger")
     monkeypatch.setattr(adapter_process, "END_SECONDS_MAX", 0.5)
-    with pytest.raises(AssertionError, match="echo: something keeps the process alive"):
+    with pytest.raises(AssertionError, match="echo: the process does not exit"):
         adapter.end()
 
 
-def test_a_process_that_ends_with_a_failure_is_one() -> None:
+def test_a_nonzero_exit_code_is_a_failure() -> None:
     adapter = Adapter("echo", (sys.executable, "-c", ECHO))
     ask(adapter, "fail")
-    with pytest.raises(AssertionError, match="echo: the process ended with 4"):
+    with pytest.raises(AssertionError, match="echo: the process exited with 4"):
         adapter.end()
 
 
-def test_a_language_that_is_not_there_is_named() -> None:
+def test_a_missing_executable_is_named() -> None:
     with pytest.raises(AssertionError, match="cobol: no-such-program cannot be started"):
         ask(Adapter("cobol", ("no-such-program",)), "open")

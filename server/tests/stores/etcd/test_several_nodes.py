@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from uuid import uuid4
 
 import pytest
-from conformance.history.checker import Event, check
+from conformance.history.checker import RequestRecord, check
 from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
@@ -62,7 +62,7 @@ async def test_steps_of_two_nodes_on_one_key_lose_no_update(nodes: list[OpenStor
 @pytest.mark.real_time
 async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[OpenStore]) -> None:
     """cases 20 and 30: tokens are unique and in order of their grants; never two holders."""
-    events: list[Event] = []
+    events: list[RequestRecord] = []
     holding = 0
 
     async def record(client: str, store: OpenStore, command: Acquire | Release, owner: str, name: str) -> bool:
@@ -72,10 +72,10 @@ async def test_the_history_of_racing_clients_of_two_nodes_holds(nodes: list[Open
         granted = isinstance(outcome, Granted)
         token = outcome.fencing_token if isinstance(outcome, Granted) else None
         if isinstance(command, Release):
-            events.append(Event(client, "release", name, owner, sent_at, answered_at, "done"))
+            events.append(RequestRecord(client, "release", name, owner, sent_at, answered_at, "done"))
         else:
             outcome_name = "granted" if granted else "held"
-            events.append(Event(client, "acquire", name, owner, sent_at, answered_at, outcome_name, 5.0, token))  # type: ignore[arg-type]
+            events.append(RequestRecord(client, "acquire", name, owner, sent_at, answered_at, outcome_name, 5.0, token))  # type: ignore[arg-type]
         return granted
 
     async def client(number: int) -> None:
