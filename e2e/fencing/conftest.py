@@ -1,4 +1,4 @@
-"""The databases of the tests: servers once for all of them, an empty database for each."""
+"""Database servers for the whole session, and an empty database for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from . import servers
+from . import database_servers
 from .databases import TABLE, Connection, Database, Mariadb, Postgresql, Sqlite, fencing_sql
 
 _numbers = itertools.count(1)
@@ -15,13 +15,13 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def postgresql_folder() -> Iterator[Path]:
-    with servers.postgresql() as folder:
+    with database_servers.postgresql() as folder:
         yield folder
 
 
 @pytest.fixture(scope="session")
 def mariadb_socket() -> Iterator[Path]:
-    with servers.mariadb() as socket:
+    with database_servers.mariadb() as socket:
         yield socket
 
 
@@ -49,14 +49,14 @@ def sqlite(tmp_path: Path) -> Sqlite:
 
 @pytest.fixture(params=["postgresql", "mariadb", "sqlite"])
 def database(request: pytest.FixtureRequest) -> Database:
-    """Each database in turn, empty."""
+    """Each kind of database in turn, empty."""
     found: Database = request.getfixturevalue(request.param)
     return found
 
 
 @pytest.fixture
 def fenced(database: Database) -> Database:
-    """Each database in turn, with the table `report` and what `fencing sql` prints for it, run as printed."""
+    """Each kind of database in turn, with the table `report` and the SQL that `fencing sql` prints for it."""
     database.apply(f"{TABLE};\n{fencing_sql(database.dialect)}")
     return database
 

@@ -1,7 +1,7 @@
-"""Three databases behind one face: what a test does to one, it does to all of them.
+"""Three kinds of database behind one interface, so that each test runs on all of them.
 
-`client` is the database's own command line client, which reads SQL from stdin and stops at the first error. The
-printed SQL goes through it as it is, and so do the writes of workers in languages without a driver at hand.
+`client` is the database's own command line client, which reads SQL from stdin and stops at the first error. The printed
+SQL goes through it unchanged, and so do the writes of workers in languages without an installed driver.
 """
 
 import os
@@ -25,11 +25,11 @@ from volcano_locks.cli.app import app
 WAIT_SECONDS = 30
 REFUSAL = "fencing token too low"
 TABLE = "CREATE TABLE report (day varchar(40) NOT NULL PRIMARY KEY, total bigint NOT NULL, writer varchar(40))"
-Connection = Any  # three drivers, one shape: PEP 249
+Connection = Any  # of three drivers, all PEP 249
 
 
 def fencing_sql(dialect: str, table: str = "report", id_column: str = "day", *more: str) -> str:
-    """What the command prints."""
+    """The output of the command."""
     words = ("fencing", "sql", "--dialect", dialect, "--table", table, "--id", id_column, *more)
     printed = CliRunner().invoke(app, words)
     assert printed.exit_code == 0, printed.output
@@ -52,24 +52,24 @@ class Database(ABC):
     def connect(self) -> Connection:
         """A new connection; each statement is a transaction of its own until `begin`."""
 
-    def begin(self, connection: Connection, *, frozen: bool = False) -> None:
-        """Begin a transaction; a `frozen` one sees the database as it is now from then on."""
-        if frozen:
-            self.execute(connection, self.freeze)
+    def begin(self, connection: Connection, *, snapshot: bool = False) -> None:
+        """Begin a transaction. A `snapshot` one sees only what is committed now."""
+        if snapshot:
+            self.execute(connection, self.snapshot_isolation)
         self.execute(connection, "BEGIN")
-        if frozen:
+        if snapshot:
             self.rows(connection, "SELECT count(*) FROM report")
 
-    freeze = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
+    snapshot_isolation = "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"
 
     def execute(self, connection: Connection, sql: str, **values: object) -> int:
-        """The number of rows that changed. Values are bound where `sql` has `:name`."""
+        """The number of changed rows. Each `:name` in `sql` is bound to a value."""
         with closing(connection.cursor()) as cursor:
             cursor.execute(self._bound(sql), values) if values else cursor.execute(sql)
             return int(cursor.rowcount)
 
     def rows(self, connection: Connection, sql: str) -> list[tuple[Any, ...]]:
-        """What a query gives."""
+        """The rows of a query."""
         with closing(connection.cursor()) as cursor:
             cursor.execute(sql)
             return [tuple(row) for row in cursor.fetchall()]
@@ -79,7 +79,7 @@ class Database(ABC):
         """Whether some transaction waits for another."""
 
     def apply(self, sql: str) -> None:
-        """Run a script as the database's client runs it."""
+        """Run a script through the database's client."""
         ran = subprocess.run(
             self.client, input=sql, capture_output=True, text=True, timeout=WAIT_SECONDS, check=False, env=os.environ
         )
@@ -87,10 +87,10 @@ class Database(ABC):
 
     @abstractmethod
     def counting(self, update: str) -> str:
-        """SQL for the client that prints how many rows `update` changes, and nothing else."""
+        """SQL for the client that prints only the number of rows that `update` changes."""
 
     def refused(self) -> AbstractContextManager[Any]:
-        """The database itself refuses what is done inside, for its token."""
+        """Expects the database to refuse the statement inside for its fencing token."""
         return pytest.raises(self.refusals, match=REFUSAL)
 
     def _bound(self, sql: str) -> str:
@@ -155,7 +155,7 @@ class Sqlite(Database):
     conflicts = (sqlite3.OperationalError,)
     insert_if_absent = "INSERT OR IGNORE INTO report VALUES (:day, :total, 'x', :token)"
     insert_or_replace = "INSERT OR REPLACE INTO report VALUES (:day, :total, 'x', :token)"
-    freeze = "PRAGMA journal_mode = WAL"
+    snapshot_isolation = "PRAGMA journal_mode = WAL"
 
     def __init__(self, file: Path) -> None:
         super().__init__()
@@ -163,14 +163,14 @@ class Sqlite(Database):
         self.client = ["sqlite3", "-bail", "-batch", "-cmd", ".timeout 10000", str(file)]
 
     def connect(self) -> Connection:
-        # A second connection in another thread is the point of some tests.
+        # Some tests use a second connection in another thread.
         return sqlite3.connect(self.file, isolation_level=None, timeout=WAIT_SECONDS, check_same_thread=False)
 
     def counting(self, update: str) -> str:
         return f"{update}; SELECT changes();"
 
     def waits(self, watcher: Connection) -> bool:
-        return True  # nobody can see it; that it ends only after the other is what the tests look at
+        return True  # SQLite does not show it; the tests check that the statement ends after the other transaction
 
     def _bound(self, sql: str) -> str:
         return sql

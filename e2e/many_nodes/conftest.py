@@ -1,22 +1,21 @@
-"""Nodes that the tests start over an engine, and the times of recovery that they measured, told at the end."""
+"""Nodes over a shared engine."""
 
 from collections.abc import Callable, Iterator
 
 import pytest
-from e2e.one_node.conftest import ServerProcess
+from e2e.recovery_times import RECOVERY
 from testsupport.engines import etcd, postgres
-
-_measured: list[tuple[str, float]] = []
+from testsupport.server_process import ServerProcess
 
 
 @pytest.fixture
 def new_nodes() -> Iterator[Callable[..., list[ServerProcess]]]:
-    """Starts a node over each of these stores, all at once; they are gone after the test."""
-    made: list[ServerProcess] = []
+    """Starts one node over each of the stores passed, all at once. They are killed after the test."""
+    created: list[ServerProcess] = []
 
     def new(*stores: str, environment: dict[str, str] | None = None) -> list[ServerProcess]:
         nodes = [ServerProcess(store, environment=environment) for store in stores]
-        made.extend(nodes)
+        created.extend(nodes)
         for node in nodes:
             node.begin()
         for node in nodes:
@@ -24,13 +23,13 @@ def new_nodes() -> Iterator[Callable[..., list[ServerProcess]]]:
         return nodes
 
     yield new
-    for node in made:
+    for node in created:
         node.close()
 
 
 @pytest.fixture(params=["postgresql", "etcd"])
 def store(request: pytest.FixtureRequest) -> str:
-    """The URL of an empty store on an engine that stays well."""
+    """The URL of an empty store on an engine without faults."""
     if request.param == "etcd":
         return etcd.shared().url()
     server = postgres.shared()
@@ -38,14 +37,6 @@ def store(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def measured() -> Callable[[str, float], None]:
-    """Keeps how many seconds a recovery took, to be told when all tests are done."""
-    return lambda fault, seconds: _measured.append((fault, seconds))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _measured:
-        terminalreporter.section("seconds from a fault to the first lease granted after it, at the most")
-        for fault in dict.fromkeys(fault for fault, _ in _measured):
-            times = [seconds for one, seconds in _measured if one == fault]
-            terminalreporter.line(f"{max(times):6.2f} of {len(times)}  {fault}")
+def measured(record_property: Callable[[str, object], None]) -> Callable[[str, float], None]:
+    """Records how many seconds a recovery took, for the summary at the end of the run."""
+    return lambda fault, seconds: record_property(RECOVERY, (fault, seconds))

@@ -1,4 +1,4 @@
-"""A disk that is really full, felt through the HTTP door."""
+"""A disk that is really full, seen through HTTP."""
 
 import resource
 import subprocess
@@ -9,8 +9,7 @@ from uuid import NAMESPACE_OID, uuid5
 
 import httpx2
 import pytest
-
-from .conftest import ServerProcess
+from testsupport.server_process import ServerProcess
 
 DISK_BYTES = 2 << 20
 FILL_MAX = 30_000
@@ -18,37 +17,37 @@ pytestmark = pytest.mark.real_time
 
 
 class Disk(NamedTuple):
-    """A server whose files cannot grow beyond DISK_BYTES, and how to make room."""
+    """A server whose files cannot grow beyond DISK_BYTES; `free_space` lifts the limit."""
 
     server: ServerProcess
-    make_room: Callable[[], object]
+    free_space: Callable[[], object]
     cause: str
 
 
 @pytest.fixture(params=["small disk", "small files"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path, new_server: Callable[..., ServerProcess]) -> Iterator[Disk]:
-    """A small file system; a limit on the size of files, where the user may not mount one or the test wants it."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(place)]
+    """A small file system; or a limit on file sizes, for its own test and if the user may not mount."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
     if request.param == "small disk" and subprocess.run(mount, check=False, capture_output=True).returncode == 0:
-        server = new_server(place / "locks.db")
+        server = new_server(folder / "locks.db")
 
         def grow() -> None:
-            subprocess.run(["mount", "-o", f"remount,size={64 * DISK_BYTES}", str(place)], check=True)
+            subprocess.run(["mount", "-o", f"remount,size={64 * DISK_BYTES}", str(folder)], check=True)
 
         yield Disk(server, grow, "disk_full")
         server.close()
-        subprocess.run(["umount", str(place)], check=True)
+        subprocess.run(["umount", str(folder)], check=True)
     else:
-        server = new_server(place / "locks.db", limits=f"-S -f {DISK_BYTES // 512}")
+        server = new_server(folder / "locks.db", limits=f"-S -f {DISK_BYTES // 512}")
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         yield Disk(server, lambda: resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (hard, hard)), "disk_error")
 
 
-def test_a_full_disk_is_told_and_forgiven(disk: Disk) -> None:
-    """case 24, LEASE-14, LEASE-16, OPS-2: 503 and a readiness that says why; after room was made it works without a
-    restart; and nothing that was acknowledged is lost, neither then nor by a kill -9 while the disk was full."""
+def test_a_full_disk_is_reported_and_recovered_from(disk: Disk) -> None:
+    """case 24, LEASE-14, LEASE-16, OPS-2: requests get 503 and readiness reports the cause. After space is freed it
+    works without a restart. No acknowledged lease is lost, not even by a kill -9 while the disk is full."""
     server = disk.server
     server.start()
     headers = {"Authorization": f"Bearer {server.new_service_key()}", "X-Volcano-Lock-Holder": "x" * 128}
@@ -57,7 +56,7 @@ def test_a_full_disk_is_told_and_forgiven(disk: Disk) -> None:
         refused = fill(client, tokens)
         assert (refused.json()["code"], refused.headers["retry-after"]) == ("lock_service_unavailable", "1")
         assert len(tokens) > 50
-        unready = unready_answer(client, tokens)
+        unready = unready_response(client, tokens)
         assert (unready.status_code, unready.headers["retry-after"]) == (503, "1")
         assert disk.cause in unready.json()["error"]
         assert client.get("/healthz").status_code == 200
@@ -69,7 +68,7 @@ def test_a_full_disk_is_told_and_forgiven(disk: Disk) -> None:
         server.start()
         assert held(client, tokens) == tokens
         fill(client, tokens)
-        disk.make_room()
+        disk.free_space()
         assert client.get("/readyz").status_code == 200
         for number in range(len(tokens), len(tokens) + 50):
             granted = acquire(client, f"lock.{number}")
@@ -87,23 +86,23 @@ def acquire(client: httpx2.Client, key: str) -> httpx2.Response:
 
 
 def fill(client: httpx2.Client, tokens: dict[str, int]) -> httpx2.Response:
-    """Take lock after lock and keep the fencing tokens; the first answer that is none."""
+    """Acquire locks and collect their fencing tokens until a request fails. Returns that response."""
     for _ in range(FILL_MAX):
         key = f"lock.{len(tokens)}"
-        answer = acquire(client, key)
-        if answer.status_code != 201:
-            assert answer.status_code == 503
-            return answer
-        tokens[key] = answer.json()["fencing_token"]
+        response = acquire(client, key)
+        if response.status_code != 201:
+            assert response.status_code == 503
+            return response
+        tokens[key] = response.json()["fencing_token"]
     raise AssertionError("the disk is not full yet")
 
 
-def unready_answer(client: httpx2.Client, tokens: dict[str, int]) -> httpx2.Response:
-    """What readiness says once its own small write has no room either."""
+def unready_response(client: httpx2.Client, tokens: dict[str, int]) -> httpx2.Response:
+    """The first failed readiness response: its own small write fails later than others."""
     for _ in range(100):
-        answer = client.get("/readyz")
-        if answer.status_code != 200:
-            return answer
+        response = client.get("/readyz")
+        if response.status_code != 200:
+            return response
         fill(client, tokens)
     raise AssertionError("it is always ready")
 

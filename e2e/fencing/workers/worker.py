@@ -1,4 +1,4 @@
-"""A worker for the story of the stopped holder. What it reads and tells: ../story.py."""
+"""A worker for the tests of paused holders. Its protocol: ../worker_process.py."""
 
 import json
 import os
@@ -9,15 +9,15 @@ import time
 from volcano_locks import Client, LockGuard, LockHeldError, LockOwnershipLostError
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
 def work(guard: LockGuard) -> None:
-    tell(held=guard.fencing_token)
+    report(held=guard.fencing_token)
     environment = os.environ | {"FENCING_TOKEN": str(guard.fencing_token)}
     for line in sys.stdin:
-        tell(lost=guard.lost)
+        report(lost=guard.lost)
         ran = subprocess.run(
             ["sh", "-c", line],
             env=environment,
@@ -27,7 +27,7 @@ def work(guard: LockGuard) -> None:
             text=True,
             check=False,
         )
-        tell(exit_code=ran.returncode, said=ran.stdout, lost=guard.lost)
+        report(exit_code=ran.returncode, output=ran.stdout, lost=guard.lost)
 
 
 def main() -> None:
@@ -39,9 +39,9 @@ def main() -> None:
             except LockHeldError:
                 time.sleep(0.1)
             except LockOwnershipLostError:
-                return tell(ended="lost")
+                return report(ended="lost")
             else:
-                return tell(ended="held")
+                return report(ended="held")
 
 
 if __name__ == "__main__":

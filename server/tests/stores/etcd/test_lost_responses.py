@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from testsupport.engines import etcd
 from testsupport.engines.processes import BUSY_SECONDS
-from testsupport.fault_proxy import Wire
+from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import Records, Stepped
@@ -21,13 +21,13 @@ pytestmark = pytest.mark.real_time
 
 
 @pytest.fixture
-async def proxy() -> AsyncIterator[Wire]:
+async def proxy() -> AsyncIterator[FaultProxy]:
     """A connection to a member whose responses can be held back."""
-    async with Wire(int(etcd.shared().members[0].host.rpartition(":")[2])) as opened:
+    async with FaultProxy(int(etcd.shared().members[0].host.rpartition(":")[2])) as opened:
         yield opened
 
 
-async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy: Wire) -> None:
+async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy: FaultProxy) -> None:
     """LEASE-16: it took effect, but the caller does not learn that, and it is not repeated."""
     prefix = etcd.new_prefix()
     through = await open_store(f"etcd://127.0.0.1:{proxy.port}/{prefix}", SystemClock())
@@ -37,7 +37,7 @@ async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy
     def step(records: Records, now_ms: int) -> Stepped:
         nonlocal steps
         steps += 1
-        proxy.answers.clear()  # the read has its response, the write will not
+        proxy.responses.clear()  # the read has its response, the write will not
         record = records[key("a")]
         assert record is not None
         return Stepped({key("a"): Free(record.fencing_token + 1, now_ms)}, [None])
@@ -48,7 +48,7 @@ async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy
     assert caught.value.cause_code == "etcd_late"
     assert time.monotonic() - began < CALL_SECONDS_MAX + BUSY_SECONDS
     assert steps == 1
-    proxy.pass_all()
+    proxy.forward_all()
     await until_ready(through)
     assert await increment(through.locks, key("a")) == 3
     await through.close()

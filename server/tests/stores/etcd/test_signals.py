@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from testsupport.engines import etcd
-from testsupport.fault_proxy import Wire
+from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.stores.etcd import EtcdCluster
@@ -31,11 +31,13 @@ async def receiving(url: str) -> AsyncIterator[tuple[SignalRecorder, EtcdCluster
 
 
 @asynccontextmanager
-async def proxied(cluster: etcd.Cluster) -> AsyncIterator[tuple[Wire, SignalRecorder, SignalRecorder, EtcdCluster]]:
+async def proxied(
+    cluster: etcd.Cluster,
+) -> AsyncIterator[tuple[FaultProxy, SignalRecorder, SignalRecorder, EtcdCluster]]:
     """Two nodes that receive; the first one through a proxy."""
     host, url = cluster.members[0].host, cluster.url()
     async with (
-        Wire(int(host.rpartition(":")[2])) as proxy,
+        FaultProxy(int(host.rpartition(":")[2])) as proxy,
         receiving(url) as (other, node),
         receiving(url.replace(host, f"127.0.0.1:{proxy.port}")) as (one, _),
     ):
@@ -74,10 +76,10 @@ async def test_a_silent_stream_is_replaced(member: etcd.Cluster) -> None:
     """A dead connection reports nothing, so the node probes it."""
     async with proxied(member) as (proxy, one, other, _):
         before = one.missed
-        proxy.keep_all()
+        proxy.hold_all()
         await one.until(lambda: one.missed > before and not one.signals.working)
         proxy.cut()
-        proxy.pass_all()
+        proxy.forward_all()
         await one.until_working()
         other.signals.tell(b"hello")
         await one.until_received(b"hello")
@@ -100,13 +102,13 @@ async def test_a_watch_restarts_if_its_pending_revisions_were_compacted(member: 
     async with proxied(member) as (proxy, one, other, node):
         before = one.missed
         signals = node.registry._layout.signals
-        proxy.answers.clear()
+        proxy.responses.clear()
         # Fill the connection first, then write more than a member queues for one watch.
         for size, count in [(1_000_000, 1)] * 8 + [(1, 100)] * 15:
             await asyncio.gather(*(node.endpoints.write((), [Put(signals + b"x", b"x" * size)]) for _ in range(count)))
         revision = member.members[0].ask("maintenance/status")["header"]["revision"]
         member.members[0].ask("kv/compaction", revision=revision)
-        proxy.answers.set()
+        proxy.responses.set()
         await one.until(lambda: one.missed > before)
         await one.until_working()
         other.signals.tell(b"again")

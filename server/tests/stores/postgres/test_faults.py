@@ -13,7 +13,7 @@ import pytest
 from testsupport.engines import postgres
 from testsupport.engines.postgres import Postgres
 from testsupport.engines.processes import BUSY_SECONDS
-from testsupport.fault_proxy import Wire
+from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import LockPage, LockQuery, Records, Stepped
@@ -432,11 +432,11 @@ async def test_hung_commits_lead_to_another_server_behind_the_same_name(
 ) -> None:
     """case 26, LEASE-16: the name leads to the promoted standby, while connections to the old primary stay open."""
     with postgres.primary() as first, postgres.standby(first) as second:
-        async with Wire(first.port) as way:
+        async with FaultProxy(first.port) as way:
             node = await PostgresDatabase.open(f"postgresql://postgres@127.0.0.1:{way.port}/postgres")
             keys = [key(f"{number}") for number in range(HUNG_MAX)]
             await asyncio.gather(*(increment(node.locks, one) for one in keys))
-            way.turn_to(second.port)
+            way.forward_to(second.port)
             await asyncio.to_thread(second.promote)
             monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 1.0)
             causes = await asyncio.gather(*(unavailable(increment(node.locks, one)) for one in keys))

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 from testsupport.engines import postgres
-from testsupport.fault_proxy import Wire
+from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.stores.postgres import PostgresDatabase
 from volcano_locks_server.stores.postgres.signals import CHANNEL, PostgresSignals
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.real_time
 
 
 @asynccontextmanager
-async def proxied(database: str) -> AsyncIterator[tuple[Wire, SignalRecorder, SignalRecorder]]:
+async def proxied(database: str) -> AsyncIterator[tuple[FaultProxy, SignalRecorder, SignalRecorder]]:
     """Two nodes that receive; the first one through a proxy."""
     port = psycopg.conninfo.conninfo_to_dict(database)["port"]
     async with (
-        Wire(int(str(port))) as proxy,
+        FaultProxy(int(str(port))) as proxy,
         receiving(database) as other,
         receiving(database.replace(f":{port}/", f":{proxy.port}/")) as one,
     ):
@@ -68,11 +68,11 @@ async def test_a_silent_connection_is_replaced(database: str) -> None:
     """A dead connection reports nothing, so the node probes it."""
     async with proxied(database) as (proxy, one, other):
         before = one.missed
-        proxy.keep_all()
+        proxy.hold_all()
         await one.until(lambda: one.missed > before and not one.signals.working)
         one.signals.tell(b"kept")
         proxy.cut()
-        proxy.pass_all()
+        proxy.forward_all()
         await one.until_working()
         await other.until_received(b"kept")
         other.signals.tell(b"hello")
@@ -86,7 +86,7 @@ async def test_a_message_that_may_be_lost_is_reported_to_every_node(database: st
         one.signals.tell(b"on its way")
         await one.until(lambda: not one.signals.working)
         proxy.cut()
-        proxy.pass_all()
+        proxy.forward_all()
         await other.until(lambda: other.missed > before)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from .running_dev import running_dev
+from .dev_server import dev_server
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/guide/leading.md").read_text()
@@ -26,7 +26,7 @@ COMMANDS = {
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
-    with running_dev(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
+    with dev_server(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
         yield ready
 
 

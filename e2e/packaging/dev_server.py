@@ -10,7 +10,7 @@ STOP_SECONDS = 60
 
 
 @contextmanager
-def running_dev(program: Path, environment: Mapping[str, str], directory: Path) -> Iterator[dict[str, str]]:
+def dev_server(program: Path, environment: Mapping[str, str], directory: Path) -> Iterator[dict[str, str]]:
     """`environment` with what `dev` shows; `dev` must end with 0 when it is asked to at the end."""
     process = subprocess.Popen(
         [program, "dev", "--port", "0"],

@@ -1,4 +1,4 @@
-"""Sixty-four at once for one lock, through sockets, on a server of its own: one wins."""
+"""Sixty-four concurrent acquires of one lock over sockets: exactly one succeeds."""
 
 import asyncio
 import threading
@@ -6,18 +6,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx2
 import pytest
+from testsupport.server_process import ServerProcess
 
 from volcano_locks import AsyncClient, Client, Lease, LockHeldError
-
-from .conftest import ServerProcess
 
 RACERS = 64
 ROUNDS = 5
 pytestmark = pytest.mark.real_time
 
 
-def judged(outcomes: list[Lease | BaseException | None]) -> Lease:
-    """The one lease; everybody else was told that the lock is held."""
+def winner_of(outcomes: list[Lease | BaseException | None]) -> Lease:
+    """The only lease; every other outcome must be LockHeldError."""
     (winner,) = (one for one in outcomes if isinstance(one, Lease))
     assert [type(one) for one in outcomes if one is not winner] == [LockHeldError] * (RACERS - 1)
     return winner
@@ -25,11 +24,11 @@ def judged(outcomes: list[Lease | BaseException | None]) -> Lease:
 
 def test_one_of_many_threads_wins(server: ServerProcess) -> None:
     """LEASE-6, case 20."""
-    together = threading.Barrier(RACERS)
+    barrier = threading.Barrier(RACERS)
     with Client(server.url, server.new_service_key()) as client, ThreadPoolExecutor(RACERS) as pool:
 
         def race(key: str) -> Lease | LockHeldError:
-            together.wait()
+            barrier.wait()
             try:
                 return client.locks.acquire(key, ttl=60)
             except LockHeldError as held:
@@ -38,7 +37,7 @@ def test_one_of_many_threads_wins(server: ServerProcess) -> None:
         before = 0
         for number in range(ROUNDS):
             key = "same" if number % 2 else f"fresh.{number}"
-            winner = judged(list(pool.map(race, [key] * RACERS)))
+            winner = winner_of(list(pool.map(race, [key] * RACERS)))
             assert winner.fencing_token > before
             assert client.locks.get(key).fencing_token == winner.fencing_token
             before = winner.fencing_token
@@ -46,7 +45,7 @@ def test_one_of_many_threads_wins(server: ServerProcess) -> None:
 
 
 async def test_one_of_many_tasks_wins(server: ServerProcess) -> None:
-    """LEASE-6, case 20: each racer with a client, and so a connection, of its own."""
+    """LEASE-6, case 20: each racer has its own client, and so its own connection."""
     service_key = server.new_service_key()
     clients = [AsyncClient(server.url, service_key) for _ in range(RACERS)]
     try:
@@ -54,7 +53,7 @@ async def test_one_of_many_tasks_wins(server: ServerProcess) -> None:
         for number in range(ROUNDS):
             key = "same" if number % 2 else f"fresh.{number}"
             racing = (client.locks.acquire(key, ttl=60) for client in clients)
-            winner = judged(await asyncio.gather(*racing, return_exceptions=True))
+            winner = winner_of(await asyncio.gather(*racing, return_exceptions=True))
             assert winner.fencing_token > before
             before = winner.fencing_token
             await clients[0].locks.release(key, winner)
@@ -62,14 +61,14 @@ async def test_one_of_many_tasks_wins(server: ServerProcess) -> None:
         await asyncio.gather(*(client.close() for client in clients))
 
 
-async def test_many_with_one_owner_token_are_one_holder(server: ServerProcess) -> None:
-    """LEASE-4, case 13: a crowd of retries is one acquisition, and each of them hears of the same lease."""
+async def test_concurrent_retries_with_one_token_get_one_lease(server: ServerProcess) -> None:
+    """LEASE-4, case 13: concurrent retries are one acquisition, and each gets the same lease."""
     headers = {
         "Authorization": f"Bearer {server.new_service_key()}",
         "X-Volcano-Lock-Token": "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
     }
     async with httpx2.AsyncClient(base_url=server.url, headers=headers) as client:
-        asking = (client.post("/locks/a/lease", json={"ttl_seconds": 60}) for _ in range(RACERS))
-        answers = await asyncio.gather(*asking)
-    assert {answer.status_code for answer in answers} == {201}
-    assert len({answer.json()["fencing_token"] for answer in answers}) == 1
+        requests = (client.post("/locks/a/lease", json={"ttl_seconds": 60}) for _ in range(RACERS))
+        responses = await asyncio.gather(*requests)
+    assert {response.status_code for response in responses} == {201}
+    assert len({response.json()["fencing_token"] for response in responses}) == 1

@@ -1,7 +1,7 @@
-"""A worker process: holds KEY with a TTL of 5 seconds, and writes a row of DATABASE when told to. Run by the tests.
+"""A process that holds KEY with a TTL of 5 seconds and writes a row of DATABASE on request. Started by the tests.
 
-It tells one JSON object a line: `held`, then for each line it reads on stdin `looked` (what its guard says, asked
-before anything else is done) and whether a write that ignores the guard was accepted; and how its block ended.
+It writes one JSON object a line: `held`; then, for each line on stdin, `lost` (its guard, read first) and whether a
+write that ignores the guard was accepted; finally how its block ended.
 """
 
 import json
@@ -22,13 +22,13 @@ WHERE report.fencing_token <= excluded.fencing_token
 
 
 def write(database: str, key: str, writer: str, fencing_token: int) -> bool:
-    """Whether the row took the write: it takes none with a lower token than it has seen."""
+    """Write the row unless it has seen a higher token. Returns whether it was written."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(CREATE)
         return connection.execute(WRITE, (key, writer, fencing_token)).rowcount == 1
 
 
-def tell(**what: object) -> None:
+def report(**what: object) -> None:
     print(json.dumps(what), flush=True)
 
 
@@ -36,14 +36,14 @@ def main(key: str, database: str) -> None:
     with Client() as client:
         try:
             with client.locks.with_lock(key, ttl=TTL_SECONDS) as guard:
-                tell(held=guard.fencing_token)
+                report(held=guard.fencing_token)
                 for _ in sys.stdin:
                     lost = guard.lost
-                    tell(lost=lost, accepted=write(database, key, "worker", guard.fencing_token))
+                    report(lost=lost, accepted=write(database, key, "worker", guard.fencing_token))
         except LockOwnershipLostError:
-            tell(ended="lost")
+            report(ended="lost")
         else:
-            tell(ended="held")
+            report(ended="held")
 
 
 if __name__ == "__main__":

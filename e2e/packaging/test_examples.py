@@ -16,7 +16,7 @@ import pytest
 from volcano_locks import Client
 from volcano_locks.testing import FakeAsyncClient, FakeClient, ManualClock
 
-from .running_dev import running_dev
+from .dev_server import dev_server
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
-    with running_dev(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
+    with dev_server(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
         yield ready
 
 
@@ -44,17 +44,17 @@ def run(environment: dict[str, str], name: str, *arguments: str | Path) -> tuple
     ("name", "lock", "lines"), [("rollup.py", "daily-rollup", 3), ("async_worker.py", "newsletter", 3)]
 )
 def test_one_worker_works_and_another_is_told(environment: dict[str, str], name: str, lock: str, lines: int) -> None:
-    exit_code, said, told = run(environment, name)
-    assert (exit_code, len(said.splitlines()), told) == (0, lines, "")
+    exit_code, output, told = run(environment, name)
+    assert (exit_code, len(output.splitlines()), told) == (0, lines, "")
     client = Client(environment["VOLCANO_API_URL"], environment["VOLCANO_SERVICE_KEY"])
     with client, client.locks.with_lock(lock, ttl=30):
         assert run(environment, name) == (75, "", f"somebody else holds {lock}\n")
 
 
 def test_the_fenced_write_is_made(environment: dict[str, str], tmp_path: Path) -> None:
-    exit_code, said, told = run(environment, "fenced_write.py", tmp_path / "app.db", "42")
+    exit_code, output, told = run(environment, "fenced_write.py", tmp_path / "app.db", "42")
     assert (exit_code, told) == (0, "")
-    assert said.startswith("wrote 42 with fencing token ")
+    assert output.startswith("wrote 42 with fencing token ")
 
 
 def loaded(name: str) -> ModuleType:
@@ -79,9 +79,9 @@ def test_a_rollup_that_loses_its_lease_stops_and_says_so(
     monkeypatch.setattr(rollup, "Client", lambda: FakeClient(clock))
     monkeypatch.setattr(rollup, "STEPS", steps())
     assert rollup.main() == 76
-    said, told = capsys.readouterr()
-    assert "one" in said
-    assert "two" not in said
+    output, told = capsys.readouterr()
+    assert "one" in output
+    assert "two" not in output
     assert told == "daily-rollup was lost: the steps not done yet are left to the next holder\n"
 
 

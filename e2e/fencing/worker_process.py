@@ -1,16 +1,15 @@
-"""Workers in any language, told what to do by lines, and answering by lines of JSON.
+"""Worker processes in any language, which read shell commands and write lines of JSON.
 
-A worker is a command. It finds VOLCANO_API_URL, VOLCANO_SERVICE_KEY, FENCING_KEY and FENCING_TTL (whole seconds) in
-its environment. It asks for the lock until it has it, without a pause longer than a second, and works under it with
-its client's block form:
+A worker gets VOLCANO_API_URL, VOLCANO_SERVICE_KEY, FENCING_KEY and FENCING_TTL (whole seconds) in its environment. It
+tries to acquire the lock at least once a second, then works inside its client's block:
 
     ← {"held": 1764424800000}                                   the fencing token
     → sed … | psql …                                            one line for the shell
-    ← {"lost": false}                                           what its client says before it runs the line
-    ← {"exit_code": 0, "said": "1\\n", "lost": false}            what came of it, and what its client says then
+    ← {"lost": false}                                           the guard before it runs the line
+    ← {"exit_code": 0, "output": "1\\n", "lost": false}          the result, and the guard afterwards
 
-It runs the line with FENCING_TOKEN in its environment whatever its client says: the story is about the writes of
-those who do not look. At the end of its input it leaves the block, and tells what the block said of the lock:
+It runs the line with FENCING_TOKEN in its environment whatever the guard says: the tests are about holders that do not
+check. At the end of its input it leaves the block and writes the outcome:
 
     ← {"ended": "held"}                                         or {"ended": "lost"}
 """
@@ -36,7 +35,7 @@ TTL_SECONDS = 5
 
 
 class Worker:
-    """A worker's process, in a group of its own with all that it runs."""
+    """A worker's process, in a process group with all its children."""
 
     def __init__(self, command: list[str], server: RunningServer, key: str, **environment: str) -> None:
         self._process = subprocess.Popen(
@@ -51,38 +50,38 @@ class Worker:
             start_new_session=True,
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
-        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._read_output, daemon=True).start()
 
-    def _listen(self) -> None:
+    def _read_output(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(line)
 
-    def say(self, line: str) -> None:
-        """Have it run a line."""
+    def write_line(self, line: str) -> None:
+        """Send a shell command."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
 
-    def hear(self) -> dict[str, Any]:
-        """The next that it tells."""
-        heard: dict[str, Any] = json.loads(self._lines.get(timeout=WAIT_SECONDS))
-        return heard
+    def read_message(self) -> dict[str, Any]:
+        """The next message."""
+        message: dict[str, Any] = json.loads(self._lines.get(timeout=WAIT_SECONDS))
+        return message
 
     def send(self, number: signal.Signals) -> None:
-        """A signal for it and for all that it runs."""
+        """Send a signal to the process and its children."""
         os.killpg(self._process.pid, number)
 
     def ended(self) -> dict[str, Any]:
-        """End its input: what it tells last."""
+        """End its input and return its last message."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        heard = self.hear()
+        message = self.read_message()
         assert self._process.wait(WAIT_SECONDS) == 0
-        return heard
+        return message
 
     def close(self) -> None:
-        """Nothing of it is left."""
+        """Kill the process and its children."""
         if self._process.poll() is None:
             self.send(signal.SIGKILL)
         self._process.wait()
@@ -91,24 +90,24 @@ class Worker:
             stream.close()
 
 
-class Desk:
-    """One fenced table, and the lines with which workers write it. `guarded` compares; `forgetful` does not."""
+class FencedTable:
+    """One fenced table and the shell commands that write it; `unfenced_write` does not compare the token."""
 
     def __init__(self, database: Database, folder: Path) -> None:
         self.database = database
         self._folder = folder
         write: str = json.loads(fencing_sql(database.dialect, "report", "day", "--json"))["write"]
-        self._guarded = write.replace(":id", "'monday'")
-        self._forgetful = self._guarded.partition(" AND ")[0]
+        self._fenced = write.replace(":id", "'monday'")
+        self._unfenced = self._fenced.partition(" AND ")[0]
 
-    def guarded(self, writer: str) -> str:
-        return self._line(self._guarded, writer)
+    def fenced_write(self, writer: str) -> str:
+        return self._line(self._fenced, writer)
 
-    def forgetful(self, writer: str) -> str:
-        return self._line(self._forgetful, writer)
+    def unfenced_write(self, writer: str) -> str:
+        return self._line(self._unfenced, writer)
 
     def _line(self, sql: str, writer: str) -> str:
-        """It prints how many rows changed, and the database's refusal if there is one."""
+        """A command that prints how many rows changed, or the database's refusal."""
         statement = sql.replace("SET ", f"SET writer = '{writer}', ")
         file = self._folder / f"{self.database.dialect}-{len(list(self._folder.iterdir()))}.sql"
         file.write_text(self.database.counting(statement))
@@ -116,7 +115,7 @@ class Desk:
 
 
 def command(language: str) -> list[str]:
-    """What starts a worker of that language."""
+    """The command that starts a worker in that language."""
     return {
         "python": [sys.executable, str(HERE / "workers/worker.py")],
         "javascript": ["node", str(HERE / "workers/worker.mjs")],

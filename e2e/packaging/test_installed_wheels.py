@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .running_dev import running_dev
+from .dev_server import dev_server
 
 ACQUIRE = """
 from volcano_locks import Client
@@ -40,7 +40,7 @@ def test_the_command_line_without_its_extra_says_what_to_install(
 @pytest.fixture
 def dev_environment(both: Path, bare_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
     """An environment with what `volcano-locks dev` told to export, while it runs."""
-    with running_dev(both / "volcano-locks", bare_environment, tmp_path) as environment:
+    with dev_server(both / "volcano-locks", bare_environment, tmp_path) as environment:
         yield environment
 
 

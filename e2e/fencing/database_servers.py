@@ -1,7 +1,6 @@
-"""PostgreSQL and MariaDB as Debian packages them, each started for the tests in a folder of its own, and ended.
+"""PostgreSQL and MariaDB as Debian packages them, each started in a folder of its own.
 
-Neither listens on the network: clients come by a socket in that folder, so nothing else on the machine is in the
-way.
+Neither listens on the network: clients connect through a socket in that folder.
 """
 
 import signal
@@ -34,7 +33,7 @@ def postgresql() -> Iterator[Path]:
         done([*initdb, "--locale=C.UTF-8"], user)
         serve = [program("postgres", "postgresql"), "-D", cluster, "-k", folder, "-c", "listen_addresses="]
         ready = [program("pg_isready", "postgresql"), "-h", folder, "-q"]
-        # SIGINT does not wait for clients to leave.
+        # SIGINT does not wait for clients to disconnect.
         with _serving([*serve, "-c", "fsync=off"], user, ready, signal.SIGINT):
             yield folder
 
@@ -58,7 +57,7 @@ def mariadb() -> Iterator[Path]:
 def _serving(
     command: list[str | Path], user: str | None, ready: list[str | Path], end: signal.Signals
 ) -> Iterator[None]:
-    """While inside, the server runs and answers `ready`; then it gets the signal `end`, and is gone."""
+    """Run the server until it answers `ready`; end it with the signal `end` on leaving."""
     with tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             ["setpriv", f"--pdeathsig={end.name}", *command],  # of util-linux, which every Debian has
@@ -68,11 +67,11 @@ def _serving(
             stderr=log,
         )
         try:
-            gives_up_at = time.monotonic() + READY_SECONDS
+            deadline = time.monotonic() + READY_SECONDS
             while subprocess.run(ready, capture_output=True, check=False).returncode != 0:
-                if server.poll() is not None or time.monotonic() > gives_up_at:
+                if server.poll() is not None or time.monotonic() > deadline:
                     log.seek(0)
-                    raise CannotStartError(f"{command[0]} does not answer:\n{log.read().decode()}")
+                    raise CannotStartError(f"{command[0]} does not respond:\n{log.read().decode()}")
                 time.sleep(0.05)
             yield
         finally:

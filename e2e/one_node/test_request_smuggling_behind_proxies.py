@@ -1,6 +1,6 @@
-"""What a client sends as a body stays a body, also behind a proxy that shares its connections between clients.
+"""A request body beside an Upgrade header is not parsed as a request behind a proxy with shared connections.
 
-nginx passes an offer to upgrade on beside a body; HAProxy takes the offer out, and its test keeps it that way.
+nginx forwards the Upgrade header. HAProxy removes it, and this test notices if it stops doing so.
 """
 
 import socket
@@ -15,7 +15,7 @@ from testsupport.engines import proxies
 from volcano_locks_server.testing import RunningServer, running_server
 
 HIDDEN = b"DELETE /locks/payroll HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
-OFFERS = {
+UPGRADES = {
     "websocket": b"Connection: Upgrade\r\nUpgrade: websocket\r\n",
     "h2c": b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n",
 }
@@ -39,11 +39,11 @@ def proxy(running: RunningServer, request: pytest.FixtureRequest) -> Iterator[st
         yield address
 
 
-def answered(address: str, sent: bytes) -> bytes:
-    """The first response on a connection of its own."""
+def first_response(address: str, request: bytes) -> bytes:
+    """The first response on a new connection."""
     host, _, port = address.partition(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        connection.sendall(sent)
+        connection.sendall(request)
         with connection.makefile("rb") as stream:
             head = b"".join(iter(stream.readline, b"\r\n"))
             length = next(int(line[15:]) for line in head.lower().splitlines() if line.startswith(b"content-length:"))
@@ -51,15 +51,17 @@ def answered(address: str, sent: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("body", BODIES.values(), ids=BODIES)
-@pytest.mark.parametrize("offer", OFFERS.values(), ids=OFFERS)
-def test_a_body_beside_an_offer_is_no_request(running: RunningServer, proxy: str, offer: bytes, body: bytes) -> None:
-    """HTTP-26, case 57: a client without a credential cannot make the next tenant's request free a lock."""
+@pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=UPGRADES)
+def test_a_body_beside_an_upgrade_is_not_a_request(
+    running: RunningServer, proxy: str, upgrade: bytes, body: bytes
+) -> None:
+    """HTTP-26, case 57: a client without a credential cannot turn the next tenant's request into a release."""
     tenant = {"Authorization": f"Bearer {running.service_key}"}
     httpx.delete(f"{running.url}/locks/payroll", headers=tenant)
     lease = {**tenant, "X-Volcano-Lock-Token": str(uuid.uuid4())}
     held = httpx.post(f"{running.url}/locks/payroll/lease", headers=lease, json={"ttl_seconds": 600})
     assert held.status_code == 201
-    attack = answered(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + offer + body)
+    attack = first_response(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + upgrade + body)
     assert attack.startswith(b"HTTP/1.1 200 ")
     for _ in range(3):
         mine = httpx.get(f"http://{proxy}/locks/mine", headers=tenant)
@@ -73,6 +75,6 @@ def test_a_body_beside_an_offer_is_no_request(running: RunningServer, proxy: str
 def test_a_trailer_field_does_not_take_the_next_response(running: RunningServer, proxy: str, field: bytes) -> None:
     """HTTP-26, case 57: HAProxy passes trailer fields on, and the shared connection serves the next tenant."""
     chunked = b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + field + b"\r\n\r\n"
-    assert answered(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + chunked).startswith(b"HTTP/1.1 200 ")
+    assert first_response(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + chunked).startswith(b"HTTP/1.1 200 ")
     mine = httpx.get(f"http://{proxy}/locks/mine", headers={"Authorization": f"Bearer {running.service_key}"})
     assert mine.status_code == 200

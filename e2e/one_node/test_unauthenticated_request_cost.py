@@ -1,7 +1,7 @@
-"""What a request without an accepted credential costs: at most twice a plain 401, whatever it holds (HTTP-27, case 58).
+"""A request without a valid credential costs at most twice a plain 401, whatever it contains (HTTP-27, case 58).
 
-Measured is the processor time of a server process, over a real connection. Each head is sent whole and in turn with the
-plain one, round by round, and the median ratio counts.
+The test measures the CPU time of a server process over a real connection. Each head alternates with the plain one,
+round by round, and the median ratio counts.
 """
 
 import socket
@@ -10,19 +10,18 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from testsupport.server_process import ServerProcess
 
 from volcano_locks_server.http import codec
 from volcano_locks_server.http.auth import CREDENTIAL_BYTES_MAX
 from volcano_locks_server.http.server import http1
 
-from .conftest import ServerProcess
-
 RATIO_MAX = 2.0
 ROUNDS = 20
-ROUNDS_MAX = 200  # as long as the ratio is above its limit, on a machine that is busy
-REQUESTS = 20  # in a round
-CPUCLOCK_SCHED = 2  # of the kernel's clock ids: the processor time of the process whose id is in the upper bits
-ROOM = 32_000  # bytes of a field or an address, in a head of protocol.HEAD_BYTES_MAX
+ROUNDS_MAX = 200  # more rounds while the ratio is above its limit, for a busy machine
+REQUESTS = 20  # per round
+CPUCLOCK_SCHED = 2  # the kernel's clock id for the CPU time of the process whose id is in the upper bits
+LONG_BYTES = 32_000  # of a field or an address, within http1.HEAD_BYTES_MAX
 UNKNOWN = b"Authorization: Bearer sk-" + b"x" * 43
 
 
@@ -31,9 +30,9 @@ def head(line: bytes, *fields: bytes) -> bytes:
 
 
 def many(field: bytes) -> list[bytes]:
-    """As many fields as there may be, beside `Host`, and together as long as they may be."""
+    """The maximum number of fields beside `Host`, with the maximum total length."""
     count = http1.HEADERS_MAX - 1
-    return [field + b"y" * (ROOM // count - len(field))] * count
+    return [field + b"y" * (LONG_BYTES // count - len(field))] * count
 
 
 LOCK = b"GET /locks/a"
@@ -47,56 +46,56 @@ USUAL = (
     b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
     b"X-Volcano-Request-Id: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10",
 )
-PLAIN = head(b"DELETE /locks/a/lease", *USUAL, UNKNOWN)  # what a client sends whose key was revoked
+PLAIN = head(b"DELETE /locks/a/lease", *USUAL, UNKNOWN)  # a client's request with a revoked key
 PREFIX = codec.QUERY_BYTES_MAX - len(b"prefix=")
 HEADS = {
     "many fields": head(LOCK, *[b"x: y"] * (http1.HEADERS_MAX - 1)),
     "many long fields": head(LOCK, *many(b"x-a: ")),
     "many long tokens": head(LOCK, *many(b"X-Volcano-Lock-Token: ")),
     "many expectations": head(LOCK, *[b"Expect: 100-continue"] * (http1.HEADERS_MAX - 1)),
-    "a long field": head(LOCK, b"x: " + b"y" * ROOM),
-    "a long name": head(LOCK, b"x" * ROOM + b": y"),
-    "a long blank": head(LOCK, b"x:" + b" " * ROOM),
-    "a long request id": head(LOCK, b"X-Volcano-Request-Id: " + b"\xff" * ROOM),
-    "a long holder": head(LOCK, b"X-Volcano-Lock-Holder: " + b"\xff" * ROOM),
-    "a long credential": head(LOCK, b"Authorization: Bearer sk-" + b"y" * ROOM),
+    "a long field": head(LOCK, b"x: " + b"y" * LONG_BYTES),
+    "a long name": head(LOCK, b"x" * LONG_BYTES + b": y"),
+    "a long blank": head(LOCK, b"x:" + b" " * LONG_BYTES),
+    "a long request id": head(LOCK, b"X-Volcano-Request-Id: " + b"\xff" * LONG_BYTES),
+    "a long holder": head(LOCK, b"X-Volcano-Lock-Holder: " + b"\xff" * LONG_BYTES),
+    "a long credential": head(LOCK, b"Authorization: Bearer sk-" + b"y" * LONG_BYTES),
     "the longest credential": head(LOCK, b"Authorization: Bearer " + b"y" * (CREDENTIAL_BYTES_MAX - 7)),
-    "long other credential": head(LOCK, b"Authorization: Bearer " + b"y." * (ROOM // 2)),
-    "blanks for a credential": head(LOCK, b"Authorization:" + b" x" * (ROOM // 2)),
-    "a long key": head(b"GET /locks/" + b"a" * ROOM),
-    "an encoded key": head(b"POST /locks/" + b"%61" * (ROOM // 3) + b"/lease"),
-    "many slashes": head(b"GET /locks" + b"/a" * (ROOM // 2)),
-    "a long address": head(b"GET /" + b"%61" * (ROOM // 3)),
-    "a long project id": head(b"GET /projects/" + b"%61" * (ROOM // 3)),
-    "two long ids": head(b"GET /projects/" + b"a" * (ROOM // 2) + b"/service-keys/" + b"b" * (ROOM // 2)),
-    "the absolute form": head(b"GET http://x/locks/" + b"a" * ROOM),
-    "a fragment": head(LOCK + b"#" + b"a" * ROOM),
+    "long other credential": head(LOCK, b"Authorization: Bearer " + b"y." * (LONG_BYTES // 2)),
+    "blanks for a credential": head(LOCK, b"Authorization:" + b" x" * (LONG_BYTES // 2)),
+    "a long key": head(b"GET /locks/" + b"a" * LONG_BYTES),
+    "an encoded key": head(b"POST /locks/" + b"%61" * (LONG_BYTES // 3) + b"/lease"),
+    "many slashes": head(b"GET /locks" + b"/a" * (LONG_BYTES // 2)),
+    "a long address": head(b"GET /" + b"%61" * (LONG_BYTES // 3)),
+    "a long project id": head(b"GET /projects/" + b"%61" * (LONG_BYTES // 3)),
+    "two long ids": head(b"GET /projects/" + b"a" * (LONG_BYTES // 2) + b"/service-keys/" + b"b" * (LONG_BYTES // 2)),
+    "the absolute form": head(b"GET http://x/locks/" + b"a" * LONG_BYTES),
+    "a fragment": head(LOCK + b"#" + b"a" * LONG_BYTES),
     "a query": head(LOCK + b"?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
     "a query for events": head(b"GET /locks/events?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
     "an encoded query": head(b"GET /locks/events?prefix=" + b"%61" * (PREFIX // 3)),
     "a query of the admin API": head(b"GET /projects?" + b"a&" * (codec.QUERY_BYTES_MAX // 2)),
-    "a long query": head(b"GET /locks/events?" + b"a&" * (ROOM // 2)),
-    "a long encoded query": head(b"GET /locks?prefix=" + b"%61" * (ROOM // 3)),
-    "a long query of the admin API": head(b"GET /projects?" + b"a=b&" * (ROOM // 4)),
-    "a long query of an operation": head(b"GET /healthz?" + b"a=b&" * (ROOM // 4)),
+    "a long query": head(b"GET /locks/events?" + b"a&" * (LONG_BYTES // 2)),
+    "a long encoded query": head(b"GET /locks?prefix=" + b"%61" * (LONG_BYTES // 3)),
+    "a long query of the admin API": head(b"GET /projects?" + b"a=b&" * (LONG_BYTES // 4)),
+    "a long query of an operation": head(b"GET /healthz?" + b"a=b&" * (LONG_BYTES // 4)),
     "an offer to upgrade": head(LOCK, b"Connection: upgrade", b"Upgrade: h2c", *[b"x: y"] * (http1.HEADERS_MAX - 3)),
     "the admin API": head(b"GET /projects", *[b"x: y"] * (http1.HEADERS_MAX - 1)),
-    "a long field beside a key": head(LOCK, UNKNOWN, b"x: " + b"y" * (ROOM - len(UNKNOWN))),
+    "a long field beside a key": head(LOCK, UNKNOWN, b"x: " + b"y" * (LONG_BYTES - len(UNKNOWN))),
     "many fields beside a key": head(LOCK, UNKNOWN, *[b"x: y"] * (http1.HEADERS_MAX - 2)),
     "a query beside a key": head(b"GET /locks/events?" + b"a&" * (codec.QUERY_BYTES_MAX // 2), UNKNOWN),
-    "a long key beside a key": head(b"GET /locks/" + b"%61" * ((ROOM - len(UNKNOWN)) // 3), UNKNOWN),
+    "a long key beside a key": head(b"GET /locks/" + b"%61" * ((LONG_BYTES - len(UNKNOWN)) // 3), UNKNOWN),
 }
 
 
-class Measured:
-    """A server process and a client's connection to it."""
+class MeasuredServer:
+    """A server process, and a connection to it."""
 
     def __init__(self, server: ServerProcess) -> None:
         self._clock = ~server.pid << 3 | CPUCLOCK_SCHED
         self.connection = socket.create_connection(("127.0.0.1", server.port), timeout=30)
 
     def ratio(self, sent: bytes) -> float:
-        """How many times as much processor time it costs as the plain one."""
+        """The CPU time of this head relative to the plain one."""
         ratios = [self._cost(sent) / self._cost(PLAIN) for _ in range(ROUNDS)]
         while len(ratios) < ROUNDS_MAX and statistics.median(ratios) > RATIO_MAX:
             ratios.append(self._cost(sent) / self._cost(PLAIN))
@@ -111,17 +110,19 @@ class Measured:
 
 
 @pytest.fixture(scope="module")
-def measured() -> Iterator[Measured]:
+def measured() -> Iterator[MeasuredServer]:
     server = ServerProcess("memory://")
     server.start()
-    one = Measured(server)
+    one = MeasuredServer(server)
     yield one
     one.connection.close()
     server.close()
 
 
 @pytest.mark.parametrize("sent", HEADS.values(), ids=HEADS)
-def test_no_head_costs_more_than_twice_the_plain_one(measured: Measured, sent: bytes) -> None:
+def test_no_request_head_costs_more_than_twice_a_plain_one(measured: MeasuredServer, sent: bytes) -> None:
     """HTTP-27, case 58."""
-    assert len(sent) <= http1.HEAD_BYTES_MAX + 4 * http1.HEADERS_MAX  # colons and line ends do not count
+    assert (
+        len(sent) <= http1.HEAD_BYTES_MAX + 4 * http1.HEADERS_MAX
+    )  # HEAD_BYTES_MAX does not count colons and line ends
     assert measured.ratio(sent) <= RATIO_MAX

@@ -11,7 +11,7 @@ import pytest
 
 from volcano_locks_server.runtime.settings import SETTINGS, Settings
 
-from .running_dev import running_dev
+from .dev_server import dev_server
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -34,7 +34,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
     """What the reader's other terminal has, with the programs of this environment first."""
     bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
     bare["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{bare['PATH']}"
-    with running_dev(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
+    with dev_server(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
         yield ready
 
 
@@ -59,11 +59,11 @@ def test_the_blocks_that_are_run_elsewhere_are_still_there() -> None:
 
 @pytest.mark.real_time
 def test_the_commands_run(environment: dict[str, str], tmp_path: Path) -> None:
-    said = [run(script, environment, tmp_path) for script in IN_ORDER]
-    assert said[0] == "it works\n"
-    assert "exit code 75" in said[1]
-    assert "never printed" not in said[1]
-    assert len(said) == 2
+    output = [run(script, environment, tmp_path) for script in IN_ORDER]
+    assert output[0] == "it works\n"
+    assert "exit code 75" in output[1]
+    assert "never printed" not in output[1]
+    assert len(output) == 2
 
 
 @pytest.mark.real_time
@@ -104,11 +104,11 @@ def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: P
     )
     try:
         assert server.stdout is not None
-        said = ""
-        while (url := re.search(r"listening on (\S+),", said)) is None or "the admin token is in" not in said:
+        output = ""
+        while (url := re.search(r"listening on (\S+),", output)) is None or "the admin token is in" not in output:
             line = server.stdout.readline()
-            assert line, f"serve ended early: {said}"
-            said += line
+            assert line, f"serve ended early: {output}"
+            output += line
         bare = {name: value for name, value in environment.items() if "VOLCANO" not in name}
         assert run(AFTER_SERVE, {**bare, "VOLCANO_API_URL": url.group(1)}, tmp_path).endswith("it works\n")
         assert (tmp_path / "nightly.key").stat().st_mode & 0o077 == 0

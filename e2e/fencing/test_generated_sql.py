@@ -1,4 +1,4 @@
-"""CLI-20: what `fencing sql` prints, run as printed on real databases, lets no lower token in."""
+"""CLI-20: the SQL that `fencing sql` prints, run unchanged on real databases, refuses lower tokens."""
 
 import json
 from contextlib import closing
@@ -7,7 +7,7 @@ import pytest
 
 from .databases import TABLE, Connection, Database, Mariadb, Postgresql, Sqlite, fencing_sql
 
-FORGOTTEN = "UPDATE report SET total = :total, fencing_token = :token WHERE day = :day"
+UNFENCED_UPDATE = "UPDATE report SET total = :total, fencing_token = :token WHERE day = :day"
 INSERT = "INSERT INTO report (day, total, writer, fencing_token) VALUES (:day, :total, 'x', :token)"
 TOTALS = "SELECT total FROM report ORDER BY day, total"
 
@@ -20,13 +20,13 @@ def pattern(dialect: str, which: str) -> str:
 
 @pytest.fixture
 def written(fenced: Database, connection: Connection) -> Database:
-    """With a row that token 200 has written."""
+    """A fenced table with a row written under token 200."""
     fenced.execute(connection, INSERT, day="monday", total=2, token=200)
     return fenced
 
 
-def test_the_printed_update_takes_no_lower_token(written: Database, connection: Connection) -> None:
-    """It says so by changing no row; the same token may write again, and a higher one may."""
+def test_the_printed_update_refuses_a_lower_token(written: Database, connection: Connection) -> None:
+    """It changes no row for a lower token. The same and a higher token can write again."""
     write = pattern(written.dialect, "write")
     taken = [
         written.execute(connection, write.replace("SET ", f"SET total = {total}, "), id="monday", fencing_token=token)
@@ -37,15 +37,15 @@ def test_the_printed_update_takes_no_lower_token(written: Database, connection: 
 
 
 def test_a_claim_may_be_repeated(written: Database, connection: Connection) -> None:
-    """The printed update alone, by the new holder, who may not know whether its first try arrived."""
+    """The printed update alone, by a new holder that does not know whether its first try succeeded."""
     write = pattern(written.dialect, "write")
     assert [written.execute(connection, write, id="monday", fencing_token=300) for _ in range(2)] == [1, 1]
     with written.refused():
-        written.execute(connection, FORGOTTEN, day="monday", total=1, token=299)
+        written.execute(connection, UNFENCED_UPDATE, day="monday", total=1, token=299)
 
 
 def test_a_lock_with_a_row_of_its_own_fences_every_table(database: Database, connection: Connection) -> None:
-    """docs/guide/fencing.md: the claim comes first, so a late transaction does not come to its DELETE."""
+    """docs/guide/fencing.md: the claim comes first, so a late transaction fails before its DELETE."""
     database.apply(f"{TABLE}; CREATE TABLE lock_fence (lock_key varchar(128) NOT NULL PRIMARY KEY);")
     database.apply(fencing_sql(database.dialect, "lock_fence", "lock_key"))
     database.execute(connection, "INSERT INTO lock_fence (lock_key) VALUES ('daily-rollup')")
@@ -61,24 +61,22 @@ def test_a_lock_with_a_row_of_its_own_fences_every_table(database: Database, con
     assert database.rows(connection, TOTALS) == [(2,)]
 
 
-def test_a_forgotten_where_does_not_undo_it(written: Database, connection: Connection) -> None:
+def test_an_update_without_the_comparison_is_refused_too(written: Database, connection: Connection) -> None:
     with written.refused():
-        written.execute(connection, FORGOTTEN, day="monday", total=1, token=199)
+        written.execute(connection, UNFENCED_UPDATE, day="monday", total=1, token=199)
     assert written.rows(connection, TOTALS) == [(2,)]
-    written.execute(connection, FORGOTTEN, day="monday", total=3, token=201)
+    written.execute(connection, UNFENCED_UPDATE, day="monday", total=3, token=201)
     assert written.rows(connection, TOTALS) == [(3,)]
 
 
-def test_a_statement_with_one_low_row_changes_none(written: Database, connection: Connection) -> None:
+def test_a_statement_that_is_too_low_for_one_row_changes_none(written: Database, connection: Connection) -> None:
     written.execute(connection, INSERT, day="tuesday", total=2, token=100)
     with written.refused():
         written.execute(connection, "UPDATE report SET total = 1, fencing_token = 150")
     assert written.rows(connection, TOTALS) == [(2,), (2,)]
 
 
-def test_a_row_that_was_deleted_does_not_come_back_under_a_lower_token(
-    written: Database, connection: Connection
-) -> None:
+def test_a_deleted_row_cannot_be_inserted_under_a_lower_token(written: Database, connection: Connection) -> None:
     written.execute(connection, "DELETE FROM report")
     with written.refused():
         written.execute(connection, INSERT, day="monday", total=1, token=199)
@@ -88,8 +86,8 @@ def test_a_row_that_was_deleted_does_not_come_back_under_a_lower_token(
     assert written.rows(connection, TOTALS) == [(3,)]
 
 
-def test_neither_upserts_nor_ways_to_ignore_errors_get_past_it(written: Database, connection: Connection) -> None:
-    """REPLACE in SQLite and MariaDB is a deletion and an insertion; IGNORE must not ignore the fence, nor lower it."""
+def test_upserts_and_ignored_errors_do_not_bypass_the_fence(written: Database, connection: Connection) -> None:
+    """REPLACE in SQLite and MariaDB deletes and inserts; IGNORE must not ignore or lower the fence."""
     with written.refused():
         written.execute(connection, written.insert_or_replace, day="monday", total=1, token=199)
     assert written.execute(connection, written.insert_if_absent, day="monday", total=1, token=199) == 0
@@ -108,11 +106,11 @@ def test_neither_upserts_nor_ways_to_ignore_errors_get_past_it(written: Database
 
 
 @pytest.mark.parametrize("database", ["mariadb", "sqlite"], indirect=True)
-@pytest.mark.parametrize("manner", ["IGNORE", "OR IGNORE", "OR REPLACE", "OR FAIL", "OR ROLLBACK", "OR ABORT"])
-def test_no_manner_of_update_gets_past_it(written: Database, connection: Connection, manner: str) -> None:
-    if (manner == "IGNORE") != (written.dialect == "mysql"):
-        manner = ""
-    forgotten = FORGOTTEN.replace("UPDATE", f"UPDATE {manner}")
+@pytest.mark.parametrize("variant", ["IGNORE", "OR IGNORE", "OR REPLACE", "OR FAIL", "OR ROLLBACK", "OR ABORT"])
+def test_no_variant_of_update_bypasses_the_fence(written: Database, connection: Connection, variant: str) -> None:
+    if (variant == "IGNORE") != (written.dialect == "mysql"):
+        variant = ""
+    forgotten = UNFENCED_UPDATE.replace("UPDATE", f"UPDATE {variant}")
     with written.refused():
         written.execute(connection, forgotten, day="monday", total=1, token=199)
     written.execute(connection, forgotten, day="monday", total=3, token=300)
@@ -122,8 +120,8 @@ def test_no_manner_of_update_gets_past_it(written: Database, connection: Connect
 
 
 @pytest.mark.parametrize("database", ["postgresql", "sqlite"], indirect=True)
-def test_an_upsert_that_compares_stays_quiet(written: Database, connection: Connection) -> None:
-    """The one of docs/guide/leases.md: no row changes, and it is no error."""
+def test_an_upsert_that_compares_changes_no_row_without_an_error(written: Database, connection: Connection) -> None:
+    """The upsert of docs/guide/leases.md."""
     upsert = f"{INSERT} ON CONFLICT (day) DO UPDATE SET total = excluded.total, fencing_token = excluded.fencing_token"
     compares = f"{upsert} WHERE report.fencing_token <= excluded.fencing_token"
     assert written.execute(connection, compares, day="monday", total=1, token=199) == 0
@@ -132,7 +130,7 @@ def test_an_upsert_that_compares_stays_quiet(written: Database, connection: Conn
 
 
 @pytest.mark.parametrize("token", ["NULL", "'late'", "-1", "0"])
-def test_what_is_no_token_is_refused(written: Database, connection: Connection, token: str) -> None:
+def test_an_invalid_token_is_refused(written: Database, connection: Connection, token: str) -> None:
     for statement in (
         f"UPDATE report SET fencing_token = {token}",
         f"INSERT INTO report VALUES ('monday', 1, 'x', {token})",
@@ -142,18 +140,16 @@ def test_what_is_no_token_is_refused(written: Database, connection: Connection, 
     assert written.rows(connection, "SELECT total, fencing_token FROM report") == [(2, 200)]
 
 
-def test_an_update_that_leaves_the_token_alone_writes_under_the_rows(written: Database, connection: Connection) -> None:
-    """Who knows no token may mend a row; the fence stays where it is."""
+def test_an_update_that_keeps_the_token_is_accepted(written: Database, connection: Connection) -> None:
+    """A repair without a token can change a row; the fence keeps its value."""
     assert written.execute(connection, "UPDATE report SET total = 7") == 1
     with written.refused():
-        written.execute(connection, FORGOTTEN, day="monday", total=1, token=199)
+        written.execute(connection, UNFENCED_UPDATE, day="monday", total=1, token=199)
     assert written.rows(connection, TOTALS) == [(7,)]
 
 
-def test_a_deletion_is_judged_by_its_own_comparison_or_by_a_claim_before_it(
-    written: Database, connection: Connection
-) -> None:
-    """What is not held: a DELETE gives no token that a trigger could judge."""
+def test_a_deletion_needs_its_own_comparison_or_a_claim_before_it(written: Database, connection: Connection) -> None:
+    """Not enforced by the fence: a DELETE has no token that a trigger could compare."""
     delete, write = pattern(written.dialect, "delete"), pattern(written.dialect, "write")
     assert written.execute(connection, delete, id="monday", fencing_token=199) == 0
     with written.refused():
@@ -164,7 +160,7 @@ def test_a_deletion_is_judged_by_its_own_comparison_or_by_a_claim_before_it(
     assert written.execute(connection, "DELETE FROM report WHERE day = 'monday'") == 1
 
 
-def test_a_row_that_takes_another_id_is_judged_as_that_one(written: Database, connection: Connection) -> None:
+def test_a_row_with_a_changed_id_is_compared_by_the_new_id(written: Database, connection: Connection) -> None:
     written.execute(connection, INSERT, day="tuesday", total=9, token=100)
     written.execute(connection, "DELETE FROM report WHERE day = 'monday'")
     with written.refused():
@@ -173,7 +169,7 @@ def test_a_row_that_takes_another_id_is_judged_as_that_one(written: Database, co
 
 
 def test_rows_of_one_lock_share_a_fence(database: Database, connection: Connection) -> None:
-    """Where the id names the lock and not the row, the new holder's first write fences every row of it."""
+    """If the id names the lock and not the row, a new holder's first write fences every row with that id."""
     shared = TABLE.replace("NOT NULL PRIMARY KEY", "NOT NULL")
     database.apply(f"{shared};\n{fencing_sql(database.dialect)}")
     database.execute(connection, INSERT, day="monday", total=1, token=100)
@@ -187,8 +183,8 @@ def test_rows_of_one_lock_share_a_fence(database: Database, connection: Connecti
     assert database.rows(connection, TOTALS) == [(1,), (2,)]
 
 
-def test_tokens_that_are_there_already_count(database: Database, connection: Connection) -> None:
-    """An old column: the printed statements but the first, as its comment says."""
+def test_existing_tokens_count(database: Database, connection: Connection) -> None:
+    """With an existing column, all printed statements but the first are run, as its comment says."""
     database.apply(f"{TABLE.replace('writer', 'fencing_token bigint, writer')};")
     database.apply("INSERT INTO report (day, total, fencing_token) VALUES ('monday', 2, 200), ('tuesday', 1, NULL);")
     for statement in json.loads(fencing_sql(database.dialect, "report", "day", "--json"))["install"]:
@@ -202,20 +198,20 @@ def test_tokens_that_are_there_already_count(database: Database, connection: Con
         database.execute(connection, f"UPDATE {ignoring} report SET fencing_token = NULL")
 
 
-def test_the_fence_can_be_taken_away_and_put_up_again(written: Database, connection: Connection) -> None:
+def test_the_fence_can_be_removed_and_installed_again(written: Database, connection: Connection) -> None:
     script = json.loads(fencing_sql(written.dialect, "report", "day", "--json"))
     for statement in script["remove"]:
         written.execute(connection, statement)
-    written.execute(connection, FORGOTTEN, day="monday", total=1, token=199)
+    written.execute(connection, UNFENCED_UPDATE, day="monday", total=1, token=199)
     for statement in script["install"][1:]:
         written.execute(connection, statement)
     with written.refused():
-        written.execute(connection, FORGOTTEN, day="monday", total=1, token=198)
+        written.execute(connection, UNFENCED_UPDATE, day="monday", total=1, token=198)
 
 
 @pytest.mark.parametrize("name", ['a"; --', "a`; --", "it's", "$fence$", "select", "a;b//c", "a\\", "Größe.x", ":id"])
-def test_any_name_is_fenced(database: Database, name: str) -> None:
-    """CLI-21: by the database's own client, which looks for the ends of statements itself."""
+def test_any_table_name_works(database: Database, name: str) -> None:
+    """CLI-21: through the database's own client, which splits the statements itself."""
     mark = "`" if database.dialect == "mysql" else '"'
     quoted = f"{mark}{name.replace(mark, mark * 2)}{mark}"
     table = f"CREATE TABLE {quoted} ({quoted} varchar(9) NOT NULL PRIMARY KEY, total bigint);\n"
@@ -227,8 +223,8 @@ def test_any_name_is_fenced(database: Database, name: str) -> None:
         assert database.rows(connection, f"SELECT total FROM {quoted}") == [(2,)]
 
 
-def test_a_schema_is_kept_everywhere(database: Database, connection: Connection) -> None:
-    """CLI-21: whatever the search path or the current database is."""
+def test_a_schema_name_is_used_in_every_statement(database: Database, connection: Connection) -> None:
+    """CLI-21: it works with any search path or current database."""
     if isinstance(database, Sqlite):
         schema = "beside"
         attach = f"ATTACH '{database.file}.beside' AS beside"
@@ -243,11 +239,12 @@ def test_a_schema_is_kept_everywhere(database: Database, connection: Connection)
     database.apply(f"{attach};\n{fencing_sql(database.dialect, f'{schema}.report')}")
     database.execute(connection, INSERT.replace("report", f"{schema}.report"), day="monday", total=2, token=200)
     with database.refused():
-        database.execute(connection, FORGOTTEN.replace("report", f"{schema}.report"), day="monday", total=1, token=199)
+        update = UNFENCED_UPDATE.replace("report", f"{schema}.report")
+        database.execute(connection, update, day="monday", total=1, token=199)
 
 
-def test_ids_that_are_the_same_in_the_table_are_the_same_in_the_fence(sqlite: Sqlite) -> None:
-    """A collation decides that. The other databases copy the column, and its collation with it."""
+def test_the_fence_compares_ids_as_the_table_does(sqlite: Sqlite) -> None:
+    """SQLite with a collation. The other databases copy the column with its collation."""
     sqlite.apply(f"{TABLE.replace('PRIMARY KEY', 'COLLATE NOCASE PRIMARY KEY')};\n{fencing_sql('sqlite')}")
     with closing(sqlite.connect()) as connection:
         sqlite.execute(connection, INSERT, day="Monday", total=2, token=200)
