@@ -1,7 +1,7 @@
 """etcd as Debian packages it: clusters of one or three members on loopback ports, each in a folder of its own.
 
-`shared` is one member for all tests that only need a store; they keep apart by prefix. A test that does things to
-members starts its own with `cluster`.
+`shared` is one member for all tests that only need a store, each with its own prefix. A test that disturbs members
+starts its own `cluster`.
 """
 
 import atexit
@@ -20,7 +20,7 @@ from typing import Any
 
 from .processes import READY_SECONDS, Word, ended, folder_for, free_port, program, started, wait_until
 
-ANSWER_SECONDS = 30
+RESPONSE_SECONDS = 30
 _numbers = itertools.count(1)
 
 
@@ -35,13 +35,13 @@ class Member:
         self._health_url = f"http://127.0.0.1:{free_port()}"
         self.peer_port = free_port()
         self.peer_url = f"http://127.0.0.1:{self.peer_port}"
-        """Where the others find it; may be changed to a way there before the cluster starts."""
+        """The URL for the other members. Can be changed to a proxy's before the cluster starts."""
         self._words = words
         self._log = folder / f"{name}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, cluster: str) -> None:
-        """Start it as a member of the cluster `name=peer url,…`, or again; does not wait."""
+        """Start or restart it as a member of the cluster `name=peer url,…`, without waiting."""
         command: list[Word] = [
             program("etcd", "etcd-server"),
             "--name",
@@ -62,18 +62,18 @@ class Member:
             self._process = started(command, None, log, "SIGKILL")
 
     def wait(self) -> None:
-        """Return when it knows a leader."""
+        """Return when the member knows a leader."""
         assert self._process is not None
         wait_until(self._is_healthy, self._process, self._log)
 
     def ask(self, path: str, **body: object) -> Any:
         """A request to its JSON gateway, such as `maintenance/status`."""
         request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode())
-        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
-            return json.load(answer)
+        with urllib.request.urlopen(request, timeout=RESPONSE_SECONDS) as response:
+            return json.load(response)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Write a key, behind the back of whoever believes to have it."""
+        """Write a key without the knowledge of its owner."""
         self.ask("kv/put", key=b64encode(key).decode(), value=b64encode(value).decode())
 
     def signal(self, number: signal.Signals) -> None:
@@ -82,7 +82,7 @@ class Member:
         self._process.send_signal(number)
 
     def kill(self) -> None:
-        """End it as a crash does."""
+        """Kill it."""
         if self._process is not None:
             self._process.kill()
             ended(self._process)
@@ -90,8 +90,8 @@ class Member:
 
     def _is_healthy(self) -> bool:
         try:
-            with urllib.request.urlopen(f"{self._health_url}/health", timeout=1) as answer:
-                return b'"true"' in answer.read()
+            with urllib.request.urlopen(f"{self._health_url}/health", timeout=1) as response:
+                return b'"true"' in response.read()
         except OSError:
             return False
 
@@ -103,27 +103,27 @@ class Cluster:
         self.members = [Member(f"m{number}", folder, words, scheme) for number in range(size)]
 
     def start(self, *members: Member) -> None:
-        """Start these, or all, and wait until they know a leader; for that, a majority has to run."""
+        """Start these members or all, and wait until they know a leader. A majority must run."""
         names = ",".join(f"{member.name}={member.peer_url}" for member in self.members)
         for member in members or self.members:
             member.start(names)
         for member in members or self.members:
             member.wait()
 
-    def url(self, prefix: str | None = None, *, entrance: str = "") -> str:
-        """The URL of an empty store, or of the one under `prefix`; `entrance` is `user:password@`."""
+    def url(self, prefix: str | None = None, *, credentials: str = "") -> str:
+        """The URL of an empty store, or of the one under `prefix`. `credentials` is `user:password@`."""
         hosts = ",".join(member.host for member in self.members)
-        return f"etcd://{entrance}{hosts}/{prefix or new_prefix()}"
+        return f"etcd://{credentials}{hosts}/{prefix or new_prefix()}"
 
     def leader(self) -> Member:
-        """The member that leads now. On a busy machine none may for a while."""
-        gives_up_at = time.monotonic() + READY_SECONDS
+        """The current leader. Waits if the cluster has none, as can happen on a busy machine."""
+        deadline = time.monotonic() + READY_SECONDS
         while True:
             for member in self.members:
                 status = member.ask("maintenance/status")
-                if status.get("leader") == status["header"]["member_id"]:  # where it knows none, none is told
+                if status.get("leader") == status["header"]["member_id"]:  # absent while the member knows no leader
                     return member
-            assert time.monotonic() < gives_up_at, "no member leads"
+            assert time.monotonic() < deadline, "no member leads"
             time.sleep(0.05)
 
     def stop(self) -> None:
@@ -139,7 +139,7 @@ def new_prefix() -> str:
 
 @contextmanager
 def cluster(size: int = 3, *words: Word, scheme: str = "http", is_started: bool = True) -> Iterator[Cluster]:
-    """A cluster of one's own, with these words more on each member's command line."""
+    """A new cluster, with additional words on each member's command line."""
     with folder_for(None, "locks-etcd-") as folder:
         made = Cluster(folder, size, words, scheme)
         try:
@@ -152,7 +152,7 @@ def cluster(size: int = 3, *words: Word, scheme: str = "http", is_started: bool 
 
 @cache
 def shared() -> Cluster:
-    """One member for all tests that leave it as it is. It syncs nothing: no test of it is about a crash."""
+    """One member for all tests that do not disturb it. It does not sync: no such test crashes it."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(cluster(1, "--unsafe-no-fsync"))

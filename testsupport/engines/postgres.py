@@ -1,7 +1,7 @@
 """PostgreSQL and PgBouncer as Debian packages them, each in a folder of its own, on loopback ports.
 
-`shared` is one server for all tests that only need a database; a test that does things to a server starts its own
-with `primary`, and gives it a `standby`.
+`shared` is one server for all tests that only need a database. A test that disturbs a server starts its own `primary`,
+with a `standby` if it needs one.
 """
 
 import atexit
@@ -59,7 +59,7 @@ class Postgres:
         return f"postgresql://postgres@127.0.0.1:{self.port}/{database}"
 
     def log(self) -> str:
-        """What the server said."""
+        """The server's log."""
         return self._log.read_text(errors="replace")
 
     def initialise(self) -> None:
@@ -78,7 +78,7 @@ class Postgres:
         done([*initdb, "--locale=C.UTF-8", "-N"], self._user)
 
     def start(self, **settings: str) -> None:
-        """Start the server and wait until it answers."""
+        """Start the server and wait until it responds."""
         defaults = {
             "listen_addresses": "127.0.0.1",
             "port": str(self.port),
@@ -91,28 +91,28 @@ class Postgres:
         )
         with self._log.open("ab") as log:
             self._process = started([program("postgres", "postgresql"), "-D", self.cluster, *words], self._user, log)
-        wait_until(self._answers, self._process, self._log)
+        wait_until(self._responds, self._process, self._log)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
-        """End the server: SIGINT ends its clients' connections, SIGQUIT is a crash."""
+        """End the server: SIGINT disconnects its clients, SIGQUIT is a crash."""
         if self._process is not None:
             self._process.send_signal(how)
             ended(self._process)
             self._process = None
 
     def crash(self) -> None:
-        """End all its processes at once, and by force, as a machine does that fails."""
+        """Kill all its processes at once, as a machine failure does."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)  # else it might start others meanwhile
+        self._process.send_signal(signal.SIGSTOP)  # else it could start others meanwhile
         while state_of(self.pid) != "T":
             time.sleep(0.001)
         children = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text().split()
-        killed([self.pid, *map(int, children)])  # one that lived on would keep the next server from starting
+        killed([self.pid, *map(int, children)])  # a survivor would block the next start
         ended(self._process)
         self._process = None
 
     def promote(self) -> None:
-        """Make a standby the primary; returns when it can be written."""
+        """Make a standby the primary. Returns when it accepts writes."""
         self.execute("SELECT pg_promote(true, 30)")
 
     def connect(self, database: str = "postgres") -> "psycopg.Connection[Any]":
@@ -120,18 +120,18 @@ class Postgres:
         return psycopg.connect(self.url(database), autocommit=True)
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """One statement and its rows, if it has any."""
+        """Run one statement and return its rows."""
         with self.connect(database) as connection:
             ran = connection.execute(sql)
             return list(ran.fetchall()) if ran.description is not None else []
 
     def new_database(self, template: str = "template1") -> str:
-        """The name of a new database."""
+        """Create a database and return its name."""
         name = f"locks_{next(_numbers)}"
         self.execute(f"CREATE DATABASE {name} TEMPLATE {template}")
         return name
 
-    def _answers(self) -> bool:
+    def _responds(self) -> bool:
         try:
             self.connect().close()
         except psycopg.OperationalError:
@@ -141,7 +141,7 @@ class Postgres:
 
 @contextmanager
 def primary(*, fsync: bool = True, **settings: str) -> Iterator[Postgres]:
-    """A server of one's own."""
+    """A new server."""
     with folder_for(user_of(_USER), "locks-postgres-") as folder:
         server = Postgres(folder, fsync=fsync)
         server.initialise()
@@ -154,7 +154,7 @@ def primary(*, fsync: bool = True, **settings: str) -> Iterator[Postgres]:
 
 @contextmanager
 def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
-    """A streaming standby, which the primary waits for at each commit from now on; `by` is a port that leads to it."""
+    """A synchronous streaming standby of the server `of`. `by` is the port of a proxy to that server."""
     user = user_of(_USER)
     with folder_for(user, "locks-standby-") as folder:
         server = Postgres(folder, fsync=True)
@@ -174,9 +174,9 @@ def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
         try:
             of.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
             of.execute("SELECT pg_reload_conf()")
-            gives_up_at = time.monotonic() + READY_SECONDS
+            deadline = time.monotonic() + READY_SECONDS
             while of.execute("SELECT 1 FROM pg_stat_replication WHERE sync_state = 'sync'") == []:
-                assert time.monotonic() < gives_up_at, server.log()
+                assert time.monotonic() < deadline, server.log()
                 time.sleep(0.02)
             yield server
         finally:
@@ -185,7 +185,7 @@ def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
 
 @contextmanager
 def pgbouncer(of: Postgres) -> Iterator[int]:
-    """PgBouncer in transaction mode in front of a server, with a pool of three; its port."""
+    """The port of a PgBouncer in transaction mode in front of a server, with a pool of three."""
     user = user_of(_USER)
     port = free_port()
     with folder_for(user, "locks-pgbouncer-") as folder:
@@ -202,14 +202,14 @@ def pgbouncer(of: Postgres) -> Iterator[int]:
         with log.open("wb") as opened:
             process = started([program("pgbouncer", "pgbouncer"), settings], user, opened)
         try:
-            wait_until(lambda: _answers(port), process, log)
+            wait_until(lambda: _responds(port), process, log)
             yield port
         finally:
             process.send_signal(signal.SIGINT)
             ended(process)
 
 
-def _answers(port: int) -> bool:
+def _responds(port: int) -> bool:
     try:
         psycopg.connect(f"postgresql://postgres@127.0.0.1:{port}/postgres").close()
     except psycopg.OperationalError:
@@ -219,7 +219,7 @@ def _answers(port: int) -> bool:
 
 @cache
 def shared() -> Postgres:
-    """One server for all tests that leave it as it is. It syncs nothing: no test of it is about a crash."""
+    """One server for all tests that do not disturb it. It does not sync: no such test crashes it."""
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(primary(fsync=False))

@@ -1,7 +1,7 @@
 """nginx and HAProxy as Debian packages them: reverse proxies in front of one server, on loopback ports.
 
-Both keep their connections to the server open and share them between clients, and both pass an offer to upgrade on, as
-the usual settings for WebSockets have it.
+Both share their connections to the server between clients, and both are configured to forward Upgrade headers, as usual
+for WebSockets.
 """
 
 import signal

@@ -42,7 +42,7 @@ async def refusal(url: str) -> str:
 
 async def test_a_node_authenticates_again_when_its_token_is_lost(guarded: etcd.Cluster) -> None:
     """A member forgets its tokens when it restarts."""
-    store = await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock())
+    store = await open_store(guarded.url("ours", credentials="locks:p%40ss@"), ManualClock())
     await write_records(store.locks, (key("a"), Free(1, 1)))
     guarded.members[0].kill()
     guarded.start()
@@ -52,7 +52,7 @@ async def test_a_node_authenticates_again_when_its_token_is_lost(guarded: etcd.C
 
 
 async def test_signals_resume_when_the_token_is_lost(guarded: etcd.Cluster) -> None:
-    stores = [await open_store(guarded.url("ours", entrance="locks:p%40ss@"), ManualClock()) for _ in range(2)]
+    stores = [await open_store(guarded.url("ours", credentials="locks:p%40ss@"), ManualClock()) for _ in range(2)]
     one, other = [SignalRecorder(store.signals) for store in stores if store.signals is not None]
     for number in range(2):
         if number:
@@ -68,9 +68,9 @@ async def test_signals_resume_when_the_token_is_lost(guarded: etcd.Cluster) -> N
 
 
 async def test_wrong_credentials_have_their_own_causes(guarded: etcd.Cluster) -> None:
-    assert await refusal(guarded.url("ours", entrance="locks:wrong@")) == "etcd_credentials"
+    assert await refusal(guarded.url("ours", credentials="locks:wrong@")) == "etcd_credentials"
     assert await refusal(guarded.url("ours")) == "etcd_credentials"
-    assert await refusal(guarded.url("theirs", entrance="locks:p%40ss@")) == "etcd_permission"
+    assert await refusal(guarded.url("theirs", credentials="locks:p%40ss@")) == "etcd_permission"
 
 
 def signed(folder: Path) -> None:

@@ -1,0 +1,26 @@
+"""Marks and guards for the whole test suite: which tests start engines, and which share a worker."""
+
+import os
+
+import pytest
+from testsupport.engines.processes import WITHOUT_ENGINES
+
+ENGINES = ("postgres", "etcd", "mariadb", "mysql", "pgbouncer", "nginx", "haproxy")
+GROUPS = ("e2e/packaging/",)
+"""Folders whose tests share expensive session fixtures, and so one worker of pytest-xdist."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if "not engines" in config.option.markexpr:  # a test that starts one without the mark must fail
+        os.environ[WITHOUT_ENGINES] = "1"
+
+
+@pytest.hookimpl(tryfirst=True)  # before the selection by -m
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A test of server, conformance or e2e that names an engine in its id starts it."""
+    for item in items:
+        if not item.nodeid.startswith("sdks/") and any(engine in item.nodeid.lower() for engine in ENGINES):
+            item.add_marker(pytest.mark.engines)
+        for folder in GROUPS:
+            if item.nodeid.startswith(folder):
+                item.add_marker(pytest.mark.xdist_group(folder))
