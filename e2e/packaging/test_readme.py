@@ -1,4 +1,4 @@
-"""README.md can be followed to the letter: its commands and programs run, its table of settings is the server's."""
+"""README.md can be followed to the letter: its commands and programs run, and its links lead somewhere."""
 
 import os
 import re
@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from volcano_locks_server.runtime.settings import SETTINGS, Settings
+from testsupport.engines import postgres
+from testsupport.engines.processes import program
 
 from .dev_server import dev_server
 
@@ -19,19 +19,20 @@ BLOCKS = re.findall(r"```(\w+)\n(.*?)```", README, re.DOTALL)
 SHELL = [text for language, text in BLOCKS if language == "sh"]
 PYTHON, JAVASCRIPT, RUBY = ([text for language, text in BLOCKS if language == one] for one in ("python", "js", "ruby"))
 RUN_ELSEWHERE = {
-    "make demo\n": "test_demo.py",
-    "python3 -m venv .venv && . .venv/bin/activate\npip install './sdks/python[cli]' ./server\nvolcano-locks dev\n": (
-        "test_installed.py installs the same as wheels"
+    "python3 -m venv .venv && . .venv/bin/activate\npip install './sdks/python[cli]' ./server\n": (
+        "test_installed_wheels.py installs the same as wheels"
     ),
+    "volcano-locks dev\n": "dev_server",
 }
 SERVE = "volcano-locks serve --store sqlite:///locks.db\n"
 AFTER_SERVE = next(text for text in SHELL if "project create" in text)
-IN_ORDER = [text for text in SHELL if text not in {*RUN_ELSEWHERE, SERVE, AFTER_SERVE}]
+FENCED = [text for text in SHELL if "psql" in text]
+IN_ORDER = [text for text in SHELL if text not in {*RUN_ELSEWHERE, SERVE, AFTER_SERVE, *FENCED}]
 
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the reader's other terminal has, with the programs of this environment first."""
+    """The environment of the reader's second terminal, with the programs of this environment first."""
     bare = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
     bare["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{bare['PATH']}"
     with dev_server(Path(sys.executable).with_name("volcano-locks"), bare, tmp_path_factory.mktemp("dev")) as ready:
@@ -59,11 +60,22 @@ def test_the_blocks_that_are_run_elsewhere_are_still_there() -> None:
 
 @pytest.mark.real_time
 def test_the_commands_run(environment: dict[str, str], tmp_path: Path) -> None:
-    output = [run(script, environment, tmp_path) for script in IN_ORDER]
-    assert output[0] == "it works\n"
-    assert "exit code 75" in output[1]
-    assert "never printed" not in output[1]
-    assert len(output) == 2
+    (output,) = (run(script, environment, tmp_path) for script in IN_ORDER)
+    assert "exit code 75" in output
+    assert "daily-rollup" in output
+    assert "never printed" not in output
+
+
+@pytest.mark.engines
+def test_postgresql_refuses_the_late_write(environment: dict[str, str], tmp_path: Path) -> None:
+    """The section on fencing, with an empty database that psql connects to."""
+    server = postgres.shared()
+    connection = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "postgres"}
+    database = {**environment, **connection, "PGDATABASE": server.new_database()}
+    database["PATH"] += f"{os.pathsep}{Path(program('psql', 'postgresql')).parent}"
+    fenced, written, late = (run(script, database, tmp_path) for script in FENCED)
+    assert (fenced, written) == ("", "")
+    assert late.split() == ["refused", "2"]
 
 
 @pytest.mark.real_time
@@ -72,15 +84,14 @@ def test_the_programs_run(environment: dict[str, str], tmp_path: Path) -> None:
         (tmp_path / "program.py").write_text(program)
         return run("python program.py", environment, tmp_path)
 
-    rollup, fenced, blocking, asynchronous = (play(program) for program in PYTHON)
-    assert [line.split()[0] for line in rollup.splitlines()] == ["read", "add", "write"]
-    assert [line.split()[-1] for line in fenced.splitlines()] == ["taken", "taken", "refused"]
-    assert blocking.startswith("sent under fencing token ")
-    assert asynchronous.startswith("sent under fencing token ")
+    first, *others = (play(program) for program in PYTHON)
+    assert first.startswith("held under fencing token ")
+    assert len(others) == 2
+    assert all(output.startswith("sent under fencing token ") for output in others)
 
 
 def test_the_programs_in_javascript_and_ruby_run(environment: dict[str, str], tmp_path: Path) -> None:
-    """With the client in the folder as it was last built, and with that of `sdks/ruby`."""
+    """With the JavaScript client as it was last built, and with the Ruby client of `sdks/ruby`."""
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules/volcano-locks").symlink_to(ROOT / "sdks/javascript")
     (in_javascript,), (in_ruby,) = JAVASCRIPT, RUBY
@@ -92,8 +103,8 @@ def test_the_programs_in_javascript_and_ruby_run(environment: dict[str, str], tm
     )
 
 
-def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: Path) -> None:
-    """Literally, but for the port, which somebody may use already."""
+def test_the_steps_of_a_production_server(environment: dict[str, str], tmp_path: Path) -> None:
+    """Literally, except for the port, which another program may use already."""
     server = subprocess.Popen(
         SERVE.split(),
         env={**environment, "VOLCANO_LOCKS_PORT": "0"} | {"VOLCANO_LOCKS_ADMIN_TOKEN": ""},
@@ -117,30 +128,8 @@ def test_the_steps_of_a_server_for_work(environment: dict[str, str], tmp_path: P
         server.communicate(timeout=60)
 
 
-def test_the_table_of_settings_is_the_servers() -> None:
-    documented = [
-        tuple(cell.strip() for cell in line.strip("|").split("|"))
-        for line in README.splitlines()
-        if "`VOLCANO_LOCKS_" in line and line.startswith("|")
-    ]
-    assert documented == [
-        (
-            "none" if setting.secret else f"`{setting.flag}`",
-            f"`{setting.variable}`",
-            default(setting.name),
-            setting.what,
-        )
-        for setting in SETTINGS
-    ]
-
-
-def default(name: str) -> str:
-    value = getattr(Settings(), name)
-    if value is None:
-        return "none"
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
-
-
 def test_every_link_leads_somewhere() -> None:
-    for target in re.findall(r"\]\(([^)#]+)[^)]*\)", README):
+    targets = [*re.findall(r"\]\(([^)#]+)[^)]*\)", README), *re.findall(r"src(?:set)?=\"([^\"]+)\"", README)]
+    assert targets
+    for target in targets:
         assert (ROOT / target).exists(), target
