@@ -1,1 +1,1 @@
-"""What the lock service costs, measured beside peers on the same machine. See bench/README.md."""
+"""Benchmarks: the cost of the lock service, compared with etcd, Redis and PostgreSQL on the same machine."""

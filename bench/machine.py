@@ -1,9 +1,10 @@
-"""Where a measurement was made: facts that explain the numbers, and nothing that names the machine or its folders."""
+"""The machine of a benchmark: facts that explain the numbers, without the names of the machine or its folders."""
 
 import os
 import platform
 import re
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -21,16 +22,16 @@ SYNC_SAMPLES: Final = 300
 
 @contextmanager
 def working_folder() -> Iterator[Path]:
-    """A fresh folder on a real disk, gone afterwards; every server measured keeps its files in it.
+    """A temporary folder on a real disk for the files of all servers.
 
-    Raises BenchError where the folder would be in memory: a commit that reaches no disk measures nothing.
+    Raises BenchError if the folder is on a file system in memory, because commits would not reach a disk.
     """
     parent = ROOT / "build"
     parent.mkdir(exist_ok=True)
     if file_system(parent) in IN_MEMORY:
-        raise BenchError("this checkout is on a file system in memory: durable commits cannot be measured on it")
+        raise BenchError("this checkout is on a file system in memory, where no commit is durable: use one on a disk")
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as folder:
-        Path(folder).chmod(0o711)  # a database server that runs as a user of its own has to get at its folder in it
+        Path(folder).chmod(0o711)  # lets a database server that runs as another user reach its files
         yield Path(folder)
 
 
@@ -42,7 +43,7 @@ def file_system(folder: Path) -> str:
 
 
 def sync_milliseconds(folder: Path) -> float:
-    """Median time of writing 4096 bytes and fdatasync, one after the other, as one who commits alone sees it."""
+    """Median time to write 4096 bytes and call fdatasync: the cost of a commit without concurrency."""
     samples = []
     path = folder / "sync-probe"
     with path.open("wb", buffering=0) as probe:
@@ -55,8 +56,8 @@ def sync_milliseconds(folder: Path) -> float:
     return statistics.median(samples) * 1_000
 
 
-def facts(folder: Path) -> list[tuple[str, str]]:
-    """What was measured on, as pairs of name and value."""
+def machine_facts(folder: Path) -> list[tuple[str, str]]:
+    """Names and values for the report."""
     import apsw
 
     load_minute = os.getloadavg()[0]
@@ -72,28 +73,34 @@ def facts(folder: Path) -> list[tuple[str, str]]:
     ]
 
 
-def peer_versions() -> list[tuple[str, str]]:
-    """The versions of the peers and of what drives them."""
-    return [
-        ("etcd", version_of("etcd", "etcd-server")),
-        ("Redis", version_of("redis-server", "redis-server")),
-        ("redis-benchmark", version_of("redis-benchmark", "redis-tools")),
-    ]
+def baseline_versions() -> list[tuple[str, str]]:
+    """The versions of etcd, Redis and redis-benchmark."""
+    return [etcd_version(), _redis_version(), ("redis-benchmark", version_of("redis-benchmark", "redis-tools"))]
+
+
+def redis_versions() -> list[tuple[str, str]]:
+    """The versions of Redis and redis-py."""
+    redis_py = run([sys.executable, "-c", "import redis; print(redis.__version__)"]).strip()
+    return [_redis_version(), ("redis-py", redis_py)]
+
+
+def etcd_version() -> tuple[str, str]:
+    return "etcd", version_of("etcd", "etcd-server")
 
 
 def version_of(name: str, debian_package: str) -> str:
-    """What the program says its version is."""
-    return version_said_by(program(name, debian_package))
+    """The version that the program prints."""
+    return version_at(program(name, debian_package))
 
 
-def version_said_by(path: str) -> str:
-    """What the program at `path` says its version is."""
-    return _first_version(run([path, "--version"]))
-
-
-def _first_version(text: str) -> str:
-    found = re.search(r"\d+(?:\.\d+)+", text)
+def version_at(path: str) -> str:
+    """The version that the program at `path` prints."""
+    found = re.search(r"\d+(?:\.\d+)+", run([path, "--version"]))
     return found[0] if found else "unknown"
+
+
+def _redis_version() -> tuple[str, str]:
+    return "Redis", version_of("redis-server", "redis-server")
 
 
 def _processor() -> str:

@@ -1,4 +1,4 @@
-"""Programs under measurement: started on free ports, awaited, ended by their own process and no other."""
+"""Starts and stops the programs under test, and measures their memory and CPU time."""
 
 import json
 import os
@@ -18,27 +18,27 @@ STOP_SECONDS_MAX: Final = 20.0
 
 
 class BenchError(Exception):
-    """A measurement that could not be made; the message says what to do."""
+    """A benchmark cannot run. The message says what to do."""
 
 
 def program(name: str, debian_package: str) -> str:
-    """The program's path. Raises BenchError that names its Debian package where it is missing."""
+    """The program's path. If it is missing, raises BenchError with the name of its Debian package."""
     found = shutil.which(name)
     if found is None:
         raise BenchError(f"{name} is not installed: apt-get install {debian_package}")
     return found
 
 
-def our_program() -> str:
-    """`volcano-locks` as installed beside the Python that runs the bench."""
-    beside = Path(sys.executable).with_name("volcano-locks")
-    if not beside.exists():
-        raise BenchError("volcano-locks is not installed beside this Python: run make setup")
-    return str(beside)
+def volcano_locks_program() -> str:
+    """The path of `volcano-locks` in the environment of this Python."""
+    path = Path(sys.executable).with_name("volcano-locks")
+    if not path.exists():
+        raise BenchError("volcano-locks is not installed in this Python environment: run make setup")
+    return str(path)
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that nobody listened on a moment ago."""
+    """A TCP port of 127.0.0.1 that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -53,7 +53,7 @@ def running(
     environment: Mapping[str, str] | None = None,
     stop: signal.Signals = signal.SIGTERM,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program while the block runs, its output in `log`; then `stop`, and SIGKILL if that is not enough."""
+    """Run the program while the block runs, with its output in `log`. Then send `stop`, and SIGKILL after a while."""
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -75,7 +75,7 @@ def running(
 
 @contextmanager
 def running_driver(command: Sequence[str], *, environment: Mapping[str, str]) -> Iterator["subprocess.Popen[str]"]:
-    """The program while the block runs, to be spoken with over stdin and stdout; its stdin's end is its own."""
+    """Run a driver while the block runs. It reads commands from stdin, writes to stdout, and exits when stdin ends."""
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}
     )
@@ -89,29 +89,29 @@ def running_driver(command: Sequence[str], *, environment: Mapping[str, str]) ->
             process.communicate()
 
 
-def asked(process: "subprocess.Popen[str]", line: str) -> Any:
-    """What the driver answers to one line: one line of JSON. Raises BenchError if it ended instead."""
+def send_command(process: "subprocess.Popen[str]", line: str) -> Any:
+    """Write one line to the driver and return its response, one line of JSON. Raises BenchError if it exited."""
     assert process.stdin is not None
     assert process.stdout is not None
     try:
         process.stdin.write(f"{line}\n")
         process.stdin.flush()
-        answer = process.stdout.readline()
+        response = process.stdout.readline()
     except BrokenPipeError:
-        answer = ""
-    if not answer:
-        raise BenchError(f"the driver ended: {process.args!r}")
-    return json.loads(answer)
+        response = ""
+    if not response:
+        raise BenchError(f"the driver exited: {process.args!r}")
+    return json.loads(response)
 
 
-def wait_until(answers: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> float:
-    """Seconds until `answers()` is true. Raises BenchError with the log's end if the program stops or is too slow."""
+def wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> float:
+    """Seconds until `is_ready()`. If the program exits or is too slow, raises BenchError with the end of its log."""
     began = time.perf_counter()
-    while not answers():
+    while not is_ready():
         waited = time.perf_counter() - began
         if process.poll() is not None or waited > START_SECONDS_MAX:
-            state = "did not answer" if process.returncode is None else f"ended with {process.returncode}"
-            raise BenchError(f"{Path(str(process.args[0])).name} {state}:\n{_end_of(log)}")  # type: ignore[index]
+            state = "was not ready in time" if process.returncode is None else f"exited with {process.returncode}"
+            raise BenchError(f"{Path(str(process.args[0])).name} {state}:\n{_tail(log)}")  # type: ignore[index]
         time.sleep(0.002)
     return time.perf_counter() - began
 
@@ -121,24 +121,24 @@ def resident_megabytes(pid: int) -> float:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024 / 1e6
-    raise BenchError(f"process {pid} has no resident memory: it has ended")
+    raise BenchError(f"process {pid} has no resident memory: it has exited")
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process and its threads used of all cores so far, in user and in system mode."""
+    """The CPU time of the process and its threads so far, in user and in system mode."""
     after_name = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(after_name[11]) + int(after_name[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def run(command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> str:
-    """What the program printed. Raises BenchError with its messages if it failed."""
+    """The output of the program. If it fails, raises BenchError with its messages."""
     done = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})}
     )
     if done.returncode != 0:
-        raise BenchError(f"{Path(command[0]).name} ended with {done.returncode}: {done.stderr or done.stdout}")
+        raise BenchError(f"{Path(command[0]).name} exited with {done.returncode}: {done.stderr or done.stdout}")
     return done.stdout
 
 
-def _end_of(log: Path) -> str:
+def _tail(log: Path) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-20:])

@@ -1,4 +1,4 @@
-"""A measurement as people read it: an aligned table, what was to be reached, and the machine it ran on."""
+"""The report of one benchmark: a Markdown table, its goals, and the machine it ran on."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,21 +7,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from .wrk import Measured
+from .wrk import RoundResult
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
+RATE_HEADER: Final = ("operations/s", "slowest", "fastest")
+LATENCY_HEADER: Final = ("p50 ms", "p99 ms")
 
 
 class Goal(NamedTuple):
-    """What was to be reached, what came, and whether that is enough."""
+    """A target value, the measured value, and whether it was reached."""
 
     text: str
-    got: str
+    measured: str
     reached: bool
 
 
 class Summary(NamedTuple):
-    """Several rounds of one kind: medians, and the spread of their rates."""
+    """Several rounds of one target: medians, and the slowest and fastest rate."""
 
     per_second: float
     slowest_per_second: float
@@ -29,10 +31,18 @@ class Summary(NamedTuple):
     p50_ms: float
     p99_ms: float
 
+    def rate_cells(self) -> tuple[str, ...]:
+        """The cells under RATE_HEADER."""
+        return tuple(thousands(rate) for rate in (self.per_second, self.slowest_per_second, self.fastest_per_second))
+
+    def latency_cells(self) -> tuple[str, ...]:
+        """The cells under LATENCY_HEADER."""
+        return (f"{self.p50_ms:.2f}", f"{self.p99_ms:.2f}")
+
 
 @dataclass
 class Report:
-    """One benchmark's outcome. `problems` make it invalid: then no goal is told as reached."""
+    """The result of one benchmark. `problems` make it invalid; it then reports no goals."""
 
     name: str
     title: str
@@ -44,7 +54,7 @@ class Report:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def good(self) -> bool:
+    def passed(self) -> bool:
         """Valid, and every goal reached."""
         return not self.problems and all(goal.reached for goal in self.goals)
 
@@ -54,59 +64,64 @@ class Report:
         if self.goals and not self.problems:
             parts.append("\n".join(_goal_line(goal) for goal in self.goals))
         if self.problems:
-            parts.append(
-                "\n".join(["**INVALID:** these numbers do not count."] + [f"- {one}" for one in self.problems])
-            )
+            problems = [f"- {problem}" for problem in self.problems]
+            parts.append("\n".join(["**INVALID:** these numbers do not count.", *problems]))
         if self.notes:
             parts.append("\n".join(self.notes))
         parts.append(table(("measured on", ""), self.facts))
         return "\n\n".join(parts) + "\n"
 
     def write(self) -> Path:
-        """Keep the report under today's date (UTC) and its name; a later one of the day replaces it."""
+        """Save the report under today's date (UTC) and its name. It replaces an earlier one of the same day."""
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{self.name}.md"
         path.write_text(self.text())
         return path
 
 
-def summary(rounds: Sequence[Measured]) -> Summary:
-    """The rounds' medians."""
-    rates = [one.per_second for one in rounds]
+def summary(rounds: Sequence[RoundResult]) -> Summary:
+    """The medians of the rounds."""
+    rates = [result.per_second for result in rounds]
     return Summary(
         statistics.median(rates),
         min(rates),
         max(rates),
-        statistics.median(one.p50_ms for one in rounds),
-        statistics.median(one.p99_ms for one in rounds),
+        statistics.median(result.p50_ms for result in rounds),
+        statistics.median(result.p99_ms for result in rounds),
     )
 
 
-def problems_of(name: str, rounds: Sequence[Measured]) -> list[str]:
-    """What made rounds invalid, each with its round's number."""
-    return [f"{name}, round {number}: {one.problem}" for number, one in enumerate(rounds, 1) if one.problem]
+def p50_and_p99(samples: Sequence[float]) -> tuple[float, float]:
+    """The median and the 99th percentile."""
+    ordered = sorted(samples)
+    return statistics.median(ordered), ordered[int(len(ordered) * 0.99)]
+
+
+def problems_of(name: str, rounds: Sequence[RoundResult]) -> list[str]:
+    """The problems of invalid rounds, each with the number of its round."""
+    return [f"{name}, round {number}: {result.problem}" for number, result in enumerate(rounds, 1) if result.problem]
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with every column as wide as its widest cell; the first column left, the others right."""
+    """A Markdown table with aligned columns: the first left, the others right. A table of two columns is all left."""
     widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-    left = len(header) == 2
+    all_left = len(header) == 2
 
     def line(cells: Sequence[str]) -> str:
         aligned = [
-            cell.ljust(width) if column == 0 or left else cell.rjust(width)
+            cell.ljust(width) if column == 0 or all_left else cell.rjust(width)
             for column, (cell, width) in enumerate(zip(cells, widths, strict=True))
         ]
         return f"| {' | '.join(aligned)} |"
 
-    rule = ["-" * width if column == 0 or left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
+    rule = ["-" * width if column == 0 or all_left else "-" * (width - 1) + ":" for column, width in enumerate(widths)]
     return "\n".join([line(header), line(rule), *(line(row) for row in rows)])
 
 
-def whole(number: float) -> str:
-    """With thousands apart: 12,345."""
+def thousands(number: float) -> str:
+    """A whole number with thousands separators: 12,345."""
     return f"{number:,.0f}"
 
 
 def _goal_line(goal: Goal) -> str:
-    return f"- {'reached' if goal.reached else 'MISSED '}: {goal.text}: {goal.got}"
+    return f"- {'reached' if goal.reached else 'MISSED '}: {goal.text}: {goal.measured}"

@@ -1,4 +1,4 @@
-"""wrk, the load for everything that speaks HTTP: one script, some seconds, one result."""
+"""Runs the HTTP load generator wrk with one of the scripts in `scripts/`."""
 
 import json
 import tempfile
@@ -13,8 +13,8 @@ REFUSED_TOLERANCE: Final = 0.05
 SCRIPTS: Final = Path(__file__).resolve().parent / "scripts"
 
 
-class Measured(NamedTuple):
-    """One round. `problem` is empty, or says why the round does not count."""
+class RoundResult(NamedTuple):
+    """The result of one round. `problem` says why the round is invalid; it is empty for a valid one."""
 
     operations: int
     seconds: float
@@ -35,28 +35,28 @@ def load(
     connections: int = CONNECTIONS,
     environment: Mapping[str, str] | None = None,
     refused_share: float = 0.0,
-) -> Measured:
+) -> RoundResult:
     """Load `url` with the script of that name.
 
-    A broken connection is a problem, and so is an answer that is no success, unless just `refused_share` of all
-    answers are none, because the script asks for that.
+    A broken connection makes the round invalid. So does a response that is not a success, except that the script may
+    cause `refused_share` of all requests to be refused.
     """
-    text = (SCRIPTS / f"{script}.lua").read_text() + (SCRIPTS / "done.lua").read_text()
-    with tempfile.NamedTemporaryFile("w", suffix=".lua") as whole:
-        whole.write(text)
-        whole.flush()
+    text = (SCRIPTS / f"{script}.lua").read_text() + (SCRIPTS / "print_result.lua").read_text()
+    with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
+        file.write(text)
+        file.flush()
         printed = run(
             [
                 program("wrk", "wrk"),
                 *("--threads", "1", "--connections", str(connections), "--timeout", "10s"),
-                *("--duration", f"{max(1, round(seconds))}s", "--script", whole.name, url, "--", *arguments),
+                *("--duration", f"{max(1, round(seconds))}s", "--script", file.name, url, "--", *arguments),
             ],
             environment=environment,
         )
     return _read(printed, refused_share)
 
 
-def _read(printed: str, refused_share: float) -> Measured:
+def _read(printed: str, refused_share: float) -> RoundResult:
     lines = [line.removeprefix("BENCH ") for line in printed.splitlines() if line.startswith("BENCH ")]
     if len(lines) != 1:
         raise BenchError(f"wrk printed no result:\n{printed}")
@@ -64,12 +64,12 @@ def _read(printed: str, refused_share: float) -> Measured:
     problems = []
     refused_expected = result["requests"] * refused_share
     if abs(result["not_2xx"] - refused_expected) > refused_expected * REFUSED_TOLERANCE:
-        problems.append(f"{result['not_2xx']} answers were no success, expected {refused_expected:.0f}")
+        problems.append(f"{result['not_2xx']} responses were not a success, expected {refused_expected:.0f}")
     if result["broken"]:
         problems.append(f"{result['broken']} requests broke or timed out")
     if not result["requests"]:
-        problems.append("nothing was answered")
-    return Measured(
+        problems.append("there were no responses")
+    return RoundResult(
         operations=result["requests"],
         seconds=result["duration_us"] / 1e6,
         p50_ms=result["p50_us"] / 1e3,

@@ -1,8 +1,8 @@
--- wrk script: etcd's JSON gateway, one create-if-absent transaction on a fresh key per request.
+-- wrk script: one create-if-absent transaction on a fresh key per request, through etcd's JSON gateway.
 --
--- The gateway wants base64. A key is a prefix and twelve digits; the base64 of every three digits is made
--- beforehand, so that a request is a few concatenations and wrk is not what is measured.
--- Arguments: a prefix, already base64, of a whole number of three-byte groups.
+-- The gateway needs base64. A key is a prefix and twelve digits. The base64 of every three digits is made
+-- beforehand, so that a request is a few concatenations and wrk is not the bottleneck.
+-- Argument: a prefix in base64, of a whole number of three-byte groups.
 
 local threads = 0
 
@@ -32,7 +32,7 @@ end
 local head, prefix
 local number = 0
 local floor = math.floor
--- "worker-1 2026-07-20T14:00:10.123Z 5f0c6c1e-6a3f-4c1e-9b7e-000000000001": what a lock's value would hold
+-- "worker-1 2026-07-20T14:00:10.123Z 5f0c6c1e-6a3f-4c1e-9b7e-000000000001": a realistic value of a lock
 local VALUE = "d29ya2VyLTEgMjAyNi0wNy0yMFQxNDowMDoxMC4xMjNaIDVmMGM2YzFlLTZhM2YtNGMxZS05YjdlLTAwMDAwMDAwMDAwMQ=="
 
 function init(args)

@@ -1,4 +1,4 @@
--- The plainest table of leases: what a team would make for itself.
+-- A minimal lease table, as a team would write it for itself.
 CREATE TABLE lease (
   key text PRIMARY KEY,
   token uuid NOT NULL,

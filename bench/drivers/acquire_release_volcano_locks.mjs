@@ -1,4 +1,4 @@
-// Acquire and release by this project's JavaScript client, as it was built.
+// Driver: acquire and release with the built JavaScript client.
 import { createInterface } from "node:readline";
 import { Client } from "../../sdks/javascript/dist/index.mjs";
 
@@ -6,14 +6,14 @@ const { BENCH_URL: apiUrl, BENCH_SERVICE_KEY: serviceKey, BENCH_KEY: key } = pro
 const { locks } = new Client({ apiUrl, serviceKey });
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const taken = [];
+  const durations_ns = [];
   for (let left = Number(line); left > 0; left -= 1) {
     const began = process.hrtime.bigint();
     const { acquired, lease, error } = await locks.acquire(key, { ttl: 30 });
     if (!acquired) throw error ?? new Error("the lock is held");
     const released = await locks.release(key, lease);
     if (released.error) throw released.error;
-    taken.push(Number(process.hrtime.bigint() - began));
+    durations_ns.push(Number(process.hrtime.bigint() - began));
   }
-  console.log(JSON.stringify(taken));
+  console.log(JSON.stringify(durations_ns));
 }

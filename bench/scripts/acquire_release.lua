@@ -1,10 +1,10 @@
 -- wrk script: acquire fresh locks, and release each one LAG acquires later.
 --
--- wrk does not say which connection a request goes to, so a release sent right after its acquire could overtake
--- it on another connection. LAG acquires later, with far fewer connections than LAG, the acquire was answered.
--- Keys begin with scattered digits, because names of real locks do not arrive in the order of an index.
--- Arguments: a prefix that makes this run's keys fresh, and N: every Nth request acquires one lock that is held
--- already, and is refused (0: none is). Environment: BENCH_SERVICE_KEY.
+-- wrk chooses the connection of each request, so a release sent right after its acquire could overtake it on another
+-- connection. LAG acquires later the response has arrived, because there are far fewer connections than LAG.
+-- Keys begin with scattered digits, because real lock names do not arrive in index order.
+-- Arguments: a prefix that makes the keys of this run fresh, and N: every Nth request acquires a lock that is already
+-- held, and is refused (0: none). Environment: BENCH_SERVICE_KEY.
 
 local LAG = 512
 local threads = 0
@@ -30,7 +30,7 @@ function init(args)
 end
 
 local function scattered(number)
-  return format("%08x", (number * 2654435761) % 4294967296)  -- an odd factor: no two numbers meet
+  return format("%08x", (number * 2654435761) % 4294967296)  -- an odd factor maps no two numbers to one
 end
 
 local function ids(number, verb)

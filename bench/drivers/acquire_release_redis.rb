@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Acquire by SET NX PX and release by a script, with Debian's redis-rb.
+# Driver: acquire with SET NX PX and release with a script, using Debian's redis-rb.
 require "json"
 require "redis"
 require "securerandom"
@@ -11,7 +11,7 @@ redis = Redis.new(port: Integer(ENV.fetch("BENCH_REDIS_PORT")))
 release = redis.script(:load, RELEASE)
 
 $stdin.each_line do |line|
-  taken = Array.new(Integer(line)) do
+  durations_ns = Array.new(Integer(line)) do
     began = Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond)
     token = SecureRandom.uuid
     raise "the lock is held" unless redis.set(key, token, nx: true, px: 30_000)
@@ -19,6 +19,6 @@ $stdin.each_line do |line|
 
     Process.clock_gettime(Process::CLOCK_MONOTONIC, :nanosecond) - began
   end
-  $stdout.puts(JSON.generate(taken))
+  $stdout.puts(JSON.generate(durations_ns))
   $stdout.flush
 end

@@ -1,4 +1,4 @@
-"""Acquire and release by redis-py's own `Lock`: `sync` or `async`."""
+"""Driver: acquire and release with the `Lock` of redis-py. The argument is `sync` or `async`."""
 
 import asyncio
 import json
@@ -12,35 +12,35 @@ import redis.asyncio
 PORT, KEY = int(os.environ["BENCH_REDIS_PORT"]), os.environ["BENCH_KEY"]
 
 
-def threaded() -> None:
+def run_sync() -> None:
     client = redis.Redis(port=PORT)
     for line in sys.stdin:
-        taken = []
+        durations_ns = []
         for _ in range(int(line)):
             began = perf_counter_ns()
             lock = client.lock(KEY, timeout=30)
             if not lock.acquire(blocking=False):
                 raise SystemExit("the lock is held")
             lock.release()
-            taken.append(perf_counter_ns() - began)
-        print(json.dumps(taken), flush=True)
+            durations_ns.append(perf_counter_ns() - began)
+        print(json.dumps(durations_ns), flush=True)
 
 
-async def asynchronous() -> None:
+async def run_async() -> None:
     async with redis.asyncio.Redis(port=PORT) as client:
         while line := await asyncio.to_thread(sys.stdin.readline):
-            taken = []
+            durations_ns = []
             for _ in range(int(line)):
                 began = perf_counter_ns()
                 lock = client.lock(KEY, timeout=30)
                 if not await lock.acquire(blocking=False):
                     raise SystemExit("the lock is held")
                 await lock.release()
-                taken.append(perf_counter_ns() - began)
-            print(json.dumps(taken), flush=True)
+                durations_ns.append(perf_counter_ns() - began)
+            print(json.dumps(durations_ns), flush=True)
 
 
 if sys.argv[1] == "async":
-    asyncio.run(asynchronous())
+    asyncio.run(run_async())
 else:
-    threaded()
+    run_sync()

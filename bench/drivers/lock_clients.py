@@ -1,4 +1,4 @@
-"""Those who want one lock, each over a connection of its own: by this project, by etcd and by Redis."""
+"""Lock clients of volcano-locks, etcd and Redis behind one interface, each with a connection of its own."""
 
 import asyncio
 import base64
@@ -13,32 +13,36 @@ import redis.asyncio
 
 from volcano_locks import AsyncClient, Lease
 
-from .bare_http import Connection
+from .http_connection import Connection
 
-TTL_SECONDS: Final = 60  # nobody holds, or waits, for nearly so long
+TTL_SECONDS: Final = 60  # far longer than any client holds a lock
 WAIT_SECONDS: Final = 60
 
 
-class Rival(Protocol):
-    """One who wants locks."""
+class LockClient(Protocol):
+    """A client that acquires and releases locks."""
 
     async def acquire(self, key: str) -> None:
-        """Return when it has the lock."""
+        """Wait until this client holds the lock."""
         ...
 
     async def release(self, key: str) -> None: ...
 
 
-class Camp(Protocol):
-    """Where rivals of one kind come from, and how many requests they sent so far."""
+class LockClients(Protocol):
+    """The clients of one lock service."""
 
-    async def rival(self) -> Rival: ...
+    async def connect(self) -> LockClient:
+        """A new client."""
+        ...
 
-    async def requests(self) -> int: ...
+    async def requests(self) -> int:
+        """The number of requests of all clients so far."""
+        ...
 
 
-class OurCaller:
-    """Speaks the HTTP API, with the headers that the clients send."""
+class HttpLockClient:
+    """Uses the HTTP API of volcano-locks with the headers that its clients send."""
 
     def __init__(self, connection: Connection, service_key: str) -> None:
         self._connection: Final = connection
@@ -47,13 +51,13 @@ class OurCaller:
 
     async def acquire(self, key: str) -> None:
         self._token = str(uuid4())
-        await self._ask("POST", key, {201}, b'{"ttl_seconds":%d,"wait_seconds":%d}' % (TTL_SECONDS, WAIT_SECONDS))
+        await self._request("POST", key, {201}, b'{"ttl_seconds":%d,"wait_seconds":%d}' % (TTL_SECONDS, WAIT_SECONDS))
 
     async def release(self, key: str) -> None:
-        await self._ask("DELETE", key, {204})
+        await self._request("DELETE", key, {204})
 
-    async def _ask(self, method: str, key: str, expected: set[int], body: bytes = b"") -> None:
-        status, answer = await self._connection.ask(
+    async def _request(self, method: str, key: str, expected: set[int], body: bytes = b"") -> None:
+        status, response = await self._connection.request(
             method,
             f"/locks/{key}/lease",
             body,
@@ -63,23 +67,23 @@ class OurCaller:
             X_Volcano_Lock_Holder="bench/1",
         )
         if status not in expected:
-            raise SystemExit(f"{method} of a lease was answered {status}: {answer.decode()}")
+            raise SystemExit(f"{method} of a lease returned {status}: {response.decode()}")
 
 
-class OurCallers:
+class HttpLockClients:
     def __init__(self) -> None:
         self._port: Final = int(os.environ["BENCH_PORT"])
         self._service_key: Final = os.environ["BENCH_SERVICE_KEY"]
 
-    async def rival(self) -> OurCaller:
-        return OurCaller(await Connection.open(self._port), self._service_key)
+    async def connect(self) -> HttpLockClient:
+        return HttpLockClient(await Connection.open(self._port), self._service_key)
 
     async def requests(self) -> int:
         return Connection.sent
 
 
-class OurClient:
-    """This project's Python client for asyncio."""
+class PythonLockClient:
+    """The asyncio client of volcano-locks."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._locks: Final = client.locks
@@ -93,66 +97,68 @@ class OurClient:
         await self._locks.release(key, self._lease)
 
 
-class OurClients:
-    """Requests are counted by the server: what a client adds by itself is among them."""
+class PythonLockClients:
+    """The server counts the requests, including those that a client sends by itself."""
 
     def __init__(self) -> None:
         self._port: Final = int(os.environ["BENCH_PORT"])
         self._service_key: Final = os.environ["BENCH_SERVICE_KEY"]
 
-    async def rival(self) -> OurClient:
-        return OurClient(AsyncClient(f"http://127.0.0.1:{self._port}", self._service_key))
+    async def connect(self) -> PythonLockClient:
+        return PythonLockClient(AsyncClient(f"http://127.0.0.1:{self._port}", self._service_key))
 
     async def requests(self) -> int:
         connection = await Connection.open(self._port)
-        _, text = await connection.ask("GET", "/metrics")
+        _, text = await connection.request("GET", "/metrics")
         connection.abort()
         counted = re.findall(rb"^volcano_locks_(?:requests|waits)_total\{[^}]*\} ([0-9.e+]+)$", text, re.MULTILINE)
         return round(sum(map(float, counted)))
 
 
-class EtcdCaller:
-    """etcd's lock service, a fair queue, through its HTTP gateway. The session's lease outlives the round."""
+class EtcdLockClient:
+    """etcd's lock service, a fair queue, through its HTTP gateway. The session's lease outlasts the round."""
 
     def __init__(self, connection: Connection, lease: str) -> None:
         self._connection: Final = connection
         self._lease: Final = lease
-        self._owned = ""
+        self._owner_key = ""
 
     async def acquire(self, key: str) -> None:
         name = base64.b64encode(key.encode()).decode()
-        self._owned = (await etcd_asked(self._connection, "lock/lock", {"name": name, "lease": self._lease}))["key"]
+        self._owner_key = (await etcd_request(self._connection, "lock/lock", {"name": name, "lease": self._lease}))[
+            "key"
+        ]
 
-    async def release(self, key: str) -> None:  # noqa: ARG002 - etcd wants the key that it gave
-        await etcd_asked(self._connection, "lock/unlock", {"key": self._owned})
+    async def release(self, key: str) -> None:  # noqa: ARG002 - etcd needs the key that it returned
+        await etcd_request(self._connection, "lock/unlock", {"key": self._owner_key})
 
 
-class EtcdCallers:
+class EtcdLockClients:
     def __init__(self) -> None:
         self._port: Final = int(os.environ["BENCH_PORT"])
 
-    async def rival(self) -> EtcdCaller:
+    async def connect(self) -> EtcdLockClient:
         connection = await Connection.open(self._port)
-        lease = (await etcd_asked(connection, "lease/grant", {"TTL": 3600}))["ID"]
-        return EtcdCaller(connection, lease)
+        lease = (await etcd_request(connection, "lease/grant", {"TTL": 3600}))["ID"]
+        return EtcdLockClient(connection, lease)
 
     async def requests(self) -> int:
         return Connection.sent
 
 
-async def etcd_asked(connection: Connection, path: str, body: dict[str, object]) -> dict[str, str]:
-    """The answer of one call of etcd's HTTP gateway."""
-    status, answer = await connection.ask("POST", f"/v3/{path}", json.dumps(body).encode())
+async def etcd_request(connection: Connection, path: str, body: dict[str, object]) -> dict[str, str]:
+    """The response to one call of etcd's HTTP gateway."""
+    status, response = await connection.request("POST", f"/v3/{path}", json.dumps(body).encode())
     if status != 200:
-        raise SystemExit(f"etcd answered {path} with {status}: {answer.decode()}")
-    parsed: dict[str, str] = json.loads(answer)
+        raise SystemExit(f"etcd returned {status} for {path}: {response.decode()}")
+    parsed: dict[str, str] = json.loads(response)
     return parsed
 
 
-class RedisClient:
-    """redis-py's own `Lock`, which asks again every 100 ms."""
+class RedisLockClient:
+    """The `Lock` of redis-py, which polls every 100 ms."""
 
-    def __init__(self, client: "Counted") -> None:
+    def __init__(self, client: "CountingRedis") -> None:
         self._client: Final = client
         self._lock: Any = None
 
@@ -164,32 +170,32 @@ class RedisClient:
         await self._lock.release()
 
 
-class Counted(redis.asyncio.Redis):
+class CountingRedis(redis.asyncio.Redis):
     """redis-py's client, with its commands counted."""
 
     sent = 0
 
     def execute_command(self, *arguments: Any, **options: Any) -> Any:
-        Counted.sent += 1
+        CountingRedis.sent += 1
         return super().execute_command(*arguments, **options)  # type: ignore[no-untyped-call]
 
 
-class RedisClients:
+class RedisLockClients:
     def __init__(self) -> None:
         self._port: Final = int(os.environ["BENCH_PORT"])
 
-    async def rival(self) -> RedisClient:
-        client = Counted(port=self._port)
+    async def connect(self) -> RedisLockClient:
+        client = CountingRedis(port=self._port)
         await asyncio.wait_for(client.ping(), 10)
-        return RedisClient(client)
+        return RedisLockClient(client)
 
     async def requests(self) -> int:
-        return Counted.sent
+        return CountingRedis.sent
 
 
-CAMPS: Final[dict[str, type[Camp]]] = {
-    "http": OurCallers,
-    "python": OurClients,
-    "etcd": EtcdCallers,
-    "redis": RedisClients,
+LOCK_CLIENTS: Final[dict[str, type[LockClients]]] = {
+    "http": HttpLockClients,
+    "python": PythonLockClients,
+    "etcd": EtcdLockClients,
+    "redis": RedisLockClients,
 }

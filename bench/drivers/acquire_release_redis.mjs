@@ -1,4 +1,4 @@
-// Acquire by SET NX PX and release by a script, with node-redis.
+// Driver: acquire with SET NX PX and release with a script, using node-redis.
 import { randomUUID } from "node:crypto";
 import { createInterface } from "node:readline";
 import { createClient } from "@redis/client";
@@ -9,14 +9,14 @@ const client = await createClient({ socket: { host: "127.0.0.1", port: Number(po
 const release = await client.sendCommand(["SCRIPT", "LOAD", RELEASE]);
 
 for await (const line of createInterface({ input: process.stdin })) {
-  const taken = [];
+  const durations_ns = [];
   for (let left = Number(line); left > 0; left -= 1) {
     const began = process.hrtime.bigint();
     const token = randomUUID();
     if ((await client.sendCommand(["SET", key, token, "NX", "PX", "30000"])) !== "OK") throw new Error("the lock is held");
     if (Number(await client.sendCommand(["EVALSHA", release, "1", key, token])) !== 1) throw new Error("not released");
-    taken.push(Number(process.hrtime.bigint() - began));
+    durations_ns.push(Number(process.hrtime.bigint() - began));
   }
-  console.log(JSON.stringify(taken));
+  console.log(JSON.stringify(durations_ns));
 }
 client.destroy();

@@ -1,4 +1,4 @@
-"""Acquire and release by this project's Python client: `sync`, `async`, or `block` (`with_lock` around nothing)."""
+"""Driver: acquire and release with the Python client. The argument is `sync`, `async` or `block` (`with_lock`)."""
 
 import asyncio
 import json
@@ -31,29 +31,29 @@ def block() -> Callable[[], None]:
     return cycle
 
 
-def threaded(cycle: Callable[[], None]) -> None:
+def run_sync(cycle: Callable[[], None]) -> None:
     for line in sys.stdin:
-        taken = []
+        durations_ns = []
         for _ in range(int(line)):
             began = perf_counter_ns()
             cycle()
-            taken.append(perf_counter_ns() - began)
-        print(json.dumps(taken), flush=True)
+            durations_ns.append(perf_counter_ns() - began)
+        print(json.dumps(durations_ns), flush=True)
 
 
-async def asynchronous() -> None:
+async def run_async() -> None:
     async with AsyncClient(URL, SERVICE_KEY) as client:
         locks = client.locks
         while line := await asyncio.to_thread(sys.stdin.readline):
-            taken = []
+            durations_ns = []
             for _ in range(int(line)):
                 began = perf_counter_ns()
                 await locks.release(KEY, await locks.acquire(KEY, ttl=30))
-                taken.append(perf_counter_ns() - began)
-            print(json.dumps(taken), flush=True)
+                durations_ns.append(perf_counter_ns() - began)
+            print(json.dumps(durations_ns), flush=True)
 
 
 if sys.argv[1] == "async":
-    asyncio.run(asynchronous())
+    asyncio.run(run_async())
 else:
-    threaded({"sync": sync, "block": block}[sys.argv[1]]())
+    run_sync({"sync": sync, "block": block}[sys.argv[1]]())

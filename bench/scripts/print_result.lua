@@ -1,4 +1,4 @@
--- wrk calls this at the end: one line of JSON with the whole result, for bench/wrk.py.
+-- Prints the result of a wrk run as one line of JSON for bench/wrk.py. wrk calls `done` at the end.
 
 function done(summary, latency)
   local errors = summary.errors

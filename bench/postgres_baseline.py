@@ -1,7 +1,7 @@
-"""PostgreSQL on a fresh cluster, and the plainest client that it has: `pgbench` with one statement per lease.
+"""The PostgreSQL baseline: a fresh cluster, loaded by `pgbench` with one statement per lease.
 
-The server has its defaults, `fsync` and `synchronous_commit` on, and is reached over TCP on 127.0.0.1. It refuses to
-run as root; then it runs as the user that Debian's package made, who has to be able to reach this checkout.
+The server has default settings with `fsync` and `synchronous_commit` on, and listens on 127.0.0.1. PostgreSQL does not
+run as root. If the benchmark does, the server runs as Debian's user `postgres`, who needs access to this checkout.
 """
 
 import os
@@ -14,10 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from . import processes
-from .peers import Load, checked
-from .processes import BenchError, free_port, run, running, wait_until
-from .wrk import CONNECTIONS, SCRIPTS, Measured
+from .baselines import Load, checked
+from .processes import BenchError, free_port, program, run, running, wait_until
+from .wrk import CONNECTIONS, SCRIPTS, RoundResult
 
 USER: Final = "postgres"
 PACKAGE: Final = "postgresql"
@@ -25,7 +24,7 @@ SYNCED: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": 
 
 
 @contextmanager
-def postgres_serving(folder: Path) -> Iterator[int]:
+def running_postgres(folder: Path) -> Iterator[int]:
     """The port of one PostgreSQL server whose superuser `postgres` needs no password."""
     port, log, cluster = free_port(), folder / "postgres.log", folder / "cluster"
     as_user: list[str] = []
@@ -34,46 +33,48 @@ def postgres_serving(folder: Path) -> Iterator[int]:
         try:
             shutil.chown(folder, USER, USER)
         except LookupError:
-            raise BenchError(f"there is no user {USER}: apt-get install {PACKAGE}") from None
-    run([*as_user, program("initdb"), "-D", str(cluster), "-U", USER, "-A", "trust", "-E", "UTF8", "--locale=C.UTF-8"])
+            raise BenchError(f"the user {USER} does not exist: apt-get install {PACKAGE}") from None
+    initdb = [*as_user, postgres_program("initdb"), "-D", str(cluster), "-U", USER, "-A", "trust"]
+    run([*initdb, "-E", "UTF8", "--locale=C.UTF-8"])
     settings = {"listen_addresses": "127.0.0.1", "port": str(port), "unix_socket_directories": "", **SYNCED}
-    command = [*as_user, program("postgres"), "-D", str(cluster)]
+    command = [*as_user, postgres_program("postgres"), "-D", str(cluster)]
     for name, value in settings.items():
         command += ["-c", f"{name}={value}"]
     with running(command, log=log, stop=signal.SIGINT) as process:
-        wait_until(lambda: _answers(port), process, log)
+        wait_until(lambda: _accepts_queries(port), process, log)
         yield port
 
 
 @contextmanager
-def pgbench(folder: Path) -> Iterator[Load]:
-    """That server, loaded with lease upserts, each one statement and one transaction."""
+def pgbench_load(folder: Path) -> Iterator[Load]:
+    """A PostgreSQL server, loaded with lease upserts: one statement and one transaction each."""
     granted_before = 0
 
-    def load(seconds: float) -> Measured:
+    def load(seconds: float) -> RoundResult:
         nonlocal granted_before
-        measured = _pgbench(port, folder, seconds)
-        granted = int(_ask(port, "SELECT coalesce(sum(fencing_token), 0) FROM lease"))
-        measured = checked(measured, granted - granted_before)
+        result = _run_pgbench(port, folder, seconds)
+        granted = int(_query(port, "SELECT coalesce(sum(fencing_token), 0) FROM lease"))
+        result = checked(result, granted - granted_before)
         granted_before = granted
-        return measured
+        return result
 
-    with postgres_serving(folder) as port:
-        _ask(port, (SCRIPTS / "lease_table.sql").read_text())
+    with running_postgres(folder) as port:
+        _query(port, (SCRIPTS / "lease_table.sql").read_text())
         yield load
 
 
-def program(name: str) -> str:
-    """The path of one of PostgreSQL's programs, of the newest version here; Debian keeps them away from PATH."""
+def postgres_program(name: str) -> str:
+    """The path of a PostgreSQL program in the newest installed version. Debian does not put them on PATH."""
     found = Path("/usr/lib/postgresql").glob(f"*/bin/{name}")
     newest = sorted(found, key=lambda path: int(re.sub(r"\D", "", path.parts[4]) or 0))
-    return str(newest[-1]) if newest else processes.program(name, PACKAGE)
+    return str(newest[-1]) if newest else program(name, PACKAGE)
 
 
-def _pgbench(port: int, folder: Path, seconds: float) -> Measured:
+def _run_pgbench(port: int, folder: Path, seconds: float) -> RoundResult:
     printed = run(
         [
-            *(program("pgbench"), *_where(port), "--client", str(CONNECTIONS), "--jobs", "1", "--no-vacuum"),
+            *(postgres_program("pgbench"), *_connection_options(port), "--client", str(CONNECTIONS)),
+            *("--jobs", "1", "--no-vacuum"),
             *("--protocol", "prepared", "--time", str(max(1, round(seconds)))),
             *("--log", "--log-prefix", str(folder / "pgbench")),
             *("--file", str(SCRIPTS / "lease_upsert.sql"), "postgres"),
@@ -87,7 +88,7 @@ def _pgbench(port: int, folder: Path, seconds: float) -> Measured:
     operations = int(processed[1])
     cuts = statistics.quantiles(latencies, n=100, method="inclusive")
     failed = re.search(r"failed transactions: ([1-9]\d*)", printed)
-    return Measured(
+    return RoundResult(
         operations=operations,
         seconds=operations / float(rate[1]),
         p50_ms=cuts[49],
@@ -97,7 +98,7 @@ def _pgbench(port: int, folder: Path, seconds: float) -> Measured:
 
 
 def _latencies_ms(folder: Path) -> list[float]:
-    """What each transaction took, of the log that pgbench just wrote, which is gone afterwards."""
+    """The duration of each transaction from the log of pgbench, which is then deleted."""
     latencies = []
     for log in folder.glob("pgbench.*"):
         latencies += [int(line.split()[2]) / 1e3 for line in log.read_text().splitlines()]
@@ -105,18 +106,17 @@ def _latencies_ms(folder: Path) -> list[float]:
     return latencies
 
 
-def _ask(port: int, sql: str) -> str:
-    return run(
-        [program("psql"), *_where(port), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", sql, "postgres"]
-    ).strip()
+def _query(port: int, sql: str) -> str:
+    options = ("-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1")
+    return run([postgres_program("psql"), *_connection_options(port), *options, "-c", sql, "postgres"]).strip()
 
 
-def _answers(port: int) -> bool:
+def _accepts_queries(port: int) -> bool:
     try:
-        return _ask(port, "SELECT 1") == "1"
+        return _query(port, "SELECT 1") == "1"
     except BenchError:
         return False
 
 
-def _where(port: int) -> list[str]:
+def _connection_options(port: int) -> list[str]:
     return ["-h", "127.0.0.1", "-p", str(port), "-U", USER]
