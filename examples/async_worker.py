@@ -1,7 +1,7 @@
 """A worker under asyncio: python examples/async_worker.py
 
-When the lease is lost, the body is cancelled where it awaits and LockOwnershipLostError is raised in its place, as
-asyncio.timeout does. So the body needs no check of its own, except where it writes: see fenced_write.py.
+If the lease is lost, the client cancels the body at its await and raises LockOwnershipLostError, as asyncio.timeout
+raises TimeoutError. So the body needs no check of its own, except for writes: see fenced_write.py.
 """
 
 import asyncio
@@ -11,23 +11,23 @@ from volcano_locks import AsyncClient, LockHeldError, LockOwnershipLostError
 
 
 async def send_mails(count: int) -> None:
-    """Work that awaits."""
+    """The work, which awaits."""
     for number in range(1, count + 1):
         await asyncio.sleep(0.05)
         print(f"mail {number} sent")
 
 
 async def main() -> int:
-    """0: done here; 75: somebody else is doing it; 76: the lease was lost half-way."""
+    """Returns 0 if the work is done, 75 if another worker holds the lock, 76 if the lease was lost."""
     async with AsyncClient() as client:  # reads VOLCANO_API_URL and VOLCANO_SERVICE_KEY
         try:
             async with client.locks.with_lock("newsletter", ttl=30):
                 await send_mails(3)
         except LockHeldError:
-            print("somebody else holds newsletter", file=sys.stderr)
+            print("another worker holds newsletter", file=sys.stderr)
             return 75
         except LockOwnershipLostError:
-            print("newsletter was lost: the mails not sent yet are left to the next holder", file=sys.stderr)
+            print("newsletter was lost: the next holder sends the remaining mails", file=sys.stderr)
             return 76
     return 0
 

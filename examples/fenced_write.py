@@ -1,8 +1,8 @@
-"""A write that a stale holder cannot make: python examples/fenced_write.py APP.db TOTAL
+"""A write that the database refuses if it comes too late: python examples/fenced_write.py APP.db TOTAL
 
-A lease says who should write. It cannot stop a process that was paused, or a packet that was delayed, so the place you
-write to has to look for itself: it remembers the highest fencing token that wrote, and takes no lower one. Comparing
-and writing are one statement; a SELECT before an UPDATE would leave a gap.
+A lease cannot stop a process that was paused, or a packet that was delayed. So the database keeps the highest fencing
+token and refuses writes with a lower one. The comparison and the write are one statement; a SELECT before an UPDATE
+would leave a gap.
 """
 
 import sqlite3
@@ -23,11 +23,11 @@ WHERE report.fencing_token <= excluded.fencing_token
 
 
 class StaleWriteError(Exception):
-    """A later holder has written already."""
+    """A later holder has already written."""
 
 
 def write_total(connection: sqlite3.Connection, name: str, total: int, fencing_token: int) -> None:
-    """Write the report, or raise StaleWriteError and change nothing."""
+    """Write the report. If a later holder has written, raise StaleWriteError and change nothing."""
     with connection:
         values = {"name": name, "total": total, "fencing_token": fencing_token}
         if connection.execute(FENCED_WRITE, values).rowcount == 0:
@@ -35,7 +35,7 @@ def write_total(connection: sqlite3.Connection, name: str, total: int, fencing_t
 
 
 def main(database: str, total: int) -> None:
-    """Write `total` as whoever holds the lock."""
+    """Acquire the lock and write `total` under its fencing token."""
     with (
         closing(sqlite3.connect(database)) as connection,
         Client() as client,  # reads VOLCANO_API_URL and VOLCANO_SERVICE_KEY

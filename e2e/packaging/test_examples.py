@@ -1,4 +1,4 @@
-"""The examples do what they say, alone, beside a holder, and when their lease is lost."""
+"""The examples run alone, beside another holder, and with a lost lease."""
 
 import asyncio
 import os
@@ -43,17 +43,19 @@ def run(environment: dict[str, str], name: str, *arguments: str | Path) -> tuple
 @pytest.mark.parametrize(
     ("name", "lock", "lines"), [("rollup.py", "daily-rollup", 3), ("async_worker.py", "newsletter", 3)]
 )
-def test_one_worker_works_and_another_is_told(environment: dict[str, str], name: str, lock: str, lines: int) -> None:
-    exit_code, output, told = run(environment, name)
-    assert (exit_code, len(output.splitlines()), told) == (0, lines, "")
+def test_one_worker_works_and_another_exits_with_75(
+    environment: dict[str, str], name: str, lock: str, lines: int
+) -> None:
+    exit_code, output, errors = run(environment, name)
+    assert (exit_code, len(output.splitlines()), errors) == (0, lines, "")
     client = Client(environment["VOLCANO_API_URL"], environment["VOLCANO_SERVICE_KEY"])
     with client, client.locks.with_lock(lock, ttl=30):
-        assert run(environment, name) == (75, "", f"somebody else holds {lock}\n")
+        assert run(environment, name) == (75, "", f"another worker holds {lock}\n")
 
 
-def test_the_fenced_write_is_made(environment: dict[str, str], tmp_path: Path) -> None:
-    exit_code, output, told = run(environment, "fenced_write.py", tmp_path / "app.db", "42")
-    assert (exit_code, told) == (0, "")
+def test_the_fenced_write_succeeds(environment: dict[str, str], tmp_path: Path) -> None:
+    exit_code, output, errors = run(environment, "fenced_write.py", tmp_path / "app.db", "42")
+    assert (exit_code, errors) == (0, "")
     assert output.startswith("wrote 42 with fencing token ")
 
 
@@ -66,7 +68,7 @@ def loaded(name: str) -> ModuleType:
     return module
 
 
-def test_a_rollup_that_loses_its_lease_stops_and_says_so(
+def test_a_rollup_that_loses_its_lease_stops_and_reports_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rollup, clock = loaded("rollup"), ManualClock()
@@ -79,13 +81,13 @@ def test_a_rollup_that_loses_its_lease_stops_and_says_so(
     monkeypatch.setattr(rollup, "Client", lambda: FakeClient(clock))
     monkeypatch.setattr(rollup, "STEPS", steps())
     assert rollup.main() == 76
-    output, told = capsys.readouterr()
+    output, errors = capsys.readouterr()
     assert "one" in output
     assert "two" not in output
-    assert told == "daily-rollup was lost: the steps not done yet are left to the next holder\n"
+    assert errors == "daily-rollup was lost: the next holder runs the remaining steps\n"
 
 
-def test_an_async_worker_that_loses_its_lease_stops_and_says_so(
+def test_an_async_worker_that_loses_its_lease_stops_and_reports_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     worker, clock = loaded("async_worker"), ManualClock()
@@ -97,7 +99,7 @@ def test_an_async_worker_that_loses_its_lease_stops_and_says_so(
     monkeypatch.setattr(worker, "AsyncClient", lambda: FakeAsyncClient(clock))
     monkeypatch.setattr(worker, "send_mails", send_mails)
     assert asyncio.run(worker.main()) == 76
-    assert capsys.readouterr().err == "newsletter was lost: the mails not sent yet are left to the next holder\n"
+    assert capsys.readouterr().err == "newsletter was lost: the next holder sends the remaining mails\n"
 
 
 @pytest.fixture
