@@ -1,4 +1,4 @@
-"""The documents of spec/, read once for the tests that hold them to the code and to one another."""
+"""The documents of spec/, read once for the tests that compare them with the code and with each other."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Error codes stand in several places; spec/errors.yaml is the one they are held to."""
+"""Error codes in code and documents agree with spec/errors.yaml."""
 
 import re
 from pathlib import Path
@@ -15,12 +15,12 @@ def test_the_servers_codes_are_those_of_the_table(errors_table: Table) -> None:
     assert set(errors_table) == CODES
 
 
-def test_the_door_gives_each_code_the_tables_status(errors_table: Table) -> None:
+def test_the_server_sends_each_code_with_the_tables_status(errors_table: Table) -> None:
     """HTTP-18: one code, one status."""
     assert {code: row["status"] for code, row in errors_table.items()} == dict(STATUS_BY_CODE)
 
 
-def test_each_row_is_whole(errors_table: Table) -> None:
+def test_each_row_is_complete(errors_table: Table) -> None:
     for code, row in errors_table.items():
         assert list(row) == ["status", "retryable", "meaning", "action"], code
         assert row["retryable"] in (True, False, "after"), code
@@ -39,10 +39,10 @@ def test_every_rule_a_row_names_exists(root: Path, errors_table: Table) -> None:
     assert named <= defined
 
 
-def test_the_python_client_raises_each_code_as_the_error_that_sdk_md_draws(root: Path, errors_table: Table) -> None:
-    """SDK-9: the tree in sdk.md, read by status and by code, against what is raised."""
-    drawn = re.findall(r"(?:├──|└──) (\w+) +(\S.*)$", (root / "spec/sdk.md").read_text(), re.MULTILINE)
-    by_word = {word: name for name, words in drawn for word in re.split(r",? ", words)}
+def test_the_python_client_raises_each_code_as_the_class_in_sdk_md(root: Path, errors_table: Table) -> None:
+    """SDK-9: the class tree in sdk.md, by status and by code."""
+    tree = re.findall(r"(?:├──|└──) (\w+) +(\S.*)$", (root / "spec/sdk.md").read_text(), re.MULTILINE)
+    by_word = {word: name for name, words in tree for word in re.split(r",? ", words)}
     for code, row in errors_table.items():
         status = row["status"]
         whole_class = "ServerError" if status >= 500 else "VolcanoError"
@@ -50,18 +50,18 @@ def test_the_python_client_raises_each_code_as_the_error_that_sdk_md_draws(root:
         assert type(error_for(status, code, "sentence")).__name__ == expected, code
 
 
-def test_openapi_answers_each_code_with_the_tables_status(openapi: dict[str, Any], errors_table: Table) -> None:
-    answered: set[tuple[str, int]] = set()
+def test_openapi_has_each_code_with_the_tables_status(openapi: dict[str, Any], errors_table: Table) -> None:
+    documented: set[tuple[str, int]] = set()
     for status, response in _responses(openapi):
-        answered |= {(code, status) for code in _codes(response)}
-    assert answered == {(code, row["status"]) for code, row in errors_table.items()}
+        documented |= {(code, status) for code in _codes(response)}
+    assert documented == {(code, row["status"]) for code, row in errors_table.items()}
 
 
 def test_openapi_lists_the_same_codes_for_programs(schemas: dict[str, Any], errors_table: Table) -> None:
     assert set(schemas["Problem"]["properties"]["code"]["enum"]) == set(errors_table)
 
 
-def test_retry_after_stands_with_just_those_codes_that_become_possible_later(
+def test_openapi_has_retry_after_for_exactly_the_codes_that_become_possible_later(
     openapi: dict[str, Any], errors_table: Table
 ) -> None:
     for _status, response in _responses(openapi):

@@ -1,4 +1,4 @@
-"""What one document says of another file is so."""
+"""Links between documents work, and ADRs have their form."""
 
 import re
 from pathlib import Path
@@ -10,7 +10,7 @@ def _documents(root: Path) -> list[Path]:
     return [*root.glob("*.md"), *(root / "spec").rglob("*.md"), *(root / "docs").rglob("*.md")]
 
 
-def test_every_link_leads_to_a_file(root: Path) -> None:
+def test_every_link_has_an_existing_target(root: Path) -> None:
     broken = [
         f"{document.relative_to(root)} → {target}"
         for document in _documents(root)
@@ -20,8 +20,8 @@ def test_every_link_leads_to_a_file(root: Path) -> None:
     assert broken == []
 
 
-def test_decisions_are_short_and_whole(root: Path) -> None:
-    """An ADR is at most 30 lines and says problem, decision, alternatives, consequence."""
+def test_adrs_are_short_and_complete(root: Path) -> None:
+    """An ADR has at most 30 lines: problem, decision, alternatives, consequence."""
     decisions = sorted((root / "docs/adr").glob("[0-9]*.md"))
     assert decisions
     for number, decision in enumerate(decisions, start=1):

@@ -1,4 +1,4 @@
-"""A number that a rule states in words is the constant that the code obeys."""
+"""A number in a rule is the constant in the code."""
 
 import re
 from pathlib import Path
@@ -75,16 +75,16 @@ NUMBERS = [
 
 
 @pytest.mark.parametrize(("document", "rule", "number", "unit"), NUMBERS)
-def test_the_rule_says_the_number(root: Path, document: str, rule: str, number: int, unit: str) -> None:
+def test_the_rule_has_the_number_of_the_code(root: Path, document: str, rule: str, number: int, unit: str) -> None:
     text = (root / "spec" / document).read_text()
     begins = re.search(rf"^\*\*{rule}\*\*", text, re.MULTILINE)
     assert begins is not None
     following = re.search(r"^\*\*[A-Z]+-\d+\*\*", text[begins.end() :], re.MULTILINE)
-    said = text[begins.end() : begins.end() + following.start()] if following else text[begins.end() :]
-    said = re.sub(r"\s+", " ", said)
-    assert re.search(rf"(?<![\d,]){number:,}(?![\d])(?!,\d) ?{re.escape(unit)}", said), said
+    rule_text = text[begins.end() : begins.end() + following.start()] if following else text[begins.end() :]
+    rule_text = re.sub(r"\s+", " ", rule_text)
+    assert re.search(rf"(?<![\d,]){number:,}(?![\d])(?!,\d) ?{re.escape(unit)}", rule_text), rule_text
 
 
-def test_the_port_is_the_servers(root: Path) -> None:
-    """CLI-14: ports are written without a comma."""
+def test_the_port_is_the_servers_default(root: Path) -> None:
+    """CLI-14: ports have no thousands separator."""
     assert f"port {settings.PORT_DEFAULT}" in (root / "spec/cli.md").read_text()

@@ -1,4 +1,4 @@
-"""openapi.yaml is a valid document, and what it accepts is what the server's parsers accept."""
+"""openapi.yaml is valid, and accepts exactly the values that the server's parsers accept."""
 
 import json
 import re
@@ -23,17 +23,17 @@ EVERY_OPERATION = {"405", "413", "431", "500", "503"}
 NEEDS_CREDENTIAL = {"400", "401", "403", "404"}
 
 
-def test_it_is_a_valid_document(openapi: dict[str, Any]) -> None:
+def test_the_document_is_valid(openapi: dict[str, Any]) -> None:
     schemathesis.openapi.from_dict(openapi).validate()
 
 
 def test_the_server_serves_this_document(root: Path, openapi: dict[str, Any]) -> None:
-    """OPS-4: `python spec/publish.py` writes the copy that is served."""
+    """OPS-4: `python spec/publish.py` writes the served copy."""
     packaged = root / "server/src/volcano_locks_server/http/openapi.json"
     assert json.loads(packaged.read_text()) == openapi
 
 
-def test_each_operation_names_every_answer_it_can_give(openapi: dict[str, Any]) -> None:
+def test_each_operation_lists_every_possible_status(openapi: dict[str, Any]) -> None:
     for path, methods in openapi["paths"].items():
         for method in METHODS & set(methods):
             operation = methods[method]
@@ -129,21 +129,21 @@ UUIDS = [
 
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("text", NEAR_MISSES + UUIDS)
-def test_a_near_miss_is_judged_alike(schemas: dict[str, Any], name: str, text: str) -> None:
+def test_a_near_miss_is_accepted_by_both_or_neither(schemas: dict[str, Any], name: str, text: str) -> None:
     assert _accepted(name, text) == _matches(schemas[name], text)
 
 
 @pytest.mark.parametrize("name", PARSERS)
 @given(choices=st.data())
-def test_any_text_is_judged_alike(schemas: dict[str, Any], name: str, choices: st.DataObject) -> None:
+def test_any_text_is_accepted_by_both_or_neither(schemas: dict[str, Any], name: str, choices: st.DataObject) -> None:
     pattern = st.from_regex(_bare(schemas[name]), fullmatch=True)
     text = choices.draw(pattern | st.text(max_size=300))
     assert _accepted(name, text) == _matches(schemas[name], text)
 
 
 @given(st.integers() | st.booleans() | st.floats() | st.text(max_size=9) | st.none())
-def test_any_ttl_is_judged_alike(schemas: dict[str, Any], value: object) -> None:
-    """HTTP-11, but for `30.0`: JSON Schema has no word for a number's spelling."""
+def test_any_ttl_is_accepted_by_both_or_neither(schemas: dict[str, Any], value: object) -> None:
+    """HTTP-11, except for `30.0`: JSON Schema cannot express a number's spelling."""
     if isinstance(value, float) and value.is_integer():
         return
     try:
@@ -159,7 +159,7 @@ def test_any_ttl_is_judged_alike(schemas: dict[str, Any], value: object) -> None
     assert accepted == described
 
 
-def test_every_example_fits_its_schema(openapi: dict[str, Any]) -> None:
+def test_every_example_is_valid(openapi: dict[str, Any]) -> None:
     checked = 0
     for media in _media(openapi):
         for name, example in media.get("examples", {}).items():

@@ -98,14 +98,19 @@ def test_an_exempt_rule_is_named_by_the_tests_of_its_targets(
 def test_every_fault_is_named_by_a_test(root: Path, tested: str) -> None:
     listed = [number for number, _ in _faults(root)]
     assert len(listed) == len(set(listed)) > 0
-    assert [number for number in listed if number not in _cases(tested)] == []
+    named = _cases(tested) | _cases_of_scenarios("server") | _cases_of_scenarios("clients")
+    assert [number for number in listed if number not in named] == []
+    assert sorted(named - set(listed)) == []
 
 
 @pytest.mark.parametrize("language", CLIENT_TESTS)
-def test_every_fault_of_a_client_is_named_by_its_tests(root: Path, client_tests: dict[str, str], language: str) -> None:
+def test_every_fault_of_a_client_is_named_by_its_tests_or_a_scenario(
+    root: Path, client_tests: dict[str, str], language: str
+) -> None:
     concern = [number for number, part in _faults(root) if language in _languages(part)]
     assert len(concern) > 15
-    assert [number for number in concern if number not in _cases(client_tests[language])] == []
+    named = _cases(client_tests[language]) | _cases_of_scenarios(f"{language.lower()}-")
+    assert [number for number in concern if number not in named] == []
 
 
 def _faults(root: Path) -> list[tuple[str, str]]:
@@ -127,6 +132,12 @@ def _cases(text: str) -> set[str]:
     """The numbers of the faults that a text names."""
     lists = re.findall(r"\bcases? (\d+(?:(?:, | and |, and )\d+)*)", text, re.IGNORECASE)
     return {number for numbers in lists for number in re.findall(r"\d+", numbers)}
+
+
+def _cases_of_scenarios(target: str) -> set[str]:
+    """The numbers of the faults of all scenarios that run on a target with this prefix, or on this side."""
+    specs = [spec for spec in TARGETS if spec.name.startswith(target) or spec.side == target]
+    return {str(case) for one in load() for case in one.cases if any(spec.supports(one) for spec in specs)}
 
 
 def _texts(folder: Path, pattern: str) -> str:

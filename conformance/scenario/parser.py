@@ -41,7 +41,9 @@ from .vocabulary import (
 
 SCENARIOS: Final = Path(__file__).parents[1] / "scenarios"
 FILE_WORDS: Final = frozenset({"guarantee", "scenarios"})
-SCENARIO_WORDS: Final = frozenset({"title", "why", "proves", "targets", "key", "ttl_seconds", "quota", "steps"})
+SCENARIO_WORDS: Final = frozenset(
+    {"title", "why", "proves", "cases", "targets", "key", "ttl_seconds", "quota", "steps"}
+)
 QUOTA_WORDS: Final[Mapping[str, Check]] = {"requests_per_minute": a_number(1), "owner_reserve": a_bool}
 STEP_WORDS: Final = frozenset({"expect", "remember", "why"})
 
@@ -76,6 +78,7 @@ class Scenario:
 
     id: str
     proves: tuple[str, ...]
+    cases: tuple[int, ...]
     targets: str
     key: str
     ttl_seconds: int
@@ -137,6 +140,10 @@ def _scenario(given: object, stem: str) -> Scenario:
     for rule in proves:
         if not isinstance(rule, str) or RULE_ID.fullmatch(rule) is None:
             raise ScenarioSyntaxError(f"{where}: proves must list rule ids such as LEASE-4; got {rule!r}")
+    cases = tuple(_list(scenario["cases"], where, "cases")) if "cases" in scenario else ()
+    for case in cases:
+        if type(case) is not int:
+            raise ScenarioSyntaxError(f"{where}: cases must list numbers of spec/faults.md; got {case!r}")
     if scenario["targets"] not in SCENARIO_TARGETS:
         raise ScenarioSyntaxError(
             f"{where}: targets must be one of {', '.join(SCENARIO_TARGETS)}; got {scenario['targets']!r}"
@@ -148,6 +155,7 @@ def _scenario(given: object, stem: str) -> Scenario:
     built = Scenario(
         id=f"{stem}:{re.sub(r'[^a-z0-9]+', '-', title.lower()).strip('-')}",
         proves=tuple(str(rule) for rule in proves),
+        cases=tuple(int(str(case)) for case in cases),
         targets=str(scenario["targets"]),
         key=_text(scenario.get("key", "daily-rollup"), where, "key"),
         ttl_seconds=int(str(ttl_seconds)),

@@ -42,6 +42,7 @@ def test_a_good_file_is_read() -> None:
     [
         ("guarantee: one", "guaranty: one", "file.yaml: unknown word 'guaranty'"),
         ("proves: [LEASE-4]", "proves: [lease 4]", "file.yaml:4: proves must list rule ids"),
+        ("targets: all", "targets: all\n    cases: [one]", "file.yaml:4: cases must list numbers of spec/faults.md"),
         ("targets: all", "targets: some", "file.yaml:4: targets must be one of all, server, clients"),
         ("targets: all", "targets: all\n    quota: {per_minute: 3}", "file.yaml:4: quota: unknown word 'per_minute'"),
         ("actor: ann}", "actr: ann}", "file.yaml:8: step 1 (acquire): unknown word 'actr'"),

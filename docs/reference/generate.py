@@ -121,8 +121,8 @@ def metrics() -> str:
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         rows.append((f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
     text = (
-        "`GET /metrics` answers in the Prometheus text format. Each server counts for itself; only `volcano_locks_held`\n"
-        "counts for the whole service. With `serve --workers N` every sample has the label `worker`.\n"
+        "`GET /metrics` answers in the Prometheus text format. Each server counts for itself. Only\n"
+        "`volcano_locks_held` counts for the whole service. With `serve --workers N` each sample has the label `worker`.\n"
     )
     return f"# Metrics\n\n{text}\n{table(('metric', 'type', 'labels', 'meaning'), rows)}"
 

@@ -1,6 +1,6 @@
-"""Runs the programs of `programs/`, which use nothing but the public call forms, against a real server.
+"""Runs the programs of `programs/`, which use only the public API, against a real server.
 
-`FaultyProxy` stands between a program and the server and spoils the first acquires, as the fault says.
+`AcquireFaultProxy` between a program and the server lets the first acquires fail.
 """
 
 import os
@@ -25,13 +25,13 @@ LANGUAGES: Final = {
     "javascript": ("node", "mjs"),
     "ruby": ("ruby", "rb"),
 }
-"""The folder of each language's programs: what runs them, and how their names end."""
+"""By folder of programs: the interpreter and the file suffix."""
 FAULTS: Final = ("dropped_before", "dropped_after", "answered_503", "answered_503_empty")
-SENT_MAX: Final = 2  # an acquire is sent once more (SDK-2): its outcome is uncertain after that
+SENT_MAX: Final = 2  # the client retries once (SDK-2), after which the outcome is unknown
 
 
-class FaultyProxy(ThreadingHTTPServer):
-    """Forwards requests to `url`; the first SENT_MAX acquires meet the fault."""
+class AcquireFaultProxy(ThreadingHTTPServer):
+    """Forwards requests to `url`. The first SENT_MAX acquires fail with `fault`."""
 
     daemon_threads = True
 
@@ -44,7 +44,7 @@ class FaultyProxy(ThreadingHTTPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    server: FaultyProxy
+    server: AcquireFaultProxy
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
@@ -59,20 +59,20 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             case "answered_503":
                 self._body()
-                problem = b'{"error": "the store cannot answer", "code": "lock_service_unavailable"}'
-                self._answer(503, problem, {"Content-Type": "application/json", "Retry-After": "1"})
+                problem = b'{"error": "the store cannot response", "code": "lock_service_unavailable"}'
+                self._respond(503, problem, {"Content-Type": "application/json", "Retry-After": "1"})
             case "answered_503_empty":
                 self._body()
-                self._answer(503, b"", {})
+                self._respond(503, b"", {})
             case _:
                 self._forward()
 
     def _forward(self) -> None:
-        answer = self._forwarded()
-        passed = {name: one for name, one in answer.headers.items() if name not in ("content-length", "date")}
-        self._answer(answer.status_code, answer.content, passed)
+        response = self._forwarded()
+        passed = {name: one for name, one in response.headers.items() if name not in ("content-length", "date")}
+        self._respond(response.status_code, response.content, passed)
 
-    do_GET = do_PATCH = do_DELETE = _forward  # noqa: N815 - the names that the standard library calls
+    do_GET = do_PATCH = do_DELETE = _forward  # noqa: N815 - names of the standard library
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -81,8 +81,8 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {name: one for name, one in self.headers.items() if name.lower() != "host"}
         return httpx.request(self.command, self.server.target + self.path, headers=headers, content=self._body())
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
+    def _respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+        self.send_respond(status)
         for name, one in headers.items():
             self.send_header(name, one)
         if status != 204:
@@ -91,13 +91,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Requests are not logged."""
+        """Log nothing."""
 
 
 @contextmanager
-def faulty_proxy(url: str, fault: str) -> Iterator[FaultyProxy]:
-    """A proxy that runs in a thread of its own."""
-    with FaultyProxy(url, fault) as proxy:
+def faulty_proxy(url: str, fault: str) -> Iterator[AcquireFaultProxy]:
+    """A proxy in a thread of its own."""
+    with AcquireFaultProxy(url, fault) as proxy:
         serving = Thread(target=proxy.serve_forever, kwargs={"poll_interval": 0.01}, name="faulty-proxy")
         serving.start()
         try:
@@ -108,9 +108,9 @@ def faulty_proxy(url: str, fault: str) -> Iterator[FaultyProxy]:
 
 
 def started(language: str, name: str, url: str, service_key: str, folder: Path) -> "subprocess.Popen[str]":
-    """A program of `programs/`, begun; the lock's key is its only argument.
+    """Start a program of `programs/` with the lock's key as its only argument.
 
-    It runs from a copy in the empty `folder`, beside the packages that Node finds there.
+    It runs from a copy in the empty `folder`, next to the packages that Node finds there.
     """
     run, ending = LANGUAGES[language]
     program = folder / f"{name}.{ending}"
@@ -132,7 +132,7 @@ def started(language: str, name: str, url: str, service_key: str, folder: Path) 
 
 
 def finished(language: str, name: str, url: str, service_key: str, folder: Path) -> list[str]:
-    """The lines that a program prints. It has to end by itself, with 0 and nothing on stderr."""
+    """The lines that a program prints. It must exit by itself with 0 and print nothing on stderr."""
     with started(language, name, url, service_key, folder) as program:
         output, errors = program.communicate(timeout=SECONDS_MAX)
     assert (program.returncode, errors) == (0, ""), f"{language} {name}: {program.returncode}\n{output}{errors}"

@@ -1,6 +1,6 @@
-"""Programs written from the public call forms alone do what the documentation of the API says, in each language.
+"""Programs that use only the public API do what its documentation says, in each language.
 
-Each language has the same programs; they print the same lines.
+Each language has the same programs, which print the same lines.
 """
 
 import re
@@ -37,7 +37,7 @@ def test_a_documented_program_runs_unchanged(running: RunningServer, language: s
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_a_rate_limit_shows_its_whole_seconds(language: str, tmp_path: Path) -> None:
+def test_a_rate_limit_error_has_whole_seconds(language: str, tmp_path: Path) -> None:
     """SDK-9, QUOTA-4."""
     with running_server() as limited:
         headers = {"Authorization": f"Bearer {limited.admin_token}"}
@@ -51,7 +51,7 @@ def test_a_rate_limit_shows_its_whole_seconds(language: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_same_ids_recover_an_uncertain_acquire(
+def test_the_same_ids_recover_an_acquire_with_an_unknown_outcome(
     running: RunningServer, language: str, fault: str, tmp_path: Path
 ) -> None:
     """SDK-18, case 50."""

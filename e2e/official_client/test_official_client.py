@@ -1,6 +1,6 @@
-"""The public API's own Python client, unmodified, against this server.
+"""The public API's official Python client, unmodified, against this server.
 
-Nobody here wrote that client: what it sends, expects and raises is the compatibility that spec/http.md promises.
+The client is third-party code: its requests, expectations and errors are the compatibility that spec/http.md promises.
 """
 
 import time
@@ -72,7 +72,7 @@ def test_a_repeated_acquire_recovers_its_lease(client: VolcanoClient) -> None:
     assert client.locks.acquire(KEY, ttl=30, token=token) == client.locks.acquire(KEY, ttl=30, token=token)
 
 
-def test_force_release_lets_another_in_with_a_higher_token(client: VolcanoClient) -> None:
+def test_an_acquire_after_a_force_release_gets_a_higher_token(client: VolcanoClient) -> None:
     """LEASE-3, LEASE-10."""
     first = client.locks.acquire(KEY, ttl=30)
     client.locks.force_release(KEY)
@@ -83,8 +83,8 @@ def test_force_release_lets_another_in_with_a_higher_token(client: VolcanoClient
     assert (caught.value.status, caught.value.code) == (409, "lock_ownership_lost")
 
 
-def test_keys_with_colons_arrive_as_they_are(client: VolcanoClient, running: RunningServer) -> None:
-    """HTTP-7: it sends `a%3Ab`."""
+def test_keys_with_colons_arrive_unchanged(client: VolcanoClient, running: RunningServer) -> None:
+    """HTTP-7: the client sends `a%3Ab`."""
     client.locks.acquire("jobs:nightly", ttl=30)
     headers = {"Authorization": f"Bearer {running.service_key}"}
     assert httpx.get(f"{running.url}/locks/jobs:nightly", headers=headers).json()["held"] is True
@@ -131,8 +131,8 @@ def test_a_spent_quota_is_its_rate_limited_error(client: VolcanoClient, running:
 
 
 @pytest.mark.real_time
-def test_its_guard_holds_a_lock_past_its_ttl(clock: ManualClock) -> None:
-    """LEASE-8: its own renewals, at its own pace, on both clocks for real."""
+def test_its_guard_renews_a_lock_past_its_ttl(clock: ManualClock) -> None:
+    """LEASE-8: its own renewals at its own pace, in real time."""
     with running_server() as running:
         client = client_of(running)
         with client.locks.with_lock(KEY, ttl=5) as guard:
@@ -146,8 +146,8 @@ def test_its_guard_holds_a_lock_past_its_ttl(clock: ManualClock) -> None:
 
 
 @pytest.mark.real_time
-def test_its_guard_is_told_of_a_loss(client: VolcanoClient) -> None:
-    """LEASE-10: at its next renewal."""
+def test_its_guard_sees_a_loss(client: VolcanoClient) -> None:
+    """LEASE-10: at the next renewal."""
     began = time.monotonic()
 
     def body() -> None:

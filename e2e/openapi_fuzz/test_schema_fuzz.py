@@ -1,7 +1,7 @@
-"""Whatever is sent, the answer is one that spec/openapi.yaml documents, and never a 5xx.
+"""Every response to a generated request is documented in spec/openapi.yaml, and never a 5xx.
 
-Requests are generated from the document itself, valid and broken, for every operation; each answer is held
-against the document's statuses, headers and schemas.
+Valid and invalid requests for every operation are generated from the document. Each response is checked against the
+document's statuses, headers and schemas.
 """
 
 from collections.abc import Iterator
@@ -18,10 +18,9 @@ from volcano_locks_server.testing import RunningServer, running_server
 
 DOCUMENT = yaml.safe_load((Path(__file__).parents[2] / "spec" / "openapi.yaml").read_text("utf-8"))
 schema = schemathesis.openapi.from_dict(DOCUMENT)
-answers_that_end = schema.exclude(path_regex="/events$")
+without_streams = schema.exclude(path_regex="/events$")
 
-# Each request runs beside others that may have deleted what it names, so a check that follows
-# one resource through several requests does not apply.
+# Concurrent requests may have deleted the resource of a request, so checks that follow one resource do not apply.
 CHECKS = [
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -42,8 +41,8 @@ def running() -> Iterator[RunningServer]:
         yield one
 
 
-def wait_little(case: schemathesis.Case) -> None:
-    """A wait that the document allows becomes a short one; what it forbids stays as it is."""
+def shorten_wait(case: schemathesis.Case) -> None:
+    """Shorten a valid wait. An invalid one stays as it is."""
     if isinstance(case.body, dict):
         wait = case.body.get("wait_seconds")
         if type(wait) in (int, float) and 0 < wait <= 60:
@@ -54,7 +53,7 @@ def bearer(running: RunningServer, path: str) -> str:
     return running.service_key if path.startswith("/locks") else running.admin_token
 
 
-@answers_that_end.parametrize()
+@without_streams.parametrize()
 @settings(
     max_examples=60,
     deadline=None,
@@ -62,25 +61,27 @@ def bearer(running: RunningServer, path: str) -> str:
     phases=[Phase.explicit, Phase.generate],
     suppress_health_check=list(HealthCheck),
 )
-def test_every_answer_is_documented(case: schemathesis.Case, running: RunningServer) -> None:
+def test_every_response_is_documented(case: schemathesis.Case, running: RunningServer) -> None:
     """HTTP-17, HTTP-18, HTTP-19, ADMIN-3, OPS-4.
 
-    Broken requests are refused, but for reads: those pass over query parameters they do not know (HTTP-6).
+    Invalid requests are refused, except reads, which ignore unknown query parameters (HTTP-6).
     """
-    wait_little(case)
-    refuses_broken = [] if case.method == "GET" else [checks.negative_data_rejection]
+    shorten_wait(case)
+    refuses_invalid = [] if case.method == "GET" else [checks.negative_data_rejection]
     case.call_and_validate(
         base_url=running.url,
         headers={"Authorization": f"Bearer {bearer(running, case.operation.path)}"},
-        checks=CHECKS + refuses_broken,
+        checks=CHECKS + refuses_invalid,
     )
 
 
 @schema.parametrize()
 @settings(max_examples=5, deadline=None, derandomize=True, phases=[Phase.generate])
-def test_nothing_opens_without_a_credential(case: schemathesis.Case, running: RunningServer) -> None:
+def test_every_operation_that_needs_a_credential_refuses_an_unknown_one(
+    case: schemathesis.Case, running: RunningServer
+) -> None:
     """HTTP-13, HTTP-14, OPS-5."""
-    answer = case.call(base_url=running.url, headers={"Authorization": "Bearer sk-" + "0" * 43})
-    case.validate_response(answer, checks=CHECKS)
+    response = case.call(base_url=running.url, headers={"Authorization": "Bearer sk-" + "0" * 43})
+    case.validate_response(response, checks=CHECKS)
     needs_credential = case.operation.path.startswith(("/locks", "/projects", "/backups"))
-    assert (answer.status_code == 401) is needs_credential
+    assert (response.status_code == 401) is needs_credential

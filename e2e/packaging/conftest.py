@@ -1,6 +1,6 @@
-"""What people install: wheels built from this tree, in virtual environments that have never seen the tree.
+"""Wheels built from this tree, installed in clean virtual environments.
 
-The wheels are built without isolation (the build backend is one of the pinned tools). The environments get the pinned
+The wheels are built without isolation: the build backend is one of the pinned tools. The environments get the pinned
 releases of constraints.txt through pip's ordinary configuration.
 """
 
@@ -30,7 +30,7 @@ def pip_install(python: Path, *what: str) -> None:
 
 
 def clean_venv(directory: Path, *what: str) -> Path:
-    """A new environment with `what` installed in it; its folder of programs."""
+    """Create an environment with `what` installed. Returns its folder of programs."""
     venv.create(directory, with_pip=False, symlinks=True)
     pip_install(directory / "bin" / "python", *what)
     return directory / "bin"
@@ -38,7 +38,7 @@ def clean_venv(directory: Path, *what: str) -> Path:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The two wheels by distribution name, built now."""
+    """Build the two wheels. They are by distribution name."""
     out = tmp_path_factory.mktemp("wheels")
     for source in ("sdks/python", "server"):
         command: list[str | Path] = [
@@ -57,7 +57,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 @pytest.fixture(scope="session")
 def client_only(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The programs of an environment with the client's wheel and no extra."""
+    """The programs of an environment with the client's wheel without extras."""
     return clean_venv(tmp_path_factory.mktemp("client-only"), str(wheels["volcano-locks"]))
 
 
@@ -71,6 +71,6 @@ def both(wheels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def bare_environment() -> dict[str, str]:
-    """The caller's environment without anything that steers this product or this Python."""
-    steers = ("VOLCANO", "PYTHON", "VIRTUAL_ENV")
-    return {name: value for name, value in os.environ.items() if not any(word in name for word in steers)}
+    """Our environment without variables that configure this product or Python."""
+    configuring = ("VOLCANO", "PYTHON", "VIRTUAL_ENV")
+    return {name: value for name, value in os.environ.items() if not any(word in name for word in configuring)}

@@ -1,4 +1,4 @@
-"""A running `volcano-locks dev` for tests, and the environment that it tells people to export."""
+"""A running `volcano-locks dev`, and the environment variables that it prints for export."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ STOP_SECONDS = 60
 
 @contextmanager
 def dev_server(program: Path, environment: Mapping[str, str], directory: Path) -> Iterator[dict[str, str]]:
-    """`environment` with what `dev` shows; `dev` must end with 0 when it is asked to at the end."""
+    """`environment` plus the variables that `dev` prints. `dev` must exit with 0 on SIGTERM at the end."""
     process = subprocess.Popen(
         [program, "dev", "--port", "0"],
         env=environment,
@@ -22,13 +22,13 @@ def dev_server(program: Path, environment: Mapping[str, str], directory: Path) -
     )
     try:
         assert process.stdout is not None
-        shown = ""
-        while "Ctrl-C" not in shown:
+        output = ""
+        while "Ctrl-C" not in output:
             line = process.stdout.readline()
             assert line, f"dev ended early: {process.communicate()}"
-            shown += line
-        yield {**environment, **dict(re.findall(r"export (VOLCANO_\w+)=(\S+)", shown))}
+            output += line
+        yield {**environment, **dict(re.findall(r"export (VOLCANO_\w+)=(\S+)", output))}
     finally:
         process.terminate()
-        _, told = process.communicate(timeout=STOP_SECONDS)
-    assert process.returncode == 0, told
+        _, errors = process.communicate(timeout=STOP_SECONDS)
+    assert process.returncode == 0, errors

@@ -1,4 +1,4 @@
-"""The demo acts its story to the end, tells when it does not, and leaves no process behind."""
+"""The demo runs to its end, reports a failure, and leaves no process behind."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def left_behind(mark: Path) -> list[str]:
 
 
 @pytest.mark.real_time
-def test_the_story_goes_as_told(tmp_path: Path) -> None:
+def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     began = time.monotonic()
     done = subprocess.run(
         DEMO, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
@@ -46,7 +46,7 @@ def test_the_story_goes_as_told(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_stopped_half_way_it_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_stopped_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         DEMO, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
@@ -55,15 +55,15 @@ def test_stopped_half_way_it_leaves_nothing(tmp_path: Path, number: signal.Signa
             assert demo.poll() is None
         assert left_behind(tmp_path)
         demo.send_signal(number)
-        _, told = demo.communicate(timeout=60)
+        _, errors = demo.communicate(timeout=60)
     assert demo.returncode == 128 + number
-    assert "Traceback" not in told
+    assert "Traceback" not in errors
     assert left_behind(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_story_that_goes_wrong_ends_with_an_error(tmp_path: Path) -> None:
-    """Here nothing can be written, so the server cannot start."""
+def test_a_failed_demo_exits_with_an_error(tmp_path: Path) -> None:
+    """The server cannot start here."""
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, str(ROOT / "examples" / "demo")],
         env=os.environ | {"TMPDIR": str(tmp_path)},

@@ -1,4 +1,4 @@
-"""Installed from wheels into a clean environment, the programs work: `dev`, `run`, an acquire."""
+"""The programs work when installed from wheels in a clean environment: `dev`, `run`, an acquire."""
 
 import subprocess
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def test_the_client_alone_imports(client_only: Path, bare_environment: dict[str,
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
-def test_the_command_line_without_its_extra_says_what_to_install(
+def test_the_command_line_without_its_extra_names_what_to_install(
     client_only: Path, bare_environment: dict[str, str]
 ) -> None:
     done = subprocess.run(
@@ -39,7 +39,7 @@ def test_the_command_line_without_its_extra_says_what_to_install(
 
 @pytest.fixture
 def dev_environment(both: Path, bare_environment: dict[str, str], tmp_path: Path) -> Iterator[dict[str, str]]:
-    """An environment with what `volcano-locks dev` told to export, while it runs."""
+    """An environment with the variables of a running `volcano-locks dev`."""
     with dev_server(both / "volcano-locks", bare_environment, tmp_path) as environment:
         yield environment
 
@@ -56,7 +56,7 @@ def test_dev_run_and_an_acquire(both: Path, dev_environment: dict[str, str], tmp
     assert run(both / "python", "-c", ACQUIRE) == "True\nFalse\n"
 
 
-def test_serve_is_a_command_where_the_server_is_installed(both: Path, bare_environment: dict[str, str]) -> None:
+def test_serve_is_a_command_if_the_server_is_installed(both: Path, bare_environment: dict[str, str]) -> None:
     done = subprocess.run(
         [both / "volcano-locks", "serve", "--help"], env=bare_environment, capture_output=True, text=True, check=True
     )

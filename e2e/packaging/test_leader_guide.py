@@ -1,4 +1,4 @@
-"""The programs of docs/guide/leading.md that lead run as they stand, in each language."""
+"""The programs in docs/guide/leading.md that call `lead` run unchanged, in each language."""
 
 import os
 import re
@@ -39,7 +39,7 @@ def test_it_leads_and_resigns(environment: dict[str, str], tmp_path: Path, langu
     (tmp_path / "node_modules").mkdir()
     (tmp_path / "node_modules/volcano-locks").symlink_to(ROOT / "sdks/javascript")
     (tmp_path / COMMANDS[language][-1]).write_text(program)
-    for _ in range(2):  # the second finds the lock free again at once
+    for _ in range(2):  # the second run finds the lock free at once
         done = subprocess.run(
             COMMANDS[language], env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )

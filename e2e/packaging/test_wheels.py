@@ -1,4 +1,4 @@
-"""Wheels carry what the programs read at run time, and say what they need."""
+"""Wheels contain the files that the programs read at run time, and declare their requirements."""
 
 import zipfile
 from email.message import Message
@@ -34,7 +34,7 @@ def test_everything_in_the_package_folder_is_in_the_wheel(wheels: dict[str, Path
     assert expected <= names_in(wheels[distribution])
 
 
-def test_the_server_carries_its_migrations_and_its_description(wheels: dict[str, Path]) -> None:
+def test_the_server_contains_its_migrations_and_its_api_description(wheels: dict[str, Path]) -> None:
     names = names_in(wheels["volcano-locks-server"])
     assert any(name.endswith(".sql") for name in names)
     assert any(name.endswith("openapi.json") for name in names)
@@ -45,14 +45,14 @@ def test_no_test_is_shipped(wheels: dict[str, Path]) -> None:
         assert not [name for name in names_in(wheel) if "/tests/" in name or "test_" in name]
 
 
-def test_the_server_needs_the_client_of_its_own_release_with_its_command_line(wheels: dict[str, Path]) -> None:
+def test_the_server_requires_the_client_of_its_release_with_its_command_line(wheels: dict[str, Path]) -> None:
     client, server = (metadata_of(wheels[name]) for name in ("volcano-locks", "volcano-locks-server"))
     assert client["Version"] == server["Version"]
     assert f"volcano-locks[cli]=={client['Version']}" in server.get_all("Requires-Dist", [])
 
 
 @pytest.mark.parametrize("distribution", ["volcano-locks", "volcano-locks-server"])
-def test_wheels_name_their_licence_and_their_python(wheels: dict[str, Path], distribution: str) -> None:
+def test_wheels_declare_licence_and_python_version(wheels: dict[str, Path], distribution: str) -> None:
     metadata = metadata_of(wheels[distribution])
     assert metadata["License-Expression"] == "Apache-2.0"
     assert metadata["Requires-Python"] == ">=3.11"
