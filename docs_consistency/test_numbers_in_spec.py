@@ -11,7 +11,7 @@ from volcano_locks_server.events.lease_expiry import LEASES_MAX
 from volcano_locks_server.events.subscriber import QUEUE_MAX
 from volcano_locks_server.http import auth, codec, lock_list_routes
 from volcano_locks_server.http.server import http1
-from volcano_locks_server.queue import fairness, recheck, undelivered, wait_queue
+from volcano_locks_server.queue import fairness, recheck, undelivered, waiter_table
 from volcano_locks_server.rules import lease, values
 from volcano_locks_server.runtime import server, settings
 from volcano_locks_server.stores.lock_pages import SCAN_RECORDS_MAX
@@ -54,14 +54,14 @@ NUMBERS = [
     ("watching.md", "EVENT-3", LEASES_MAX, "leases are watched"),
     ("watching.md", "EVENT-5", hub.RING_MAX, "events"),
     ("watching.md", "EVENT-5", hub.RESETS_APART_MS // 1_000, "seconds"),
-    ("watching.md", "EVENT-7", hub.WATCHERS_MAX, "streams"),
+    ("watching.md", "EVENT-7", hub.SUBSCRIBERS_MAX, "streams"),
     ("watching.md", "EVENT-7", QUEUE_MAX, "events wait"),
     ("waiting.md", "WAIT-1", values.WAIT_SECONDS_MAX, ", fractions"),
-    ("waiting.md", "WAIT-6", wait_queue.PLACE_KEPT_SECONDS, "seconds"),
-    ("waiting.md", "WAIT-7", wait_queue.WAITERS_PER_LOCK_MAX, "waiters queue for one lock"),
-    ("waiting.md", "WAIT-7", wait_queue.WAITERS_MAX, "waiters queue on one node"),
+    ("waiting.md", "WAIT-6", waiter_table.WAITER_KEPT_SECONDS, "seconds"),
+    ("waiting.md", "WAIT-7", waiter_table.WAITERS_PER_LOCK_MAX, "waiters queue for one lock"),
+    ("waiting.md", "WAIT-7", waiter_table.WAITERS_MAX, "waiters queue on one node"),
     ("waiting.md", "WAIT-9", undelivered.RETRY_MS_MAX // 1_000, "second"),
-    ("waiting.md", "WAIT-10", recheck.LOOK_SECONDS_MAX, "seconds"),
+    ("waiting.md", "WAIT-10", recheck.RECHECK_EVERY_SECONDS, "seconds"),
     ("waiting.md", "WAIT-10", fairness.HANDOFFS_IN_A_ROW_MAX, "times in a row"),
     ("waiting.md", "WAIT-10", fairness.YIELD_MS, "milliseconds"),
     ("cli.md", "CLI-4", exit_codes.USAGE, "|"),

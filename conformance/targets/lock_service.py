@@ -1,9 +1,11 @@
-"""The target that calls `LockService.perform` directly. Views and lists are read from the store and the queues."""
+"""The target that calls the lock service directly. Lists and rows are read from the store and the wait queues."""
 
 import asyncio
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
+
+from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import LockQuery, LockStore, RecordKey
 from volcano_locks_server.rules.errors import LockError
@@ -29,7 +31,7 @@ from volcano_locks_server.rules.values import (
     parse_ttl_seconds,
     parse_wait_ms,
 )
-from volcano_locks_server.service.lock_service import Denied, LockService, Reply
+from volcano_locks_server.service.lock_service import Denied, LockService
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
@@ -155,7 +157,7 @@ class LockServiceTarget:
         key = LockKey.parse(str(args["key"]))
         page = await self._faults.list_locks(LockQuery(PROJECT_ID, 1, prefix=key))
         record = next((record for found, record in page.records if found == key), None)
-        return {**_row(record, page.now_ms), "waiters": self._service.lines.count(RecordKey(PROJECT_ID, key))}
+        return {**_row(record, page.now_ms), "waiters": self._service.queues.count(RecordKey(PROJECT_ID, key))}
 
     async def _list(self, args: Mapping[str, object]) -> Result:
         """All pages."""
@@ -174,11 +176,11 @@ class LockServiceTarget:
         key, command = LockKey.parse(str(args["key"])), _command(verb, args)
         wait_ms = parse_wait_ms(args.get("wait_seconds", 0))
         per_minute = self._quota.requests_per_minute
-        reply = await self._service.perform(PROJECT_ID, per_minute, key, command, wait_ms)
+        reply = await perform(self._service, PROJECT_ID, per_minute, key, command, wait_ms=wait_ms)
         return {**_result(reply), **_quota_result(reply.admission)}
 
     def _is_idle(self) -> bool:
-        return self._service.at_rest
+        return self._service.is_idle
 
 
 def actor_and_key(args: Mapping[str, object]) -> tuple[str, str]:

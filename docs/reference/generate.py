@@ -40,8 +40,8 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.http.server.http1", "KEEP_ALIVE_SECONDS", "seconds that an idle connection stays open"),
     ),
     "Queues of one server": (
-        (f"{SERVER}.queue.wait_queue", "WAITERS_PER_LOCK_MAX", "waiters for one lock; more is 429"),
-        (f"{SERVER}.queue.wait_queue", "WAITERS_MAX", "waiters in all; more is 503"),
+        (f"{SERVER}.queue.waiter_table", "WAITERS_PER_LOCK_MAX", "waiters for one lock; more is 429"),
+        (f"{SERVER}.queue.waiter_table", "WAITERS_MAX", "waiters in all; more is 503"),
         (f"{SERVER}.service.group_commit", "PENDING_MAX", "commands waiting for a commit; more is 503"),
     ),
     "Lists and event streams of one server": (
@@ -49,7 +49,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.rules.values", "LIST_LIMIT_MAX", "locks on a page, at most"),
         (f"{SERVER}.http.lock_list_routes", "LISTS_AT_ONCE", "pages read at once"),
         (f"{SERVER}.http.lock_list_routes", "LISTS_WAITING_MAX", "list requests waiting; more is 503"),
-        (f"{SERVER}.events.hub", "WATCHERS_MAX", "open event streams; more is 503"),
+        (f"{SERVER}.events.hub", "SUBSCRIBERS_MAX", "open event streams; more is 503"),
         (f"{SERVER}.events.subscriber", "QUEUE_MAX", "events waiting for one stream; more ends the stream"),
         (f"{SERVER}.events.hub", "RING_MAX", "recent events kept for streams that resume"),
         (f"{SERVER}.events.lease_expiry", "LEASES_MAX", "leases whose expiry is published in time"),
@@ -122,7 +122,8 @@ def metrics() -> str:
         rows.append((f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
     text = (
         "`GET /metrics` answers in the Prometheus text format. Each server counts for itself. Only\n"
-        "`volcano_locks_held` counts for the whole service. With `serve --workers N` each sample has the label `worker`.\n"
+        "`volcano_locks_held` counts for the whole service. With `serve --workers N` all samples have the label\n"
+        "`worker`.\n"
     )
     return f"# Metrics\n\n{text}\n{table(('metric', 'type', 'labels', 'meaning'), rows)}"
 

@@ -186,7 +186,7 @@ async def test_a_deletion_that_fails_half_way_is_felt_at_once(house: House, monk
         raise StoreUnavailableError("disk_full", "the disk is full")
 
     assert (await house.ask("GET", "/locks/a")).status_code == 200
-    monkeypatch.setattr(house.server.store.locks, "forget_project", no_room)
+    monkeypatch.setattr(house.server.store.locks, "delete_locks_of", no_room)
     answer = await house.admin("DELETE", f"/projects/{house.project_id}")
     assert problem(answer) == (503, "lock_service_unavailable")
     assert problem(await house.ask("GET", "/locks/a")) == (401, "invalid_credentials")

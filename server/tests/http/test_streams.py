@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from testsupport.service_requests import perform
 
 from volcano_locks_server.events import hub, subscriber
 from volcano_locks_server.http import event_stream
@@ -136,7 +137,7 @@ async def test_those_who_wait_are_told_too(house: House) -> None:
 
     def wait(letter: bytes, ms: int) -> "asyncio.Task[Any]":
         command = Acquire(letter * 32, 30, f"host/{letter.decode()}")
-        return asyncio.create_task(service.perform(house.project_id, 0, LockKey("a"), command, ms))
+        return asyncio.create_task(perform(service, house.project_id, 0, LockKey("a"), command, wait_ms=ms))
 
     async with listening(house, "/locks/events", "prefix=") as ear:
         patient, leaving = wait(b"p", 30_000), wait(b"l", 30_000)
@@ -223,7 +224,7 @@ async def test_what_cannot_be_watched_is_an_ordinary_refusal(
 ) -> None:
     """EVENT-1, HTTP-7, HTTP-13."""
     assert problem(await house.ask("GET", path)) == expected
-    assert house.server._service.hub.watchers == 0  # type: ignore[union-attr]
+    assert house.server._service.hub.subscriber_count == 0  # type: ignore[union-attr]
 
 
 async def test_streams_are_judged_like_every_request(house: House) -> None:
@@ -311,7 +312,7 @@ async def test_a_key_that_cannot_be_looked_up_ends_its_stream(house: House, monk
 
 async def test_streams_are_bounded_and_leave_their_place(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-7: a client that hangs up makes room; nothing of it stays."""
-    monkeypatch.setattr(hub, "WATCHERS_MAX", 1)
+    monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
     async with listening(house, "/locks/a/events") as ear:
         assert "\nvolcano_locks_watchers 1.0\n" in (await house.ask("GET", "/metrics")).text
         full = await house.ask("GET", "/locks/b/events")
@@ -429,14 +430,14 @@ async def test_a_client_that_hangs_up_leaves_nothing() -> None:
             reader, writer = await connected(running)
             writer.write(request(running))
             await read_until(reader, lambda read: b": watching" in read)
-            assert watched.watchers == 1
+            assert watched.subscriber_count == 1
             if torn:
                 writer.get_extra_info("socket").setsockopt(
                     socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
                 )
             writer.close()
             async with asyncio.timeout(30):
-                while watched.watchers:
+                while watched.subscriber_count:
                     await asyncio.sleep(0.002)
 
 
@@ -449,12 +450,12 @@ async def test_a_stop_is_not_held_up_by_a_reader_that_stalls() -> None:
         await read_until(reader, lambda read: b": watching" in read)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         watched = running.server._service.hub  # type: ignore[union-attr]
-        (watcher,) = watched._channels[running.project_id].watchers
-        told = hub.Happening("waiting", hub.RecordKey(running.project_id, LockKey("a")), None, "h" * 128, 1, "held")
+        (watcher,) = watched._feeds[running.project_id].subscribers
+        told = hub.LockEvent("waiting", hub.RecordKey(running.project_id, LockKey("a")), None, "h" * 128, 1, "held")
         for _ in range(40):
-            watched.tell([told] * 1_000)
+            watched.publish([told] * 1_000)
             await turns(3)
-        assert watcher.ended or watched.watchers
+        assert watcher.ended or watched.subscriber_count
         async with asyncio.timeout(30):
             await running.server.close()
         writer.close()

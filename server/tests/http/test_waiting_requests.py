@@ -6,11 +6,12 @@ from typing import Any
 
 import httpx2
 import pytest
+from testsupport.service_requests import perform
 
 from volcano_locks_server.http import auth
 from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.ports.registry import Credential
-from volcano_locks_server.queue import wait_queue
+from volcano_locks_server.queue import waiter_table
 from volcano_locks_server.rules.lease import Read, Release, Released, State
 from volcano_locks_server.rules.values import LockKey, OwnerToken
 from volcano_locks_server.runtime.server import Server
@@ -98,7 +99,7 @@ async def test_a_renewal_does_not_wait(house: House) -> None:
 
 async def test_too_many_waiters_are_told_so(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-7."""
-    monkeypatch.setattr(wait_queue, "WAITERS_PER_LOCK_MAX", 1)
+    monkeypatch.setattr(waiter_table, "WAITERS_PER_LOCK_MAX", 1)
     await house.acquire("a", new_token())
     waiting = begun(house, "a", new_token())
     await settled()
@@ -239,7 +240,7 @@ def service_of(running: RunningServer) -> LockService:
 
 async def until_waiting(running: RunningServer, count: int) -> None:
     async with asyncio.timeout(5):
-        while service_of(running).lines.present != count:
+        while service_of(running).queues.request_count != count:
             await asyncio.sleep(0.001)
 
 
@@ -279,7 +280,8 @@ async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
     await until_waiting(running, 1)
     slow_lookups(running.server, monkeypatch)
     monkeypatch.setattr(auth, "CREDENTIAL_SECONDS_MAX", 0)
-    release = service_of(running).perform(running.project_id, 0, LockKey("a"), Release(OwnerToken.parse(holder).digest))
+    command = Release(OwnerToken.parse(holder).digest)
+    release = perform(service_of(running), running.project_id, 0, LockKey("a"), command)
     assert isinstance((await release).outcome, Released)
     assert await held(running)
     await gone.hang_up()
@@ -291,7 +293,7 @@ async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
 
 async def held(running: RunningServer) -> bool:
     """Whether the lock "a" is held, asked of the service itself."""
-    state = (await service_of(running).perform(running.project_id, 0, LockKey("a"), Read())).outcome
+    state = (await perform(service_of(running), running.project_id, 0, LockKey("a"), Read())).outcome
     assert isinstance(state, State)
     return state.lease is not None
 
@@ -329,7 +331,7 @@ async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monke
     waiting.wait("a", new_token())
     await until_waiting(running, 1)
     await asyncio.sleep(1.5)  # the sweep that was on its way came with the old limits
-    assert service.lines.present == 1
+    assert service.queues.request_count == 1
     async with httpx2.AsyncClient(base_url=running.url) as client:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": token}
         assert (await client.delete("/locks/a/lease", headers=headers)).status_code == 204

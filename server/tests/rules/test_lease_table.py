@@ -14,7 +14,6 @@ from volcano_locks_server.rules.lease import (
     Command,
     ForceRelease,
     Free,
-    GiveBack,
     Granted,
     Held,
     LockRecord,
@@ -23,6 +22,7 @@ from volcano_locks_server.rules.lease import (
     Release,
     Released,
     Renew,
+    RevokeGrant,
     State,
     decide,
 )
@@ -274,7 +274,7 @@ def test_the_reserve_knows_its_owner() -> None:
 def test_only_the_very_grant_that_nobody_heard_of_is_given_back() -> None:
     """WAIT-5: not one that was repeated or renewed since, nor another lease; and no token is retired by it."""
     granted = replace(held_until(20_000), acquired_at_ms=NOW - 10, renewed_at_ms=NOW - 10)
-    given_back = GiveBack(ME, 77, NOW - 10)
+    given_back = RevokeGrant(ME, 77, NOW - 10)
     assert decide(granted, given_back, NOW) == (Free(77, NOW), Released(granted))
     for other in (
         replace(granted, renewed_at_ms=NOW - 9),

@@ -1,7 +1,7 @@
-"""Who watches locks, and what they are told, on this node and over all nodes (EVENT rules in spec/watching.md)."""
+"""Lock events: what happens to locks, published to subscribers on this node and on its peers (spec/watching.md)."""
 
-from .event import Happening, happened
-from .hub import Hub
-from .subscriber import Told, Watcher
+from .event import LockEvent, lock_events
+from .hub import EventHub
+from .subscriber import NumberedEvent, Subscriber
 
-__all__ = ["Happening", "Hub", "Told", "Watcher", "happened"]
+__all__ = ["EventHub", "LockEvent", "NumberedEvent", "Subscriber", "lock_events"]

@@ -1,9 +1,8 @@
-"""What happened to a lock, for those who watch it: from a command and what came of it, by a pure rule.
+"""Lock events: a pure rule that derives them from one command of a batch and its outcome (EVENT-2).
 
-`happened` is called for one command of a committed batch, with the lock's record before and after it. What it tells
-is a name in `kind` and a reason in `why` (EVENT-2); a refusal or a read tells nothing. That a lease and its grace are
-over is told here only when a later command finds it so; `expiries` tells it in time. A `Happening` holds no digest
-and no token of an owner (LEASE-15), so that it may be shown to whoever may read locks.
+`kind` is the name of an event, `why` its reason. Reads and refusals make no event. The end of a lease and its grace is
+derived here only if a later command finds it; `lease_expiry` publishes it in time. A `LockEvent` holds no owner token
+and no digest of one (LEASE-15), so every reader of locks may see it.
 """
 
 from dataclasses import dataclass
@@ -17,9 +16,9 @@ NOT_RENEWED: Final = "not_renewed"
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """One event of a lock (EVENT-2). `fencing_token` is None where no lease is meant, `expires_at_ms` where none runs
-    on; `holder` is the label of whoever it is about, if they gave one.
+class LockEvent:
+    """One event of a lock. `fencing_token` is None if no lease is meant, `expires_at_ms` if no lease runs on; `holder`
+    is the label that the client gave, if any.
     """
 
     kind: Kind
@@ -31,7 +30,7 @@ class Happening:
     expires_at_ms: int | None = None
 
 
-def happened(
+def lock_events(
     lock: RecordKey,
     command: Command,
     before: LockRecord | None,
@@ -40,33 +39,34 @@ def happened(
     *,
     now_ms: int,
     why: str | None = None,
-) -> tuple[Happening, ...]:
-    """The events of one command served at `now_ms`, in their order; mostly one or none.
+) -> tuple[LockEvent, ...]:
+    """The events of one command, in order; mostly one or none.
 
-    `why` replaces the usual reason of a grant or a release where the server itself had another one: a grant to
-    somebody who waited, a grant given back.
+    `why` replaces the usual reason of a grant or a release: a grant to a waiter, a revoked grant.
     """
     if isinstance(outcome, Granted) and isinstance(after, Held):
-        return _granted(lock, after, outcome, now_ms, why)
+        return _grant_events(lock, after, outcome, now_ms, why)
     if not isinstance(outcome, Released) or not isinstance(before, Held):
         return ()
     if not blocks_others(before, now_ms):
-        return (expired(lock, before.fencing_token, before.holder, before.expires_at_ms),)  # this freed nothing
+        return (expired_event(lock, before.fencing_token, before.holder, before.expires_at_ms),)  # this freed nothing
     if isinstance(command, ForceRelease):
-        return (Happening("force_released", lock, before.fencing_token, before.holder, now_ms, why or "forced"),)
-    return (Happening("released", lock, before.fencing_token, before.holder, now_ms, why or "released"),)
+        return (LockEvent("force_released", lock, before.fencing_token, before.holder, now_ms, why or "forced"),)
+    return (LockEvent("released", lock, before.fencing_token, before.holder, now_ms, why or "released"),)
 
 
-def expired(lock: RecordKey, fencing_token: int, holder: str | None, expires_at_ms: int) -> Happening:
-    """That a lease and its grace are over, at the instant when they were."""
-    return Happening("expired", lock, fencing_token, holder, expires_at_ms + GRACE_MS, NOT_RENEWED)
+def expired_event(lock: RecordKey, fencing_token: int, holder: str | None, expires_at_ms: int) -> LockEvent:
+    """A lease and its grace ended; dated at that instant."""
+    return LockEvent("expired", lock, fencing_token, holder, expires_at_ms + GRACE_MS, NOT_RENEWED)
 
 
-def _granted(lock: RecordKey, lease: Held, outcome: Granted, now_ms: int, why: str | None) -> tuple[Happening, ...]:
+def _grant_events(
+    lock: RecordKey, lease: Held, outcome: Granted, now_ms: int, why: str | None
+) -> tuple[LockEvent, ...]:
     kind: Kind = "renewed" if outcome.how in ("renewed", "repeated") else "acquired"
     usual = "free" if outcome.how == "acquired" else outcome.how
-    told = Happening(kind, lock, lease.fencing_token, lease.holder, now_ms, why or usual, lease.expires_at_ms)
+    event = LockEvent(kind, lock, lease.fencing_token, lease.holder, now_ms, why or usual, lease.expires_at_ms)
     lapsed = outcome.lapsed
     if lapsed is None:
-        return (told,)
-    return expired(lock, lapsed.fencing_token, lapsed.holder, lapsed.expires_at_ms), told
+        return (event,)
+    return expired_event(lock, lapsed.fencing_token, lapsed.holder, lapsed.expires_at_ms), event

@@ -1,14 +1,13 @@
-"""Where everything that happens to locks comes together for those who watch (EVENT rules in spec/watching.md).
+"""The event hub: publishes the lock events of this node and of its peers to subscribers (spec/watching.md).
 
-    hub.live                 false: nobody listens, so nothing need be put together; the hot path's one question
-    hub.tell(happenings)     what this node did, after it was committed
-    hub.watch(watcher)       gives it what happens from now on, or since an id it saw
+    hub.live                    false: no event is wanted, so batches record none; all that the hot path asks
+    hub.publish(events)         events of this node, after their commit
+    hub.subscribe(subscriber)   sends it the events from now on, or since an id
 
-A project's events are kept while somebody watches it here and LINGER_MS after, so that whoever lost their connection
-resumes without a gap; at most RING_MAX of all projects together. The hub is live meanwhile, and while another node
-wants to hear of this one's events.
+A project has a feed while it has subscribers and LINGER_MS after, so that a client resumes without a gap; the feeds
+keep at most RING_MAX events together. The hub is live meanwhile, and while a peer wants this node's events.
 
-Nothing here decides about a lease, and telling never waits: it puts into queues that are bounded.
+The hub decides nothing about leases. Publishing never waits: all queues are bounded.
 """
 
 import asyncio
@@ -21,213 +20,213 @@ from ..ports.lock_store import LockQuery, LockStore, RecordKey
 from ..ports.signals import Signals
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.lease import Held
-from .event import Happening
-from .lease_expiry import LEASES_MAX, Expiries
-from .peers import Lines, Neighbours
-from .project_feed import Channel
-from .subscriber import Watcher
+from .event import LockEvent
+from .lease_expiry import LEASES_MAX, LeaseExpiries
+from .peers import LocalQueues, Peers
+from .project_feed import ProjectFeed
+from .subscriber import Subscriber
 
 RING_MAX: Final = 20_000
-WATCHERS_MAX: Final = 1_000
+SUBSCRIBERS_MAX: Final = 1_000
 LINGER_MS: Final = 60_000
 LIST_LIMIT: Final = 500
-LIST_AGAIN_SECONDS: Final = 1.0
+LIST_RETRY_SECONDS: Final = 1.0
 RESETS_APART_MS: Final = 10_000
 MISSED: Final = "missed"
 
 
-class Hub:
+class EventHub:
     """One a process. `start`, then `close`. All methods are called on the server's event loop."""
 
-    def __init__(self, store: LockStore, clock: Clock, lines: Lines, *, signals: Signals | None = None) -> None:
+    def __init__(self, store: LockStore, clock: Clock, queues: LocalQueues, *, signals: Signals | None = None) -> None:
         self.live = False
-        self.watchers = 0
-        """How many watch now."""
+        self.subscriber_count = 0
         self.on_live: Callable[[bool], None] = lambda _live: None
-        """Is told when `live` changes."""
+        """Called when `live` changes."""
         self._store: Final = store
         self.clock: Final = clock
-        self._lines: Final = lines
-        self._expiries: Final = Expiries(clock, self._give)
-        self._neighbours: Final = (
+        self._queues: Final = queues
+        self._expiries: Final = LeaseExpiries(clock, self._publish_to_feed)
+        self._peers: Final = (
             None
             if signals is None
-            else Neighbours(
-                signals, clock, lines, on_event=self._take_in, on_missed=self._missed, on_wants=self._set_live
+            else Peers(
+                signals, clock, queues, on_event=self._take_in, on_missed=self._missed, on_wanted=self._update_live
             )
         )
-        self._channels: Final[dict[str, Channel]] = {}
-        self._order: Final[deque[Channel]] = deque()
+        self._feeds: Final[dict[str, ProjectFeed]] = {}
+        self._ring: Final[deque[ProjectFeed]] = deque()  # the feed of each event that is kept, oldest first
         self._to_list: Final[deque[str]] = deque()
         self._listing: asyncio.Task[None] | None = None
-        self._forgetting: Timer | None = None
+        self._forget_timer: Timer | None = None
         self._reset_at_ms: int | None = None
-        self._resetting: Timer | None = None
+        self._reset_timer: Timer | None = None
         self._closed = False
 
     @property
-    def at_rest(self) -> bool:
-        """Whether it knows of all leases that began before somebody watched: for whoever moves the clock."""
+    def is_idle(self) -> bool:
+        """Whether the lists of leases for new feeds are read. For tests that move the clock."""
         return self._listing is None
 
     def start(self) -> None:
-        """Begin to hear the other nodes."""
-        if self._neighbours is not None:
-            self._neighbours.start()
+        """Begin to receive from peers."""
+        if self._peers is not None:
+            self._peers.start()
 
     async def close(self) -> None:
-        """End every watcher and everything that runs. The signals stay their owner's."""
-        self.end_watching()
-        for timer in (self._forgetting, self._resetting):
+        """End all subscribers, timers and tasks. The owner of the signals closes them."""
+        self.end_subscribers()
+        for timer in (self._forget_timer, self._reset_timer):
             if timer is not None:
                 timer.cancel()
-        self._channels.clear()
+        self._feeds.clear()
         self._expiries.close()
-        if self._neighbours is not None:
-            self._neighbours.close()
+        if self._peers is not None:
+            self._peers.close()
         if self._listing is not None:
             self._listing.cancel()
             await asyncio.wait([self._listing])
-        self._go_live(False)
+        self._set_live(False)
 
-    def end_watching(self) -> None:
-        """End every watcher and refuse new ones, because the server is stopping."""
+    def end_subscribers(self) -> None:
+        """End all subscribers and refuse new ones, because the server is stopping."""
         self._closed = True
-        for channel in self._channels.values():
-            for watcher in channel.watchers:
-                watcher.end()
+        for feed in self._feeds.values():
+            for subscriber in feed.subscribers:
+                subscriber.end()
 
-    # --- those who watch ---
+    # --- subscribers ---
 
-    async def watch(self, watcher: Watcher, *, after: str | None = None) -> None:
-        """Let it watch from now on; with `after`, first what came since that id, or a reset where that is not known.
+    async def subscribe(self, subscriber: Subscriber, *, after: str | None = None) -> None:
+        """Queue the events from now on; with `after`, first those since that id, or a reset if it is unknown.
 
-        Returns when the other nodes tell too. `leave` is to be called in the end, also where this was cancelled.
-        Raises LockError `lock_service_unavailable` where the server stops, or WATCHERS_MAX watch.
+        Returns when peers send their events too. The caller calls `unsubscribe` in the end, also if this was cancelled.
+        Raises LockError `lock_service_unavailable` if the server stops or has SUBSCRIBERS_MAX subscribers.
         """
-        if self._closed or self.watchers >= WATCHERS_MAX:
-            why = "this server is stopping" if self._closed else f"{WATCHERS_MAX} streams are open here already"
-            raise LockError("lock_service_unavailable", f"{why}: try again in a moment", retry_after_seconds=1)
-        channel = self._channels.get(watcher.project_id)
-        if channel is None:
-            channel = self._channels[watcher.project_id] = Channel(self.clock.now_ms())
-            self._set_live()
-            self._list(watcher.project_id)
-        channel.begin(watcher, after, self.clock.now_ms())
-        self.watchers += 1
-        if self._neighbours is not None:
-            await self._neighbours.heard_by_all()
+        if self._closed or self.subscriber_count >= SUBSCRIBERS_MAX:
+            why = "this server is stopping" if self._closed else f"{SUBSCRIBERS_MAX} event streams are open here"
+            raise LockError("lock_service_unavailable", f"{why}: retry in a moment", retry_after_seconds=1)
+        feed = self._feeds.get(subscriber.project_id)
+        if feed is None:
+            feed = self._feeds[subscriber.project_id] = ProjectFeed(self.clock.now_ms())
+            self._update_live()
+            self._list(subscriber.project_id)
+        feed.add(subscriber, after, self.clock.now_ms())
+        self.subscriber_count += 1
+        if self._peers is not None:
+            await self._peers.interest_settled()
 
-    def leave(self, watcher: Watcher) -> None:
-        """It is gone. Nothing where it never came."""
-        watcher.end()
-        channel = self._channels.get(watcher.project_id)
-        if channel is None or watcher not in channel.watchers:
+    def unsubscribe(self, subscriber: Subscriber) -> None:
+        """Has no effect on a subscriber that was not added."""
+        subscriber.end()
+        feed = self._feeds.get(subscriber.project_id)
+        if feed is None or subscriber not in feed.subscribers:
             return
-        channel.leave(watcher, self.clock.now_ms())
-        self.watchers -= 1
-        self._forget_later()
+        feed.remove(subscriber, self.clock.now_ms())
+        self.subscriber_count -= 1
+        self._set_forget_timer()
 
-    # --- what happens ---
+    # --- events ---
 
-    def tell(self, happenings: Iterable[Happening]) -> None:
-        """What this node did, in its order, once it is durable. Needed only while `live`."""
-        neighbours = self._neighbours
+    def publish(self, events: Iterable[LockEvent]) -> None:
+        """Events of this node, in order, after their commit. Needed only while `live`."""
+        peers = self._peers
         left_free: dict[RecordKey, bool] = {}
-        for happening in happenings:
-            self._take_in(happening)
-            if neighbours is not None and neighbours.wants_events:
-                neighbours.tell_event(happening)
-            if happening.fencing_token is not None:
-                left_free[happening.lock] = happening.expires_at_ms is None
-        if neighbours is not None and neighbours.wants_freed:
+        for event in events:
+            self._take_in(event)
+            if peers is not None and peers.wanted.events:
+                peers.send_event(event)
+            if event.fencing_token is not None:
+                left_free[event.lock] = event.expires_at_ms is None
+        if peers is not None and peers.wanted.freed:
             for lock, is_free in left_free.items():
                 if is_free:
-                    neighbours.tell_freed(lock)
+                    peers.send_freed(lock)
 
-    def line_changed(self, lock: RecordKey) -> None:
-        """More or fewer wait for that lock here."""
-        if self._neighbours is not None:
-            self._neighbours.line_changed(lock)
+    def queue_changed(self, lock: RecordKey) -> None:
+        """The wait queue of that lock grew or shrank."""
+        if self._peers is not None:
+            self._peers.queue_changed(lock)
 
     def others_wait(self, lock: RecordKey) -> bool:
-        """Whether somebody waits for that lock on another node, as far as is known."""
-        return self._neighbours is not None and self._neighbours.waiters(lock) > 0
+        """Whether requests wait for that lock on other nodes, as far as is known."""
+        return self._peers is not None and self._peers.waiters(lock) > 0
 
     def waiters(self, lock: RecordKey) -> int:
-        """How many wait for that lock, here and, as far as is known, elsewhere."""
-        return self._lines.count(lock) + (0 if self._neighbours is None else self._neighbours.waiters(lock))
+        """How many requests wait for that lock, here and, as far as is known, on other nodes."""
+        return self._queues.count(lock) + (0 if self._peers is None else self._peers.waiters(lock))
 
     # --- inside ---
 
-    def _set_live(self) -> None:
-        neighbours = self._neighbours
-        if neighbours is not None:
-            neighbours.watch(bool(self._channels))
-        wanted = neighbours is not None and (neighbours.wants_events or neighbours.wants_freed)
-        self._go_live(bool(self._channels) or wanted)
+    def _update_live(self) -> None:
+        peers = self._peers
+        if peers is not None:
+            peers.set_subscribed(bool(self._feeds))
+        is_wanted = peers is not None and any(peers.wanted)
+        self._set_live(bool(self._feeds) or is_wanted)
 
-    def _go_live(self, live: bool) -> None:
+    def _set_live(self, live: bool) -> None:
         if live != self.live:
             self.live = live
             self.on_live(live)
 
-    def _take_in(self, happening: Happening) -> None:
-        """Give it to those who watch its project, if it is news."""
-        channel = self._channels.get(happening.lock.project_id)
-        if channel is not None and self._expiries.note(happening, watched_since_ms=channel.since_ms):
-            self._give(happening)
+    def _take_in(self, event: LockEvent) -> None:
+        """Publish an event of this node or a peer, if it is news to its project's feed."""
+        feed = self._feeds.get(event.lock.project_id)
+        if feed is not None and self._expiries.note(event, since_ms=feed.since_ms):
+            self._publish_to_feed(event)
 
-    def _give(self, happening: Happening) -> None:
-        channel = self._channels[happening.lock.project_id]
-        channel.tell(happening)
-        self._order.append(channel)
-        if len(self._order) > RING_MAX:
-            self._order.popleft().drop_oldest()
+    def _publish_to_feed(self, event: LockEvent) -> None:
+        feed = self._feeds[event.lock.project_id]
+        feed.publish(event)
+        self._ring.append(feed)
+        if len(self._ring) > RING_MAX:
+            self._ring.popleft().drop_oldest()
 
-    def _forget_later(self) -> None:
-        """One timer, for the project that was left first."""
-        left_at_ms = [channel.left_at_ms for channel in self._channels.values() if channel.left_at_ms is not None]
-        if self._forgetting is None and left_at_ms:
-            self._forgetting = self.clock.call_in(min(left_at_ms) + LINGER_MS - self.clock.now_ms(), self._forget)
+    def _set_forget_timer(self) -> None:
+        """One timer, for the feed that became idle first."""
+        idle_since_ms = [feed.idle_since_ms for feed in self._feeds.values() if feed.idle_since_ms is not None]
+        if self._forget_timer is None and idle_since_ms:
+            delay_ms = min(idle_since_ms) + LINGER_MS - self.clock.now_ms()
+            self._forget_timer = self.clock.call_in(delay_ms, self._forget_idle)
 
-    def _forget(self) -> None:
-        self._forgetting = None
+    def _forget_idle(self) -> None:
+        self._forget_timer = None
         now_ms = self.clock.now_ms()
-        for project_id, channel in list(self._channels.items()):
-            if channel.left_at_ms is not None and now_ms >= channel.left_at_ms + LINGER_MS:
-                del self._channels[project_id]
+        for project_id, feed in list(self._feeds.items()):
+            if feed.idle_since_ms is not None and now_ms >= feed.idle_since_ms + LINGER_MS:
+                del self._feeds[project_id]
                 self._expiries.forget(project_id)
-        if not self._channels:
-            self._order.clear()
-        self._set_live()
-        self._forget_later()
+        if not self._feeds:
+            self._ring.clear()
+        self._update_live()
+        self._set_forget_timer()
 
     def _missed(self) -> None:
-        """Events of other nodes may be missing: say so now, but not again and again within RESETS_APART_MS."""
+        """Events of peers may be missing: reset the feeds, at most every RESETS_APART_MS."""
         now_ms = self.clock.now_ms()
-        if self._resetting is not None or not self._channels:
+        if self._reset_timer is not None or not self._feeds:
             return
         if self._reset_at_ms is not None and now_ms < self._reset_at_ms + RESETS_APART_MS:
-            self._resetting = self.clock.call_in(self._reset_at_ms + RESETS_APART_MS - now_ms, self._reset)
+            self._reset_timer = self.clock.call_in(self._reset_at_ms + RESETS_APART_MS - now_ms, self._reset)
         else:
             self._reset()
 
     def _reset(self) -> None:
-        self._resetting = None
+        self._reset_timer = None
         self._reset_at_ms = self.clock.now_ms()
-        for project_id, channel in self._channels.items():
-            channel.reset(self._reset_at_ms, MISSED)
+        for project_id, feed in self._feeds.items():
+            feed.reset(self._reset_at_ms, MISSED)
             self._list(project_id)
 
-    # --- what is held when the watching begins ---
+    # --- leases from before a feed began ---
 
     def _list(self, project_id: str) -> None:
-        """Learn of that project's leases, whose end is to be told in time, in the background."""
+        """List that project's leases in the background, to publish their ends in time."""
         if project_id not in self._to_list:
             self._to_list.append(project_id)
         if self._listing is None and not self._closed:
-            self._listing = asyncio.get_running_loop().create_task(self._list_all(), name="watched-leases")
+            self._listing = asyncio.get_running_loop().create_task(self._list_all(), name="subscribed-leases")
 
     async def _list_all(self) -> None:
         try:
@@ -236,17 +235,17 @@ class Hub:
                     await self._list_one(self._to_list[0])
                     self._to_list.popleft()
                 except StoreUnavailableError:
-                    await asyncio.sleep(LIST_AGAIN_SECONDS)
+                    await asyncio.sleep(LIST_RETRY_SECONDS)
         finally:
             self._listing = None
 
     async def _list_one(self, project_id: str) -> None:
         query = LockQuery(project_id, LIST_LIMIT, held=True)
-        while project_id in self._channels and len(self._expiries) < LEASES_MAX:
+        while project_id in self._feeds and len(self._expiries) < LEASES_MAX:
             page = await self._store.list_locks(query)
             for key, record in page.records:
-                if isinstance(record, Held) and project_id in self._channels:
-                    self._expiries.listed(RecordKey(project_id, key), record, page.now_ms)
+                if isinstance(record, Held) and project_id in self._feeds:
+                    self._expiries.note_listed(RecordKey(project_id, key), record, page.now_ms)
             if page.next_after is None:
                 return
             query = query._replace(after=page.next_after)

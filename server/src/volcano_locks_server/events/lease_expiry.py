@@ -1,12 +1,12 @@
-"""Leases that are watched, by when they are over: so that their end is told in time, and once.
+"""Expiry of leases that subscribers follow: publishes each end in time, and once (EVENT-3).
 
-Nothing is asked of the store when a lease runs out: what is known comes from its events, and from a list when the
-watching begins. One timer of the clock stands for all. An instant of the store's clock is turned into one of this
-node's by what is left of the lease at the event, so that the two need not agree.
+Expiry asks nothing of the store: leases are known from their events, and from a list when a feed begins. One timer
+serves all of them. An instant of the store's clock is converted to this node's clock by what is left of the lease at
+the event, so the two clocks need not agree.
 
-Events of other nodes may come late. `note` says of each whether it is news: one that a newer one of the same lock has
-overtaken is not, and an end is told once, whoever finds it first. At most LEASES_MAX leases are kept; of one beyond
-them the end is told when the lock is taken over.
+Events of peers may arrive late. `note` returns whether an event is news: an event that a newer one of the same lock
+overtook is not, and an end is published once, whichever event reports it first. At most LEASES_MAX leases are kept; the
+end of a lease beyond them is published when the lock is taken over.
 """
 
 from collections import OrderedDict
@@ -18,7 +18,7 @@ from typing import Final
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..rules.lease import GRACE_MS, Held
-from .event import Happening, expired
+from .event import LockEvent, expired_event
 
 LEASES_MAX: Final = 100_000
 ENDED_MAX: Final = 10_000
@@ -27,7 +27,7 @@ STALE_MAX: Final = 1_000
 
 @dataclass(slots=True)
 class _Lease:
-    """`over_at_ms` is when its grace ends, on this node's clock; `queued_at_ms` is where it stands in the queue."""
+    """`over_at_ms` is when its grace ends, on this node's clock; `queued_at_ms` is its current entry in the heap."""
 
     fencing_token: int
     holder: str | None
@@ -37,59 +37,58 @@ class _Lease:
     queued_at_ms: int = -1
 
 
-class Expiries:
-    """The watched leases. `over` is called with the event of each that ran out."""
+class LeaseExpiries:
+    """`on_expired` is called with the event of each lease that ended."""
 
-    def __init__(self, clock: Clock, over: Callable[[Happening], None]) -> None:
+    def __init__(self, clock: Clock, on_expired: Callable[[LockEvent], None]) -> None:
         self._clock: Final = clock
-        self._over: Final = over
+        self._on_expired: Final = on_expired
         self._leases: Final[dict[RecordKey, _Lease]] = {}
         self._ended: Final[OrderedDict[RecordKey, int]] = OrderedDict()
-        self._queue: list[tuple[int, RecordKey]] = []
+        self._heap: list[tuple[int, RecordKey]] = []
         self._timer: Timer | None = None
         self._timer_at_ms = 0
 
     def __len__(self) -> int:
         return len(self._leases)
 
-    def note(self, told: Happening, *, watched_since_ms: int) -> bool:
-        """Take an event in; whether it is news to those who watch its lock since that instant of the store."""
-        token = told.fencing_token
+    def note(self, event: LockEvent, *, since_ms: int) -> bool:
+        """Take note of an event; whether it is news to a feed that began at that instant of the store."""
+        token = event.fencing_token
         if token is None:
             return True
-        lease = self._leases.get(told.lock)
-        newest = max(self._ended.get(told.lock, -1), -1 if lease is None else lease.fencing_token - 1)
+        lease = self._leases.get(event.lock)
+        newest = max(self._ended.get(event.lock, -1), -1 if lease is None else lease.fencing_token - 1)
         if token <= newest:
             return False
-        if told.expires_at_ms is not None:
-            if lease is not None and lease.fencing_token == token and told.at_ms < lease.noted_at_ms:
+        if event.expires_at_ms is not None:
+            if lease is not None and lease.fencing_token == token and event.at_ms < lease.noted_at_ms:
                 return False
-            self._keep(told.lock, _Lease(token, told.holder, told.expires_at_ms, told.at_ms))
+            self._keep(event.lock, _Lease(token, event.holder, event.expires_at_ms, event.at_ms))
             return True
-        self._end(told.lock, token)
+        self._end(event.lock, token)
         known = lease is not None and lease.fencing_token == token
-        return known or told.kind != "expired" or told.at_ms >= watched_since_ms
+        return known or event.kind != "expired" or event.at_ms >= since_ms
 
-    def listed(self, lock: RecordKey, held: Held, now_ms: int) -> None:
-        """Take in a lease as it was in the store at its `now_ms`, unless events said more."""
+    def note_listed(self, lock: RecordKey, held: Held, now_ms: int) -> None:
+        """Take note of a lease as the store held it at its `now_ms`, unless an event is newer."""
         lease = self._leases.get(lock)
         newest = self._ended.get(lock, -1) if lease is None else lease.fencing_token
         if held.fencing_token > newest or (lease is not None and lease.noted_at_ms < held.renewed_at_ms):
             self._keep(lock, _Lease(held.fencing_token, held.holder, held.expires_at_ms, now_ms))
 
     def forget(self, project_id: str) -> None:
-        """Nobody watches that project any more."""
-        for one in (self._leases, self._ended):
-            for lock in [lock for lock in one if lock.project_id == project_id]:
-                del one[lock]
-        self._arm()
+        """The feed of that project ended."""
+        for by_lock in (self._leases, self._ended):
+            for lock in [lock for lock in by_lock if lock.project_id == project_id]:
+                del by_lock[lock]
+        self._set_timer()
 
     def close(self) -> None:
-        """Forget everything."""
         self._leases.clear()
         self._ended.clear()
-        self._queue.clear()
-        self._arm()
+        self._heap.clear()
+        self._set_timer()
 
     def _keep(self, lock: RecordKey, new: _Lease) -> None:
         lease = self._leases.get(lock)
@@ -100,7 +99,7 @@ class Expiries:
         self._leases[lock] = new
         if new.queued_at_ms == -1 or new.over_at_ms < new.queued_at_ms:
             new.queued_at_ms = new.over_at_ms
-            self._enqueue(new.over_at_ms, lock)
+            self._push(new.over_at_ms, lock)
 
     def _end(self, lock: RecordKey, token: int) -> None:
         self._leases.pop(lock, None)
@@ -109,39 +108,39 @@ class Expiries:
         if len(self._ended) > ENDED_MAX:
             self._ended.popitem(last=False)
 
-    def _enqueue(self, at_ms: int, lock: RecordKey) -> None:
-        if len(self._queue) > 2 * len(self._leases) + STALE_MAX:  # leases that ended long before their expiry
-            self._queue = [(lease.queued_at_ms, known) for known, lease in self._leases.items()]
-            heapify(self._queue)
+    def _push(self, at_ms: int, lock: RecordKey) -> None:
+        if len(self._heap) > 2 * len(self._leases) + STALE_MAX:  # entries of leases that ended before their expiry
+            self._heap = [(lease.queued_at_ms, known) for known, lease in self._leases.items()]
+            heapify(self._heap)
         else:
-            heappush(self._queue, (at_ms, lock))
-        self._arm()
+            heappush(self._heap, (at_ms, lock))
+        self._set_timer()
 
-    def _arm(self) -> None:
-        """Let the one timer stand at the first of the queue."""
+    def _set_timer(self) -> None:
+        """Set the one timer to the first entry of the heap."""
         if not self._leases:
-            self._queue.clear()
+            self._heap.clear()
         if self._timer is not None:
-            if self._queue and self._queue[0][0] >= self._timer_at_ms:
-                return  # it wakes too early at worst, and is set anew then
+            if self._heap and self._heap[0][0] >= self._timer_at_ms:
+                return  # it fires too early at worst, and is set anew then
             self._timer.cancel()
             self._timer = None
-        if self._queue:
-            self._timer_at_ms = self._queue[0][0]
-            self._timer = self._clock.call_in(self._timer_at_ms - self._clock.now_ms(), self._due)
+        if self._heap:
+            self._timer_at_ms = self._heap[0][0]
+            self._timer = self._clock.call_in(self._timer_at_ms - self._clock.now_ms(), self._fire)
 
-    def _due(self) -> None:
+    def _fire(self) -> None:
         self._timer = None
         now_ms = self._clock.now_ms()
-        while self._queue and self._queue[0][0] <= now_ms:
-            queued_at_ms, lock = heappop(self._queue)
+        while self._heap and self._heap[0][0] <= now_ms:
+            queued_at_ms, lock = heappop(self._heap)
             lease = self._leases.get(lock)
             if lease is None or lease.queued_at_ms != queued_at_ms:
                 continue
             if lease.over_at_ms > now_ms:  # renewed since
                 lease.queued_at_ms = lease.over_at_ms
-                heappush(self._queue, (lease.over_at_ms, lock))
+                heappush(self._heap, (lease.over_at_ms, lock))
                 continue
             self._end(lock, lease.fencing_token)
-            self._over(expired(lock, lease.fencing_token, lease.holder, lease.expires_at_ms))
-        self._arm()
+            self._on_expired(expired_event(lock, lease.fencing_token, lease.holder, lease.expires_at_ms))
+        self._set_timer()

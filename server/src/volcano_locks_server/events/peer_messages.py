@@ -1,7 +1,9 @@
-"""What nodes tell each other about locks, as one line of JSON each (`Signals` carries them).
+"""Messages between nodes about locks, one line of JSON each (`Signals` carries them).
 
-A message is a reason to look and to tell watchers, never a truth a lease is judged by. It holds no token and no digest
-of an owner. What cannot be read, from an older release, a newer one or a stranger, is passed over.
+A message is a reason to recheck and to notify subscribers; no lease is evaluated by one. It holds no owner token and no
+digest. A message that cannot be parsed is ignored: it may be of another release, or forged.
+
+Tags and the order of fields are the format; nodes of other releases read them.
 """
 
 from typing import Final
@@ -11,23 +13,22 @@ import msgspec
 from ..ports.lock_store import RecordKey
 from ..rules.errors import LockError
 from ..rules.values import LockKey
-from .event import Happening, Kind
+from .event import Kind, LockEvent
 
 
-class Hear(msgspec.Struct, array_like=True, frozen=True, tag="hear"):
-    """What this node wants to hear from now on, until it says otherwise or is silent for HEARD_FOR_MS.
-
-    `watches`: all events. `waits`: which locks were freed. `asks`: the others are to say what they want to hear.
+class Interest(msgspec.Struct, array_like=True, frozen=True, tag="hear"):
+    """What this node wants to receive from now on: `events`, and which locks were `freed`. Valid until its next one, or
+    for INTEREST_VALID_MS. `asks`: the peers are to send their interest too.
     """
 
     node: str
-    watches: bool
-    waits: bool
+    events: bool
+    freed: bool
     asks: bool
 
 
-class Telling(msgspec.Struct, array_like=True, frozen=True, tag="telling"):
-    """From now on node `to` is told of all events, of what is freed, or both. What was before, it was not told."""
+class InterestAccepted(msgspec.Struct, array_like=True, frozen=True, tag="telling"):
+    """From now on this node sends events, freed locks or both to the node `to`. Earlier ones were not sent."""
 
     node: str
     to: str
@@ -35,8 +36,8 @@ class Telling(msgspec.Struct, array_like=True, frozen=True, tag="telling"):
     freed: bool
 
 
-class Line(msgspec.Struct, array_like=True, frozen=True, tag="line"):
-    """How many wait for a lock on this node."""
+class QueueLength(msgspec.Struct, array_like=True, frozen=True, tag="line"):
+    """How many requests wait for a lock on this node."""
 
     node: str
     project_id: str
@@ -44,16 +45,16 @@ class Line(msgspec.Struct, array_like=True, frozen=True, tag="line"):
     waiters: int
 
 
-class Freed(msgspec.Struct, array_like=True, frozen=True, tag="freed"):
-    """A lock that this node left free."""
+class LockFreed(msgspec.Struct, array_like=True, frozen=True, tag="freed"):
+    """This node left a lock free."""
 
     node: str
     project_id: str
     key: str
 
 
-class Event(msgspec.Struct, array_like=True, frozen=True, tag="event"):
-    """An event of this node, for the watchers of others."""
+class EventMessage(msgspec.Struct, array_like=True, frozen=True, tag="event"):
+    """An event of this node, for the subscribers of its peers."""
 
     node: str
     kind: Kind
@@ -66,36 +67,38 @@ class Event(msgspec.Struct, array_like=True, frozen=True, tag="event"):
     expires_at_ms: int | None
 
 
-Message = Hear | Telling | Line | Freed | Event
+Message = Interest | InterestAccepted | QueueLength | LockFreed | EventMessage
 
 encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(Message).decode
 
 
-def read(message: bytes) -> Message | None:
-    """The message, None where it is none of ours."""
+def parse(message: bytes) -> Message | None:
+    """The message, None if it is of no known kind."""
     try:
         return _decode(message)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 
-def event_of(node: str, told: Happening) -> Event:
-    lock = told.lock
-    return Event(
-        node, told.kind, lock.project_id, str(lock.key), told.fencing_token, told.holder, told.at_ms, told.why,
-        told.expires_at_ms,
+def message_of(node: str, event: LockEvent) -> EventMessage:
+    lock = event.lock
+    return EventMessage(
+        node, event.kind, lock.project_id, str(lock.key), event.fencing_token, event.holder, event.at_ms, event.why,
+        event.expires_at_ms,
     )  # fmt: skip
 
 
-def happening_of(event: Event) -> Happening | None:
-    lock = lock_of(event)
+def event_of(message: EventMessage) -> LockEvent | None:
+    lock = lock_of(message)
     if lock is None:
         return None
-    return Happening(event.kind, lock, event.fencing_token, event.holder, event.at_ms, event.why, event.expires_at_ms)
+    return LockEvent(
+        message.kind, lock, message.fencing_token, message.holder, message.at_ms, message.why, message.expires_at_ms
+    )
 
 
-def lock_of(message: Line | Freed | Event) -> RecordKey | None:
+def lock_of(message: QueueLength | LockFreed | EventMessage) -> RecordKey | None:
     try:
         return RecordKey(message.project_id, LockKey.parse(message.key))
     except LockError:

@@ -1,12 +1,12 @@
-"""The other nodes: what they want to hear, how many wait with them, and what they are told.
+"""Peers: the exchange of events, freed locks and queue lengths with the other nodes over the same store.
 
-A node speaks only of what somebody wants to hear, so that nodes without watchers and lines stay silent. Interest is
-said again every HEAR_EVERY_MS and forgotten after HEARD_FOR_MS, lengths of lines every LINES_EVERY_MS and after
-LINE_FOR_MS. A node that learns of an interest answers with `Telling`: whoever hears that knows that there was something
-before which it was not told, and looks.
+A node sends only what a peer wants, so nodes without subscribers and waiters are silent. It repeats its interest every
+INTEREST_EVERY_MS and its queue lengths every QUEUE_LENGTHS_EVERY_MS; peers forget them after INTEREST_VALID_MS and
+QUEUE_LENGTH_VALID_MS. A node that receives a new interest answers with `InterestAccepted`. Events before that answer
+were not sent, so its receiver rechecks its queues and resets its subscribers.
 
-What is not promised: that a message arrives. So a line also looks by itself now and then (WAIT-10), and watchers are
-told `reset` where events may be missing (EVENT-5).
+Delivery is best effort. So queues are also rechecked on a timer (WAIT-10), and subscribers get a `reset` when events
+may be missing (EVENT-5).
 """
 
 import asyncio
@@ -18,273 +18,247 @@ from typing import Final, Protocol
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..ports.signals import Signals
-from .event import Happening
-from .peer_messages import Event, Freed, Hear, Line, Telling, encode, event_of, happening_of, lock_of, read
+from .event import LockEvent
+from .peer_messages import (
+    EventMessage,
+    Interest,
+    InterestAccepted,
+    LockFreed,
+    Message,
+    QueueLength,
+    encode,
+    event_of,
+    lock_of,
+    message_of,
+    parse,
+)
+from .peer_state import PeerState, Wanted
 
-HEAR_EVERY_MS: Final = 10_000
-HEARD_FOR_MS: Final = 30_000
-LINES_EVERY_MS: Final = 5_000
-LINE_FOR_MS: Final = 12_000
-LINE_COALESCE_SECONDS: Final = 0.01
-WAITS_KEPT_MS: Final = 60_000
-NODES_MAX: Final = 1_000
-LINES_HEARD_MAX: Final = 100_000
+INTEREST_EVERY_MS: Final = 10_000
+QUEUE_LENGTHS_EVERY_MS: Final = 5_000
+QUEUE_LENGTH_COALESCE_SECONDS: Final = 0.01
+WAITS_KEPT_MS: Final = 60_000  # the interest in freed locks outlasts the last waiter by this
 SETTLE_SECONDS: Final = 0.05
 ECHO_SECONDS_MAX: Final = 1.0
 
 
-class Lines(Protocol):
-    """The lines of this node."""
+class LocalQueues(Protocol):
+    """The wait queues of this node."""
 
     def count(self, lock: RecordKey) -> int:
-        """How many wait here for that lock."""
+        """How many requests wait for that lock."""
         ...
 
     def keys(self) -> Iterable[RecordKey]:
-        """The locks that somebody waits for here."""
+        """The locks that requests wait for."""
         ...
 
-    def look(self, lock: RecordKey) -> None:
-        """That lock may be free: let the first in its line, if there is one, try."""
+    def recheck(self, lock: RecordKey) -> None:
+        """That lock may have become free."""
         ...
 
-    def look_all(self) -> None:
-        """Any lock may be free."""
+    def recheck_all(self) -> None:
+        """Any lock may have become free."""
         ...
 
 
-class Neighbours:
-    """The other nodes over the same store, by `signals`.
-
-    `on_event` gets their events, `on_missed` is called where some may be missing, `on_wants` when `wants_events` or
-    `wants_freed` changed.
+class Peers:
+    """`on_event` gets the events of peers, `on_missed` is called when some may be missing, `on_wanted` when `wanted`
+    changed: what any peer wants to receive.
     """
 
     def __init__(
         self,
         signals: Signals,
         clock: Clock,
-        lines: Lines,
+        queues: LocalQueues,
         *,
-        on_event: Callable[[Happening], None],
+        on_event: Callable[[LockEvent], None],
         on_missed: Callable[[], None],
-        on_wants: Callable[[], None],
+        on_wanted: Callable[[], None],
     ) -> None:
         self.node: Final = secrets.token_hex(6)
-        self.wants_events = False
-        self.wants_freed = False
+        self.wanted = Wanted()
         self._signals: Final = signals
         self._clock: Final = clock
-        self._lines: Final = lines
+        self._queues: Final = queues
         self._on_event: Final = on_event
         self._on_missed: Final = on_missed
-        self._on_wants: Final = on_wants
-        self._wants: Final[dict[str, tuple[bool, bool, int]]] = {}
-        self._others: Final[dict[RecordKey, dict[str, tuple[int, int]]]] = {}
-        self._watches = False
-        self._mine: set[RecordKey] = set()
+        self._on_wanted: Final = on_wanted
+        self._state: Final = PeerState(clock)
+        self.waiters: Final = self._state.waiters
+        self._subscribed = False
+        self._waited_for: set[RecordKey] = set()
         self._waits_until_ms = 0
         self._changed: Final[set[RecordKey]] = set()
-        self._flush: asyncio.TimerHandle | None = None
-        self._beat: Timer | None = None
-        self._heard_at_ms = 0
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._repeat_timer: Timer | None = None
+        self._interest_sent_at_ms = 0
         self._settled: Final = asyncio.Event()
-        self._settling: asyncio.TimerHandle | None = None
+        self._settle_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     def start(self) -> None:
-        self._signals.start(self._heard, self._missed)
+        self._signals.start(self._receive, self._missed)
 
     def close(self) -> None:
-        """Say goodbye, so that the others need not wait for the silence."""
+        """Withdraw what this node sent, so that peers need not wait until it expires."""
         if self._closed:
             return
-        for lock in self._mine | self._changed:
-            self._say(Line(self.node, lock.project_id, str(lock.key), 0))
-        if self._watches or self._waits:
-            self._say(Hear(self.node, watches=False, waits=False, asks=False))
+        for lock in self._waited_for | self._changed:
+            self._send(QueueLength(self.node, lock.project_id, str(lock.key), 0))
+        if self._subscribed or self._wants_freed_here:
+            self._send(Interest(self.node, events=False, freed=False, asks=False))
         self._closed = True
-        for timer in (self._flush, self._beat, self._settling):
+        for timer in (self._flush_timer, self._repeat_timer, self._settle_timer):
             if timer is not None:
                 timer.cancel()
 
     # --- what this node wants ---
 
-    def watch(self, watches: bool) -> None:
-        """Whether somebody watches on this node."""
-        if watches != self._watches:
-            self._watches = watches
+    def set_subscribed(self, subscribed: bool) -> None:
+        """Whether this node has subscribers."""
+        if subscribed != self._subscribed:
+            self._subscribed = subscribed
             self._settled.clear()
-            self._say_hear(asks=False)
+            self._send_interest(asks=False)
 
-    async def heard_by_all(self) -> None:
-        """Return when the others most probably know what this node wants, or after ECHO_SECONDS_MAX."""
+    async def interest_settled(self) -> None:
+        """Return when the peers most probably know what this node wants, or after ECHO_SECONDS_MAX."""
         if self._signals.working and not self._settled.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(ECHO_SECONDS_MAX):
                     await self._settled.wait()
 
-    def line_changed(self, lock: RecordKey) -> None:
-        """The line of that lock on this node became longer or shorter."""
-        waits = self._waits
-        if self._lines.count(lock):
-            self._mine.add(lock)
+    def queue_changed(self, lock: RecordKey) -> None:
+        """The wait queue of that lock on this node grew or shrank."""
+        wanted_freed = self._wants_freed_here
+        if self._queues.count(lock):
+            self._waited_for.add(lock)
         else:
-            self._mine.discard(lock)
+            self._waited_for.discard(lock)
         self._waits_until_ms = self._clock.now_ms() + WAITS_KEPT_MS
-        if not waits:
-            self._say_hear(asks=False)
+        if not wanted_freed:
+            self._send_interest(asks=False)
         self._changed.add(lock)
-        if self._flush is None and not self._closed:
-            self._flush = asyncio.get_running_loop().call_later(LINE_COALESCE_SECONDS, self._say_changed)
+        if self._flush_timer is None and not self._closed:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(QUEUE_LENGTH_COALESCE_SECONDS, self._send_changed)
 
-    # --- what the others are told ---
+    # --- what peers are sent ---
 
-    def tell_event(self, told: Happening) -> None:
-        self._say(event_of(self.node, told))
+    def send_event(self, event: LockEvent) -> None:
+        self._send(message_of(self.node, event))
 
-    def tell_freed(self, lock: RecordKey) -> None:
-        self._say(Freed(self.node, lock.project_id, str(lock.key)))
+    def send_freed(self, lock: RecordKey) -> None:
+        self._send(LockFreed(self.node, lock.project_id, str(lock.key)))
 
-    # --- what is known of the others ---
-
-    def waiters(self, lock: RecordKey) -> int:
-        """How many wait for that lock on other nodes, as far as they said lately."""
-        lines = self._others.get(lock)
-        if lines is None:
-            return 0
-        now_ms = self._clock.now_ms()
-        return sum(count for count, until_ms in lines.values() if now_ms < until_ms)
-
-    # --- inside ---
+    # --- sending ---
 
     @property
-    def _waits(self) -> bool:
-        return bool(self._mine) or self._clock.now_ms() < self._waits_until_ms
+    def _wants_freed_here(self) -> bool:
+        return bool(self._waited_for) or self._clock.now_ms() < self._waits_until_ms
 
-    def _say(self, message: Hear | Telling | Line | Freed | Event) -> None:
+    def _send(self, message: Message) -> None:
         if not self._closed:
             self._signals.tell(encode(message))
 
-    def _say_hear(self, *, asks: bool) -> None:
-        self._heard_at_ms = self._clock.now_ms()
-        self._say(Hear(self.node, self._watches, self._waits, asks))
-        self._set_beat()
+    def _send_interest(self, *, asks: bool) -> None:
+        self._interest_sent_at_ms = self._clock.now_ms()
+        self._send(Interest(self.node, self._subscribed, self._wants_freed_here, asks))
+        self._set_repeat_timer()
 
-    def _say_changed(self) -> None:
-        self._flush = None
+    def _send_queue_length(self, lock: RecordKey) -> None:
+        self._send(QueueLength(self.node, lock.project_id, str(lock.key), self._queues.count(lock)))
+
+    def _send_changed(self) -> None:
+        self._flush_timer = None
         for lock in self._changed:
-            self._say(Line(self.node, lock.project_id, str(lock.key), self._lines.count(lock)))
+            self._send_queue_length(lock)
         self._changed.clear()
 
-    def _set_beat(self) -> None:
-        """One timer, and only while there is something to say or to forget."""
-        if self._beat is None and not self._closed and (self._watches or self._waits or self._wants or self._others):
-            self._beat = self._clock.call_in(LINES_EVERY_MS, self._on_beat)
+    def _set_repeat_timer(self) -> None:
+        """One timer, and only while there is something to repeat or to forget."""
+        is_needed = self._subscribed or self._wants_freed_here or self._state
+        if self._repeat_timer is None and not self._closed and is_needed:
+            self._repeat_timer = self._clock.call_in(QUEUE_LENGTHS_EVERY_MS, self._repeat)
 
-    def _on_beat(self) -> None:
-        self._beat = None
+    def _repeat(self) -> None:
+        self._repeat_timer = None
         now_ms = self._clock.now_ms()
-        if (self._watches or self._waits) and now_ms - self._heard_at_ms >= HEAR_EVERY_MS:
-            self._say_hear(asks=False)
-        waited_for = set(self._lines.keys())  # also by who came back to a kept place, of which nobody told
-        for lock in self._mine | waited_for:
-            self._say(Line(self.node, lock.project_id, str(lock.key), self._lines.count(lock)))
-        self._mine = waited_for
-        for node in [node for node, (_, _, until_ms) in self._wants.items() if now_ms >= until_ms]:
-            del self._wants[node]
-        for lock, lines in list(self._others.items()):
-            for node in [node for node, (_, until_ms) in lines.items() if now_ms >= until_ms]:
-                del lines[node]
-            if not lines:
-                del self._others[lock]
-        self._sum_up()
-        self._set_beat()
+        is_interested = self._subscribed or self._wants_freed_here
+        if is_interested and now_ms - self._interest_sent_at_ms >= INTEREST_EVERY_MS:
+            self._send_interest(asks=False)
+        waited_for = set(self._queues.keys())  # also by requests that rejoined a kept waiter, which is no change
+        for lock in self._waited_for | waited_for:
+            self._send_queue_length(lock)
+        self._waited_for = waited_for
+        self._state.forget_expired()
+        self._update_wanted()
+        self._set_repeat_timer()
+
+    # --- receiving ---
 
     def _missed(self) -> None:
-        """Something may have been lost in either direction: look, ask what the others want, and say what we do."""
+        """Messages may be lost in either direction: recheck, ask for the peers' interest, and repeat this node's."""
         if self._closed:
             return
-        self._say_hear(asks=True)
-        self._lines.look_all()
+        self._send_interest(asks=True)
+        self._queues.recheck_all()
         self._on_missed()
 
-    def _heard(self, message: bytes) -> None:
-        said = read(message)
-        if said is None or self._closed:
+    def _receive(self, packed: bytes) -> None:
+        message = parse(packed)
+        if message is None or self._closed:
             return
-        if said.node == self.node:
-            if isinstance(said, Hear):
-                self._echoed(said)
+        if message.node == self.node:
+            if isinstance(message, Interest):
+                self._receive_echo(message)
             return
-        match said:
-            case Hear():
-                self._hear(said)
-            case Telling():
-                self._told_from_now_on(said)
-            case Line():
-                self._line(said)
-            case Freed():
-                lock = lock_of(said)
-                if lock is not None and self._lines.count(lock):
-                    self._lines.look(lock)
-            case Event():
-                told = happening_of(said)
-                if told is not None and self._watches:
-                    self._on_event(told)
+        match message:
+            case Interest():
+                self._receive_interest(message)
+            case InterestAccepted():
+                self._receive_accepted(message)
+            case QueueLength():
+                self._state.note_queue_length(message)
+                self._set_repeat_timer()
+            case LockFreed():
+                lock = lock_of(message)
+                if lock is not None and self._queues.count(lock):
+                    self._queues.recheck(lock)
+            case EventMessage():
+                event = event_of(message)
+                if event is not None and self._subscribed:
+                    self._on_event(event)
 
-    def _echoed(self, said: Hear) -> None:
-        """What this node said came back to it, so the others hear it about now."""
-        if said.watches == self._watches and not self._settled.is_set() and self._settling is None:
-            self._settling = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
+    def _receive_echo(self, sent: Interest) -> None:
+        """This node's own interest came back, so its peers receive it about now."""
+        if sent.events == self._subscribed and not self._settled.is_set() and self._settle_timer is None:
+            self._settle_timer = asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._settle)
 
     def _settle(self) -> None:
-        self._settling = None
+        self._settle_timer = None
         self._settled.set()
-        self._lines.look_all()
+        self._queues.recheck_all()
 
-    def _told_from_now_on(self, said: Telling) -> None:
-        if said.to == self.node and said.freed:
-            self._lines.look_all()
-        if said.to == self.node and said.events and self._settled.is_set():
+    def _receive_accepted(self, accepted: InterestAccepted) -> None:
+        if accepted.to == self.node and accepted.freed:
+            self._queues.recheck_all()
+        if accepted.to == self.node and accepted.events and self._settled.is_set():
             self._on_missed()
 
-    def _hear(self, said: Hear) -> None:
-        watched, waited, _ = self._wants.get(said.node, (False, False, 0))
-        if said.watches or said.waits:
-            if said.node in self._wants or len(self._wants) < NODES_MAX:
-                self._wants[said.node] = said.watches, said.waits, self._clock.now_ms() + HEARD_FOR_MS
-        else:
-            self._wants.pop(said.node, None)
-        self._sum_up()
-        events, freed = said.watches and not watched, said.waits and not waited
-        if events or freed:
-            self._say(Telling(self.node, said.node, events, freed))
-        if said.asks and (self._watches or self._waits):
-            self._say_hear(asks=False)
-        self._set_beat()
+    def _receive_interest(self, interest: Interest) -> None:
+        new = self._state.note_interest(interest)
+        self._update_wanted()
+        if any(new):
+            self._send(InterestAccepted(self.node, interest.node, new.events, new.freed))
+        if interest.asks and (self._subscribed or self._wants_freed_here):
+            self._send_interest(asks=False)
+        self._set_repeat_timer()
 
-    def _line(self, said: Line) -> None:
-        lock = lock_of(said)
-        if lock is None:
-            return
-        lines = self._others.get(lock)
-        if said.waiters <= 0:
-            if lines is not None:
-                lines.pop(said.node, None)
-                if not lines:
-                    del self._others[lock]
-            return
-        if lines is None:
-            if len(self._others) >= LINES_HEARD_MAX:
-                return
-            lines = self._others[lock] = {}
-        lines[said.node] = said.waiters, self._clock.now_ms() + LINE_FOR_MS
-        self._set_beat()
-
-    def _sum_up(self) -> None:
-        wants_events = any(watches for watches, _, _ in self._wants.values())
-        wants_freed = any(waits for _, waits, _ in self._wants.values())
-        if (wants_events, wants_freed) != (self.wants_events, self.wants_freed):
-            self.wants_events, self.wants_freed = wants_events, wants_freed
-            self._on_wants()
+    def _update_wanted(self) -> None:
+        wanted = self._state.wanted()
+        if wanted != self.wanted:
+            self.wanted = wanted
+            self._on_wanted()

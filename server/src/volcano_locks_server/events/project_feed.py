@@ -1,7 +1,7 @@
-"""The events of one watched project: those of late, by their ids, and who watches.
+"""The event feed of one project: its recent events by id, and its subscribers.
 
-An id is `<epoch>-<number>`. The epoch is new with each channel, so an id of another node, of before a restart or of
-before a pause in the watching is known as such; and one project's ids say nothing of another's.
+An id is `<epoch>-<number>`. Each feed has a new epoch, so it recognizes an id of another node, of the time before a
+restart or of an earlier feed. The ids of one project reveal nothing of another.
 """
 
 import re
@@ -9,8 +9,8 @@ import secrets
 from collections import deque
 from typing import Final
 
-from .event import Happening
-from .subscriber import Told, Watcher
+from .event import LockEvent
+from .subscriber import NumberedEvent, Subscriber
 
 TOO_OLD: Final = "too_old"
 UNKNOWN_ID: Final = "unknown_id"
@@ -18,95 +18,95 @@ UNKNOWN_ID: Final = "unknown_id"
 _ID: Final = re.compile(r"([0-9a-f]{12})-(\d{1,16})", re.ASCII)
 
 
-class Channel:
-    """One project's. `since_ms` is when its watching began, `left_at_ms` when its last watcher left."""
+class ProjectFeed:
+    """`since_ms` is when the feed began, `idle_since_ms` when its last subscriber left."""
 
     def __init__(self, now_ms: int) -> None:
         self.since_ms: Final = now_ms
-        self.left_at_ms: int | None = None
-        self.watchers: Final[set[Watcher]] = set()
-        self._by_key: Final[dict[str, set[Watcher]]] = {}
-        self._by_prefix: Final[dict[str, set[Watcher]]] = {}
+        self.idle_since_ms: int | None = None
+        self.subscribers: Final[set[Subscriber]] = set()
+        self._by_key: Final[dict[str, set[Subscriber]]] = {}
+        self._by_prefix: Final[dict[str, set[Subscriber]]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
         self._epoch: Final = secrets.token_hex(6)
         self._number = 0
-        self._ring: Final[deque[Told]] = deque()
-        self._gone = 0  # of those told, how many a reset forgot before there was no room
+        self._recent: Final[deque[NumberedEvent]] = deque()
+        self._reset_count = 0  # events that a reset dropped, and that `drop_oldest` is still called for
 
     @property
     def last_id(self) -> str:
         return f"{self._epoch}-{self._number}"
 
-    def tell(self, happening: Happening) -> None:
-        """Keep it, and give it to those who want it; who wants others costs nothing."""
+    def publish(self, event: LockEvent) -> None:
+        """Keep an event and queue it for its subscribers. Subscribers of other locks cost nothing."""
         self._number += 1
-        told = Told(self.last_id, happening, happening.at_ms, happening.why)
-        self._ring.append(told)
-        key = happening.lock.key
-        for watcher in self._by_key.get(key, ()):
-            watcher.give(told)
+        numbered = NumberedEvent(self.last_id, event, event.at_ms, event.why)
+        self._recent.append(numbered)
+        key = event.lock.key
+        for subscriber in self._by_key.get(key, ()):
+            subscriber.put(numbered)
         for length in self._prefix_lengths:
             if length <= len(key):
-                for watcher in self._by_prefix.get(key[:length], ()):
-                    watcher.give(told)
+                for subscriber in self._by_prefix.get(key[:length], ()):
+                    subscriber.put(numbered)
 
     def reset(self, now_ms: int, why: str) -> None:
-        """Some events may be missing: tell everybody, and keep none of those before."""
+        """Events may be missing: notify all subscribers, and drop the events before."""
         self._number += 1
-        self._gone += len(self._ring)
-        self._ring.clear()
-        told = Told(self.last_id, None, now_ms, why)
-        for watcher in self.watchers:
-            watcher.give(told)
+        self._reset_count += len(self._recent)
+        self._recent.clear()
+        numbered = NumberedEvent(self.last_id, None, now_ms, why)
+        for subscriber in self.subscribers:
+            subscriber.put(numbered)
 
     def drop_oldest(self) -> None:
-        """Make room for one event, in the order in which they were told."""
-        if self._gone:
-            self._gone -= 1
+        """Drop the oldest event; called once for each that was published."""
+        if self._reset_count:
+            self._reset_count -= 1
         else:
-            self._ring.popleft()
+            self._recent.popleft()
 
-    def begin(self, watcher: Watcher, after: str | None, now_ms: int) -> None:
-        """Let it watch from now on; with `after`, first what came since that id, or a reset where that is not known."""
-        self.watchers.add(watcher)
-        self._named_alike(watcher).add(watcher)
+    def add(self, subscriber: Subscriber, after: str | None, now_ms: int) -> None:
+        """Subscribe from now on; with `after`, first queue the events since that id, or a reset if it is unknown."""
+        self.subscribers.add(subscriber)
+        self._subscribers_like(subscriber).add(subscriber)
         self._prefix_lengths = tuple({len(prefix) for prefix in self._by_prefix})
-        self.left_at_ms = None
-        watcher.began_at = self.last_id
+        self.idle_since_ms = None
+        subscriber.began_at = self.last_id
         if after is None:
             return
         found = _ID.fullmatch(after)
         if found is None or found[1] != self._epoch or int(found[2]) > self._number:
-            watcher.give(Told(self.last_id, None, now_ms, UNKNOWN_ID))
+            subscriber.put(NumberedEvent(self.last_id, None, now_ms, UNKNOWN_ID))
             return
         missing = self._number - int(found[2])
-        if missing > len(self._ring):
-            watcher.give(Told(self.last_id, None, now_ms, TOO_OLD))
+        if missing > len(self._recent):
+            subscriber.put(NumberedEvent(self.last_id, None, now_ms, TOO_OLD))
             return
-        since = list(self._ring)[len(self._ring) - missing :]
-        wanted = [told for told in since if told.happening is not None and watcher.wants(told.happening)]
-        if not watcher.has_room_for(len(wanted)):  # it would be ended as too slow, and come back to the same
-            watcher.give(Told(self.last_id, None, now_ms, TOO_OLD))
+        since = list(self._recent)[len(self._recent) - missing :]
+        matching = [numbered for numbered in since if numbered.event is not None and subscriber.matches(numbered.event)]
+        if not subscriber.can_queue(len(matching)):  # it would be ended as too slow, and resume from the same id
+            subscriber.put(NumberedEvent(self.last_id, None, now_ms, TOO_OLD))
             return
-        watcher.began_at = after
-        for told in wanted:
-            watcher.give(told)
+        subscriber.began_at = after
+        for numbered in matching:
+            subscriber.put(numbered)
 
-    def leave(self, watcher: Watcher, now_ms: int) -> None:
-        """It is gone."""
-        self.watchers.remove(watcher)
-        alike = self._named_alike(watcher)
-        alike.remove(watcher)
+    def remove(self, subscriber: Subscriber, now_ms: int) -> None:
+        self.subscribers.remove(subscriber)
+        alike = self._subscribers_like(subscriber)
+        alike.remove(subscriber)
         if not alike:
-            if watcher.key is not None:
-                del self._by_key[watcher.key]
+            if subscriber.key is not None:
+                del self._by_key[subscriber.key]
             else:
-                del self._by_prefix[watcher.prefix]
+                del self._by_prefix[subscriber.prefix]
                 self._prefix_lengths = tuple({len(prefix) for prefix in self._by_prefix})
-        if not self.watchers:
-            self.left_at_ms = now_ms
+        if not self.subscribers:
+            self.idle_since_ms = now_ms
 
-    def _named_alike(self, watcher: Watcher) -> set[Watcher]:
-        if watcher.key is not None:
-            return self._by_key.setdefault(watcher.key, set())
-        return self._by_prefix.setdefault(watcher.prefix, set())
+    def _subscribers_like(self, subscriber: Subscriber) -> set[Subscriber]:
+        """Those of the same key or the same prefix."""
+        if subscriber.key is not None:
+            return self._by_key.setdefault(subscriber.key, set())
+        return self._by_prefix.setdefault(subscriber.prefix, set())

@@ -1,36 +1,36 @@
-"""One watcher's side of the events: what it asked for, and a bounded queue of what it was not yet given.
+"""A subscriber: what it subscribes to, and a bounded queue of the events that it has not taken yet.
 
-The hub puts events in and never waits; the watcher's own task takes them out. A watcher that is too slow for its
-queue is ended, and may resume from the id it saw last (EVENT-5).
+The hub adds events and never waits; the subscriber's own task takes them. A subscriber that is too slow for its queue
+is ended, and may resume from the last id that it saw (EVENT-5).
 """
 
 import asyncio
 from collections import deque
 from typing import Final
 
-from .event import Happening
+from .event import LockEvent
 
 QUEUE_MAX: Final = 4_096
-TAKE_MAX: Final = 128  # what is taken is written out for its stream alone; what waits is shared by all
+TAKE_MAX: Final = 128  # events taken are encoded for one stream alone; events that wait are shared by all
 
 
-class Told:
-    """An event as watchers are given it, with its id. None happened where some may be missing: a reset."""
+class NumberedEvent:
+    """An event with its id in a project's feed. `event` is None for a reset: events before it may be missing."""
 
-    __slots__ = ("at_ms", "happening", "id", "shown", "why")
+    __slots__ = ("at_ms", "encoded", "event", "id", "why")
 
-    def __init__(self, id_: str, happening: Happening | None, at_ms: int, why: str) -> None:
+    def __init__(self, id_: str, event: LockEvent | None, at_ms: int, why: str) -> None:
         self.id: Final = id_
-        self.happening: Final = happening
+        self.event: Final = event
         self.at_ms: Final = at_ms
         self.why: Final = why
-        self.shown: bytes | None = None  # as it goes over the wire: made once for all watchers, by the door
+        self.encoded: bytes | None = None  # its HTTP form, made by the first stream that sends it
 
 
-class Watcher:
-    """Watches one lock of a project (`key`), or all whose keys begin with `prefix`.
+class Subscriber:
+    """Subscribes to one lock of a project (`key`), or to all whose keys begin with `prefix`.
 
-    `began_at` is the id from which a watcher that was given nothing else can resume.
+    `began_at` is the id to resume from if it took no event.
     """
 
     def __init__(self, project_id: str, *, key: str | None = None, prefix: str = "") -> None:
@@ -38,41 +38,38 @@ class Watcher:
         self.key: Final = key
         self.prefix: Final = prefix
         self.began_at = ""
-        self._queue: Final[deque[Told]] = deque()
+        self._queue: Final[deque[NumberedEvent]] = deque()
         self._awake: Final = asyncio.Event()
         self.ended = False
 
-    def wants(self, happening: Happening) -> bool:
-        """Whether it is of what this watches, in the watcher's project."""
-        key = happening.lock.key
+    def matches(self, event: LockEvent) -> bool:
+        """Whether it subscribes to the lock of this event, in its own project."""
+        key = event.lock.key
         return key == self.key if self.key is not None else key.startswith(self.prefix)
 
-    def has_room_for(self, count: int) -> bool:
-        """Whether it may be given so many events now."""
+    def can_queue(self, count: int) -> bool:
         return len(self._queue) + count <= QUEUE_MAX
 
-    def give(self, told: Told) -> None:
-        """Put an event in the queue; one too many ends the watcher."""
-        if not self.has_room_for(1):
+    def put(self, numbered: NumberedEvent) -> None:
+        """Queue an event; one too many ends the subscriber."""
+        if not self.can_queue(1):
             self.end()
         elif not self.ended:
-            self._queue.append(told)
+            self._queue.append(numbered)
             self._awake.set()
 
-    def poke(self) -> None:
-        """Wake `take`, with nothing where there is nothing."""
+    def wake(self) -> None:
+        """Let `take` return, with an empty list if no event is queued."""
         self._awake.set()
 
     def end(self) -> None:
-        """No more events; those not yet taken are dropped, so that ids stay without a gap."""
+        """No more events. Events not taken yet are dropped, so the ids that it took have no gap."""
         self.ended = True
         self._queue.clear()
         self._awake.set()
 
-    async def take(self) -> list[Told]:
-        """What is there, as soon as there is something, TAKE_MAX at the most; nothing when poked, or at the end
-        (`ended`).
-        """
+    async def take(self) -> list[NumberedEvent]:
+        """The next events, TAKE_MAX at most, as soon as there are any; none after `wake` and at the end (`ended`)."""
         await self._awake.wait()
         taken = [self._queue.popleft() for _ in range(min(len(self._queue), TAKE_MAX))]
         if not self._queue:

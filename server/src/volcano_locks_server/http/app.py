@@ -109,14 +109,14 @@ class App:
 
     def rests_with(self, waiting: int) -> bool:
         """Whether all that goes on is `waiting` requests waiting in lines: for whoever moves the clock."""
-        still = self._service.at_rest and self._hub.at_rest
-        return still and self._in_flight == waiting == self._service.lines.present
+        still = self._service.is_idle and self._hub.is_idle
+        return still and self._in_flight == waiting == self._service.queues.request_count
 
     async def drain(self, seconds: float) -> bool:
         """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""
         self._locks.draining = self._operations.draining = True
         self._service.stop_waiting()
-        self._hub.end_watching()
+        self._hub.end_subscribers()
         self._backups.forget()
         self._idle.clear()
         if not self._in_flight:

@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from ..events import Happening, Hub, Told, Watcher
+from ..events import EventHub, LockEvent, NumberedEvent, Subscriber
 from ..ports.clock import Timer
 from ..rules.errors import LockError
 from ..rules.values import LockKey
@@ -35,30 +35,13 @@ HEADERS: Final = (
 )
 
 
-class _Event(msgspec.Struct):
-    key: str
-    fencing_token: int | None
-    holder: str | None
-    at: str
-    why: str
-
-
-class _LeaseEvent(_Event):
-    expires_at: str
-
-
-class _Reset(msgspec.Struct):
-    at: str
-    why: str
-
-
 _encode: Final = msgspec.json.Encoder().encode
 
 
 class Stream:
     """One stream that may begin. Whoever has it either runs it or leaves it."""
 
-    def __init__(self, hub: Hub, access: Access, watcher: Watcher, authorization: bytes | None) -> None:
+    def __init__(self, hub: EventHub, access: Access, watcher: Subscriber, authorization: bytes | None) -> None:
         self.headers: Headers = []
         self._hub: Final = hub
         self._access: Final = access
@@ -69,7 +52,7 @@ class Stream:
 
     def leave(self) -> None:
         """End it."""
-        self._hub.leave(self._watcher)
+        self._hub.unsubscribe(self._watcher)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -84,7 +67,7 @@ class Stream:
             while not self._watcher.ended:
                 await send({"type": "http.response.body", "body": first, "more_body": True})
                 told = await self._watcher.take()
-                first = b"".join(one.shown or shown(one) for one in told)
+                first = b"".join(one.encoded or encode(one) for one in told)
                 if self._ping_due:
                     if not await self._is_good_still():
                         break
@@ -101,7 +84,7 @@ class Stream:
 
     def _ping(self) -> None:
         self._ping_due = True
-        self._watcher.poke()
+        self._watcher.wake()
 
     async def _is_good_still(self) -> bool:
         """Whether the key still opens what it opened. What cannot be found out is not good."""
@@ -120,7 +103,7 @@ class Stream:
 class Streams:
     """Begins streams."""
 
-    def __init__(self, hub: Hub, access: Access) -> None:
+    def __init__(self, hub: EventHub, access: Access) -> None:
         self._hub: Final = hub
         self._access: Final = access
 
@@ -131,11 +114,11 @@ class Streams:
 
         Raises LockError `lock_service_unavailable` where there is no room for it (EVENT-7).
         """
-        watcher = Watcher(caller.project_id, key=key, prefix=prefix)
+        watcher = Subscriber(caller.project_id, key=key, prefix=prefix)
         stream = Stream(self._hub, self._access, watcher, authorization)
         after = next((value for name, value in scope["headers"] if name == LAST_EVENT_ID and value), None)
         try:
-            await self._hub.watch(watcher, after=None if after is None else after.decode("latin-1"))
+            await self._hub.subscribe(watcher, after=None if after is None else after.decode("latin-1"))
         except BaseException:
             stream.leave()
             raise
@@ -147,16 +130,23 @@ def asks_for_stream(parameters: bytes) -> bool:
     return any(name == "prefix" for name, _ in parse_qsl(parameters.decode("latin-1"), keep_blank_values=True))
 
 
-def shown(told: Told) -> bytes:
-    """An event as it goes over the wire, made once for all who are told it."""
-    happening = told.happening
-    kind, body = ("reset", _Reset(instant(told.at_ms), told.why)) if happening is None else _named(happening)
-    told.shown = b"id: %b\nevent: %b\ndata: %b\n\n" % (told.id.encode(), kind.encode(), _encode(body))
-    return told.shown
+def encode(numbered: NumberedEvent) -> bytes:
+    """An event in its HTTP form, encoded once for all streams."""
+    event = numbered.event
+    kind = "reset" if event is None else event.kind
+    data = {"at": instant(numbered.at_ms), "why": numbered.why} if event is None else _data(event)
+    numbered.encoded = b"id: %b\nevent: %b\ndata: %b\n\n" % (numbered.id.encode(), kind.encode(), _encode(data))
+    return numbered.encoded
 
 
-def _named(happening: Happening) -> tuple[str, _Event]:
-    about = str(happening.lock.key), happening.fencing_token, happening.holder, instant(happening.at_ms), happening.why
-    if happening.expires_at_ms is None:
-        return happening.kind, _Event(*about)
-    return happening.kind, _LeaseEvent(*about, expires_at=instant(happening.expires_at_ms))
+def _data(event: LockEvent) -> dict[str, str | int | None]:
+    data = {
+        "key": str(event.lock.key),
+        "fencing_token": event.fencing_token,
+        "holder": event.holder,
+        "at": instant(event.at_ms),
+        "why": event.why,
+    }
+    if event.expires_at_ms is not None:
+        data["expires_at"] = instant(event.expires_at_ms)
+    return data

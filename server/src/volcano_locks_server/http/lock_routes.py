@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from ..ports.lock_store import RecordKey
+from ..queue.wait_request import WaitRequest
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.lease import (
     Acquire,
@@ -189,11 +190,10 @@ class LockRoutes:
         authorization = request.found.get(AUTHORIZATION)
         request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
         may_draw = operation is _RENEW or operation is _RELEASE
-        admission = self._service.admit(caller.project_id, caller.requests_per_minute, may_draw_on_reserve=may_draw)
+        limit = caller.requests_per_minute
+        admission = self._service.admit_now(caller.project_id, limit, may_draw_on_reserve=may_draw)
         if admission is None:
-            admission = await self._service.admit_drawing(
-                caller.project_id, caller.requests_per_minute, may_draw_on_reserve=may_draw
-            )
+            admission = await self._service.admit(caller.project_id, limit, may_draw_on_reserve=may_draw)
         request.admission = admission
         if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(caller.project_id, admission)):
             return denied
@@ -208,12 +208,15 @@ class LockRoutes:
                 raise
             return denied
         request.key = key
-        if request.wait_ms and isinstance(command, Acquire):
-            return await self._waited(request, RecordKey(caller.project_id, key), command, admission)
-        return await self._service.perform_admitted(caller.project_id, key, command, admission)
+        lock = RecordKey(caller.project_id, key)
+        if request.wait_ms:
+            return await self._waited(request, lock, command, admission)
+        outcome = await self._service.perform(lock, command, admission)
+        assert outcome is not None, "only a wait ends without an outcome"
+        return outcome
 
     async def _waited(
-        self, request: _Request, key: RecordKey, command: Acquire, admission: Admission
+        self, request: _Request, lock: RecordKey, command: Command, admission: Admission
     ) -> Outcome | Denied:
         """What came of an acquire that waits. Raises ClientGoneError."""
         authorization = request.found.get(AUTHORIZATION)
@@ -225,15 +228,14 @@ class LockRoutes:
         gone = asyncio.create_task(hang_up(request.receive), name="hang-up")
         gone.add_done_callback(_heard)
         try:
-            waited = await self._service.wait_admitted(
-                key, command, request.wait_ms, admission, gone=gone, still_may=still_may
-            )
+            wait = WaitRequest(request.wait_ms, disconnected=gone, authorize=still_may)
+            outcome = await self._service.perform(lock, command, admission, wait=wait)
         finally:
             gone.cancel()
-        if waited is None:
+        if outcome is None:
             self._metrics.waited("gave_up", 0.0)
             raise ClientGoneError
-        return waited if isinstance(waited, Denied) else waited.outcome
+        return outcome
 
     async def _looked_up(self, operation: Operation, request: _Request, caller: Caller) -> Listed | Stream | None:
         """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""

@@ -1,7 +1,8 @@
-"""Sharing a lock with the lines of other nodes, of which this one knows only that they wait (WAIT-10).
+"""Fairness between nodes: yield a lock after N grants so that waiters of other nodes get a turn (WAIT-10).
 
-A node that knows of others grants the lock to its own line HANDOFFS_IN_A_ROW_MAX times in a row. Then it leaves it
-alone for YIELD_MS, which is long for whoever hears that it is free. If nobody came, it goes on.
+If requests wait for a lock on other nodes, this node grants it to its own waiters HANDOFFS_IN_A_ROW_MAX times in a row.
+Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it goes on. A node knows of its peers only that
+requests wait there.
 """
 
 from collections.abc import Callable
@@ -10,64 +11,64 @@ from typing import Final, NamedTuple
 from ..ports.clock import Clock
 from ..ports.lock_store import RecordKey
 from ..rules.lease import Granted
-from .handoff import Report
-from .waiter import Line
+from .handoff import StepReport
+from .wait_queue import WaitQueue
 
 HANDOFFS_IN_A_ROW_MAX: Final = 8
 YIELD_MS: Final = 100
-LOCKS_MAX: Final = 10_000  # of which it is remembered whose turn it is; of one beyond, the count begins anew
+LOCKS_MAX: Final = 10_000  # locks with a count; beyond them the oldest count is dropped
 
 
 class _InARow(NamedTuple):
-    """How many grants to this node's waiters followed one another, and the fencing token of the last."""
+    """Consecutive grants to this node's waiters, and the fencing token of the last."""
 
     grants: int
     fencing_token: int
 
 
-class Sharing:
-    """Whose turn it is: this node's, or the others'. `look` is called with a lock that was left to them long enough."""
+class Fairness:
+    """Counts consecutive grants. `recheck` is called with a lock when its pause ends."""
 
-    def __init__(self, clock: Clock, look: Callable[[RecordKey], None]) -> None:
+    def __init__(self, clock: Clock, recheck: Callable[[RecordKey], None]) -> None:
         self.others_wait: Callable[[RecordKey], bool] = lambda _key: False
-        """Whether somebody waits for that lock on another node, as far as is known."""
+        """Whether requests wait for that lock on other nodes, as far as is known."""
         self._clock: Final = clock
-        self._look: Final = look
+        self._recheck: Final = recheck
         self._in_a_row: Final[dict[RecordKey, _InARow]] = {}
 
-    def grants_left(self, key: RecordKey, line: Line) -> int | None:
-        """To how many of the line the lock may be granted now; None where there is no limit."""
-        if line.yielding:
+    def grants_left(self, key: RecordKey, queue: WaitQueue) -> int | None:
+        """To how many waiters of this node the lock may be granted now; None if there is no limit."""
+        if queue.yielding:
             return 0
         if not self.others_wait(key):
             return None
         return HANDOFFS_IN_A_ROW_MAX - (self._in_a_row[key].grants if key in self._in_a_row else 0)
 
-    def count(self, key: RecordKey, report: Report, fencing_token: int) -> None:
-        """How often this node's waiters got the lock since another node's had it; no matter if none waits there."""
+    def count_grants(self, key: RecordKey, report: StepReport, fencing_token: int) -> None:
+        """Count this node's grants since the last one of another node, if requests wait there."""
         before = self._in_a_row.pop(key, None)
         if not self.others_wait(key):
             return
         grants = sum(
-            one.key == key and isinstance(one.outcome, Granted) and one.outcome.how != "repeated"
-            for one in report.served
+            served.key == key and isinstance(served.outcome, Granted) and served.outcome.how != "repeated"
+            for served in report.served
         )
         if grants:
             self._in_a_row[key] = _InARow(grants + (0 if before is None else before.grants), fencing_token)
         elif before is not None and before.fencing_token == fencing_token:
             self._in_a_row[key] = before
         if len(self._in_a_row) > LOCKS_MAX:
-            del self._in_a_row[next(iter(self._in_a_row))]  # the one that was longest without a grant
+            del self._in_a_row[next(iter(self._in_a_row))]
 
-    def leave_to_others(self, key: RecordKey, line: Line) -> None:
-        """The lock is free, and for YIELD_MS nobody of this node gets it."""
-        line.yielding = True
-        if line.retry is not None:
-            line.retry.cancel()
-        line.retry = self._clock.call_in(YIELD_MS, lambda: self._go_on(key, line))
+    def yield_to_others(self, key: RecordKey, queue: WaitQueue) -> None:
+        """The lock is free, and no waiter of this node gets it for YIELD_MS."""
+        queue.yielding = True
+        if queue.retry_timer is not None:
+            queue.retry_timer.cancel()
+        queue.retry_timer = self._clock.call_in(YIELD_MS, lambda: self._resume(key, queue))
 
-    def _go_on(self, key: RecordKey, line: Line) -> None:
-        line.retry = None
-        line.yielding = False
+    def _resume(self, key: RecordKey, queue: WaitQueue) -> None:
+        queue.retry_timer = None
+        queue.yielding = False
         self._in_a_row.pop(key, None)
-        self._look(key)
+        self._recheck(key)

@@ -1,29 +1,26 @@
-"""What one batch does for those who wait in line: the pure part.
+"""Hand-off: the pure step of a batch, which grants a lock to the next waiter in the commit that frees it (WAIT-4).
 
-The theory. A lock is handed on where it becomes free: in the very step that frees it. So a release and the next grant
-are one commit, nobody gets in between, and a waiter hears of its grant one commit after the release was asked for.
-When a batch is built, the waiters of its keys are written down (`Heads`). Each run of the step folds the commands
-over the records, and after each command those at the head of that key's line are served for as long as the lock is
-free (WAIT-4). An acquire that finds it free while somebody is in line is refused, so nobody passes. Whoever is new in
-line is there from its own acquire on, so that it passes nobody whose command came before.
+When a batch is built, the waiters of its keys are copied into snapshots. Each run of the step folds the commands over
+the records. After each command it grants the lock to the first waiters of that key's queue for as long as the lock is
+free. An acquire that finds the lock free while waiters are queued gets `lock_held`, so it overtakes none of them. A new
+waiter is in the queue from its own acquire on, so it overtakes no command that came before it.
 
-The contract. A `Serving` is one run of a step: it changes nothing outside itself, so a store may run the step again.
-What it found is its report; whoever owns the lines acts on the report of the run that was committed. Where nothing is
-known of the commit, `Serving.grants` of all runs are the grants that may have become true (WAIT-9).
+A `HandoffStep` is one run. It changes nothing outside itself, so a store may run the step again, and it uses waiters by
+identity only. The caller acts on the report of the run that was committed. If the outcome of the commit is unknown,
+`undelivered_grants` of all runs are the grants that may have become durable (WAIT-9).
 """
 
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from ..ports.lock_store import RecordKey
 from ..rules.lease import (
     HELD,
     Acquire,
     Command,
-    GiveBack,
     Granted,
     Held,
     LockRecord,
@@ -32,209 +29,221 @@ from ..rules.lease import (
     Release,
     Released,
     Renew,
+    RevokeGrant,
     acquire,
     blocks_others,
+    decide,
     free_in_ms,
     owns,
 )
-from ..rules.lease import decide as decide_command
+from .waiter import Waiter
 
 
-class Asked(NamedTuple):
-    """A command on its way. `owner_only`: it may pass only if its token owns the lock (QUOTA-5). `place` is that of
-    an acquire that waits (an object of the lines, told apart by identity).
+class PendingCommand(NamedTuple):
+    """A submitted command. `owner_only`: it passes only if its token owns the lock (QUOTA-5). `waiter` is that of an
+    acquire that waits.
     """
 
     command: Command
     owner_only: bool = False
-    place: object | None = None
+    waiter: Waiter | None = None
 
 
-def decide(record: LockRecord | None, asked: Asked, now_ms: int) -> tuple[LockRecord | None, Outcome | None]:
-    """The lease's rule; None where only an owner may pass and this is none."""
-    if asked.owner_only and not (
-        isinstance(asked.command, Renew | Release) and owns(record, asked.command.owner_digest, now_ms)
+def evaluate(
+    record: LockRecord | None, pending: PendingCommand, now_ms: int
+) -> tuple[LockRecord | None, Outcome | None]:
+    """Apply the lease rules; None if only the owner may pass and the token is not the owner's."""
+    if pending.owner_only and not (
+        isinstance(pending.command, Renew | Release) and owns(record, pending.command.owner_digest, now_ms)
     ):
         return record, None
-    return decide_command(record, asked.command, now_ms)
+    return decide(record, pending.command, now_ms)
 
 
-class Head(NamedTuple):
-    """A waiter as a batch sees it. `maybe`: a batch that failed may have granted it the lock."""
+class QueuedWaiter(NamedTuple):
+    """A waiter as a batch sees it. `may_hold`: a batch that failed may have granted it the lock."""
 
-    place: object
+    waiter: Waiter
     acquire: Acquire
-    maybe: bool
+    may_hold: bool
 
 
-class Heads(NamedTuple):
-    """Who is in line for one key, in order, and to how many waiters this batch may grant the lock."""
+class QueueSnapshot(NamedTuple):
+    """The waiters of one key, in order, and to how many of them this batch may grant the lock."""
 
-    waiting: tuple[Head, ...]
+    waiters: tuple[QueuedWaiter, ...]
     grants_max: int
 
 
-class Served(NamedTuple):
-    """What came of one waiter, at the store's time `at_ms`. `untold`: it is a grant, and the token's bearer can know
-    nothing of that lease yet.
-    """
+class WaiterOutcome(NamedTuple):
+    """The outcome for one waiter, at the store's `at_ms`. `undelivered`: a grant that its client cannot know yet."""
 
     key: RecordKey
-    place: object
+    waiter: Waiter
     owner_digest: bytes
     outcome: Granted | Refused
     at_ms: int
-    untold: bool
+    undelivered: bool
 
 
-class Deed(NamedTuple):
-    """One command as it was judged: what was before, what is after. For whoever tells others of it. `place` is that of
-    a waiter whose turn it was.
-    """
-
-    key: RecordKey
-    command: Command
-    before: LockRecord | None
-    after: LockRecord | None
-    outcome: Outcome | None
-    at_ms: int
-    place: object | None = None
-
-
-class LineReport(NamedTuple):
-    """How a lock that is waited for stands after the step: free to others in `free_in_ms` (0: now), the fencing token
-    of its record, and whether somebody still waits of those whom the batch saw.
+class QueueReport(NamedTuple):
+    """The lock of a queue after the step: free to others in `free_in_ms` (0: now), the fencing token of its record, and
+    whether waiters of the snapshot are left.
     """
 
     free_in_ms: int
     fencing_token: int
-    left: bool
+    has_waiters: bool
+
+
+class CommandRecorder(Protocol):
+    """Records what one run did to locks, for the events. Published only if that run was committed."""
+
+    def record(
+        self,
+        key: RecordKey,
+        command: Command,
+        before: LockRecord | None,
+        after: LockRecord | None,
+        outcome: Outcome | None,
+        *,
+        now_ms: int,
+        waiter: Waiter | None,
+    ) -> None:
+        """One command was evaluated; `waiter` is that of a queued acquire."""
+        ...
+
+    def publish(self) -> None: ...
 
 
 @dataclass(slots=True)
-class Report:
-    """What a run did besides answering its commands. `joined`: places that found the lock held and are in line now;
-    `granted`: how often each token was granted something.
+class StepReport:
+    """What a run did besides the outcomes of its commands. `joined`: waiters that found the lock held and are queued
+    now; `grant_counts`: how many grants each token got.
     """
 
-    served: list[Served] = field(default_factory=list)
-    joined: list[object] = field(default_factory=list)
-    lines: dict[RecordKey, LineReport] = field(default_factory=dict)
-    granted: Counter[tuple[RecordKey, bytes]] = field(default_factory=Counter)
-    deeds: list[Deed] = field(default_factory=list)
+    recorder: CommandRecorder | None
+    served: list[WaiterOutcome] = field(default_factory=list)
+    joined: list[Waiter] = field(default_factory=list)
+    queues: dict[RecordKey, QueueReport] = field(default_factory=dict)
+    grant_counts: Counter[tuple[RecordKey, bytes]] = field(default_factory=Counter)
 
 
-class Serving:
-    """One run of a batch's step (`commit.Judge`)."""
+class HandoffStep:
+    """One run of a batch's step (`group_commit.BatchRun`)."""
 
-    def __init__(self, heads: Mapping[RecordKey, Heads], *, watched: bool) -> None:
-        self._waiting: Final = {key: deque(mine.waiting) for key, mine in heads.items()}
-        self._maybe: Final = {key for key, mine in heads.items() if any(head.maybe for head in mine.waiting)}
-        self._grants_left: Final = {key: mine.grants_max for key, mine in heads.items()}
-        self._in_line: Final = {id(head.place) for mine in heads.values() for head in mine.waiting}
-        self._outcomes: Final[dict[int, Outcome]] = {}
-        self._watched: Final = watched
-        self._report: Final = Report()
+    def __init__(self, snapshots: Mapping[RecordKey, QueueSnapshot], recorder: CommandRecorder | None) -> None:
+        self._queues: Final = {key: deque(snapshot.waiters) for key, snapshot in snapshots.items()}
+        self._may_hold: Final = {
+            key for key, snapshot in snapshots.items() if any(queued.may_hold for queued in snapshot.waiters)
+        }
+        self._grants_left: Final = {key: snapshot.grants_max for key, snapshot in snapshots.items()}
+        self._queued: Final = {queued.waiter for snapshot in snapshots.values() for queued in snapshot.waiters}
+        self._outcomes: Final[dict[Waiter, Outcome]] = {}
+        self._recorder: Final = recorder
+        self._report: Final = StepReport(recorder)
 
     @property
-    def grants(self) -> list[Served]:
-        """The grants of this run so far that nobody knows of."""
-        return [one for one in self._report.served if one.untold]
+    def undelivered_grants(self) -> list[WaiterOutcome]:
+        return [served for served in self._report.served if served.undelivered]
 
-    def report(self) -> Report:
+    def report(self) -> StepReport:
         return self._report
 
-    def judge(
-        self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
+    def evaluate(
+        self, key: RecordKey, record: LockRecord | None, pending: PendingCommand, now_ms: int
     ) -> tuple[LockRecord | None, Outcome | None]:
-        """Judge the command, then serve the line."""
-        waiting = self._waiting.get(key)
-        if asked.place is not None and (served := self._outcomes.get(id(asked.place))) is not None:
+        """Evaluate the command, then hand the lock on if it is free."""
+        waiter, queue = pending.waiter, self._queues.get(key)
+        if waiter is not None and (served := self._outcomes.get(waiter)) is not None:
             after: LockRecord | None = record
             outcome: Outcome | None = served
         else:
-            after, outcome = self._judged(key, record, asked, now_ms)
-            if self._watched:
-                self._report.deeds.append(Deed(key, asked.command, record, after, outcome, now_ms, asked.place))
-        if waiting is not None:
-            after = self._serve(key, waiting, after, now_ms)
+            after, outcome = self._evaluate_command(key, record, pending, now_ms)
+            if self._recorder is not None:
+                self._recorder.record(key, pending.command, record, after, outcome, now_ms=now_ms, waiter=waiter)
+        if queue is not None:
+            after = self._hand_on(key, queue, after, now_ms)
             fencing_token = 0 if after is None else after.fencing_token
-            self._report.lines[key] = LineReport(free_in_ms(after, now_ms), fencing_token, bool(waiting))
+            self._report.queues[key] = QueueReport(free_in_ms(after, now_ms), fencing_token, bool(queue))
         return after, outcome
 
-    def _judged(
-        self, key: RecordKey, record: LockRecord | None, asked: Asked, now_ms: int
+    def _evaluate_command(
+        self, key: RecordKey, record: LockRecord | None, pending: PendingCommand, now_ms: int
     ) -> tuple[LockRecord | None, Outcome | None]:
-        command = asked.command
-        if isinstance(command, GiveBack) and self._report.granted[key, command.owner_digest]:
-            return record, Released(None)  # its bearer came back in the meantime
-        if isinstance(command, Acquire) and not blocks_others(record, now_ms) and self._is_left(key, asked.place):
+        command, waiter = pending.command, pending.waiter
+        if isinstance(command, RevokeGrant) and self._report.grant_counts[key, command.owner_digest]:
+            return record, Released(None)  # its client acquired again in the meantime
+        if isinstance(command, Acquire) and not blocks_others(record, now_ms) and self._is_reserved(key, waiter):
             decided: tuple[LockRecord | None, Outcome | None] = record, HELD
         else:
-            decided = decide(record, asked, now_ms)
+            decided = evaluate(record, pending, now_ms)
         _, outcome = decided
         if isinstance(outcome, Granted) and isinstance(command, Acquire | Renew):
-            self._report.granted[key, command.owner_digest] += 1
-        if asked.place is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
-            self._judge_joined(key, asked.place, command, outcome, now_ms)
+            self._report.grant_counts[key, command.owner_digest] += 1
+        if waiter is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
+            self._enqueue_or_serve(key, waiter, command, outcome, now_ms)
         return decided
 
-    def _is_left(self, key: RecordKey, place: object | None) -> bool:
-        """Whether a free lock is not for this acquire: nobody passes those who wait, here or on other nodes (WAIT-4,
-        WAIT-10).
-        """
-        return bool(self._waiting.get(key)) or (place is not None and self._grants_left[key] <= 0)
+    def _is_reserved(self, key: RecordKey, waiter: Waiter | None) -> bool:
+        """Whether a free lock belongs to earlier waiters, here or on other nodes (WAIT-4, WAIT-10)."""
+        return bool(self._queues.get(key)) or (waiter is not None and self._grants_left[key] <= 0)
 
-    def _judge_joined(
-        self, key: RecordKey, place: object, command: Acquire, outcome: Granted | Refused, now_ms: int
+    def _enqueue_or_serve(
+        self, key: RecordKey, waiter: Waiter, command: Acquire, outcome: Granted | Refused, now_ms: int
     ) -> None:
-        """A waiter's own acquire takes its place in line, or is answered at once (WAIT-2)."""
-        waiting = self._waiting[key]
+        """A waiter's own acquire joins the queue if the lock is held, else its outcome is the response (WAIT-2)."""
+        queue = self._queues[key]
         if outcome is HELD:
-            self._report.joined.append(place)
-            if id(place) not in self._in_line:
-                self._in_line.add(id(place))
-                waiting.append(Head(place, command, maybe=False))
+            self._report.joined.append(waiter)
+            if waiter not in self._queued:
+                self._queued.add(waiter)
+                queue.append(QueuedWaiter(waiter, command, may_hold=False))
             return
-        for head in waiting:
-            if head.place is place:
-                waiting.remove(head)
+        for queued in queue:
+            if queued.waiter is waiter:
+                queue.remove(queued)
                 break
         self._grants_left[key] -= isinstance(outcome, Granted)
-        self._tell(key, place, command, outcome, now_ms)
+        self._serve(key, waiter, command, outcome, now_ms)
 
-    def _serve(self, key: RecordKey, waiting: deque[Head], record: LockRecord | None, now_ms: int) -> LockRecord | None:
-        """Grant the lock to the first in line, if it is free; tell one who has it without knowing."""
-        if key in self._maybe and isinstance(record, Held) and blocks_others(record, now_ms):
-            for head in waiting:
-                if head.maybe and compare_digest(head.acquire.owner_digest, record.owner_digest):
-                    waiting.remove(head)
-                    return self._judge_head(key, head, record, now_ms)
-        while waiting and self._grants_left[key] > 0 and not blocks_others(record, now_ms):
-            record = self._judge_head(key, waiting.popleft(), record, now_ms)
+    def _hand_on(
+        self, key: RecordKey, queue: deque[QueuedWaiter], record: LockRecord | None, now_ms: int
+    ) -> LockRecord | None:
+        """Grant a free lock to the first waiters. A waiter that a failed batch granted it gets that lease repeated."""
+        if key in self._may_hold and isinstance(record, Held) and blocks_others(record, now_ms):
+            for queued in queue:
+                if queued.may_hold and compare_digest(queued.acquire.owner_digest, record.owner_digest):
+                    queue.remove(queued)
+                    return self._acquire_for(key, queued, record, now_ms)
+        while queue and self._grants_left[key] > 0 and not blocks_others(record, now_ms):
+            record = self._acquire_for(key, queue.popleft(), record, now_ms)
         return record
 
-    def _judge_head(self, key: RecordKey, head: Head, record: LockRecord | None, now_ms: int) -> LockRecord | None:
-        after, outcome = acquire(record, head.acquire, now_ms)
+    def _acquire_for(
+        self, key: RecordKey, queued: QueuedWaiter, record: LockRecord | None, now_ms: int
+    ) -> LockRecord | None:
+        waiter, command, may_hold = queued
+        after, outcome = acquire(record, command, now_ms)
         assert isinstance(outcome, Granted | Refused)
         if isinstance(outcome, Granted):
             self._grants_left[key] -= 1
-            self._report.granted[key, head.acquire.owner_digest] += 1
-        if self._watched:
-            self._report.deeds.append(Deed(key, head.acquire, record, after, outcome, now_ms, head.place))
-        self._tell(key, head.place, head.acquire, outcome, now_ms, maybe=head.maybe)
+            self._report.grant_counts[key, command.owner_digest] += 1
+        if self._recorder is not None:
+            self._recorder.record(key, command, record, after, outcome, now_ms=now_ms, waiter=waiter)
+        self._serve(key, waiter, command, outcome, now_ms, may_hold=may_hold)
         return after
 
-    def _tell(
+    def _serve(
         self,
         key: RecordKey,
-        place: object,
+        waiter: Waiter,
         command: Acquire,
         outcome: Granted | Refused,
         now_ms: int,
         *,
-        maybe: bool = False,
+        may_hold: bool = False,
     ) -> None:
-        untold = isinstance(outcome, Granted) and (maybe or outcome.how != "repeated")
-        self._outcomes[id(place)] = outcome
-        self._report.served.append(Served(key, place, command.owner_digest, outcome, now_ms, untold))
+        undelivered = isinstance(outcome, Granted) and (may_hold or outcome.how != "repeated")
+        self._outcomes[waiter] = outcome
+        self._report.served.append(WaiterOutcome(key, waiter, command.owner_digest, outcome, now_ms, undelivered))

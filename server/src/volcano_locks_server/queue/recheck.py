@@ -1,10 +1,14 @@
-"""When a line is looked at again, though no command came for its lock.
+"""Rechecks: evaluate a wait queue although no command came for its lock.
 
-Whoever is in line after a batch was judged is there because the lock was held at that instant. From then on it can
-become free in four ways: a command of this node frees it (its batch serves the line), its time is over (a timer looks
-again), another node frees it (`look` and `look_all`, called by whoever hears of it, and where there are other nodes a
-look every `every_ms`), or a batch that failed did it after all (a look soon). To look is to send a command that changes
-nothing through the batches.
+A waiter that a batch left in its queue waits because the lock was held at that instant. From then on the lock becomes
+free in four ways:
+
+- a command of this node frees it: its batch hands it on;
+- its lease and grace end: a timer rechecks the queue;
+- another node frees it: a peer message calls `recheck`; with other nodes, a poll every `every_ms` finds lost messages;
+- a batch that failed freed it after all: retries with back-off.
+
+A recheck submits a read, whose batch hands the lock on.
 """
 
 import asyncio
@@ -15,101 +19,101 @@ from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..rules.errors import StoreUnavailableError
 from ..rules.lease import Outcome, Read
-from .handoff import Asked
-from .undelivered import RETRY_MS_MAX, Ask
-from .waiter import Line
+from .handoff import PendingCommand
+from .undelivered import RETRY_MS_MAX, Submit
+from .wait_queue import WaitQueue
 
-LOOK_SECONDS_MAX: Final = 2
+RECHECK_EVERY_SECONDS: Final = 2
 
 
-class Looking:
-    """The looks at one node's lines. `stop` ends their timers, and no look begins any more.
+class Rechecks:
+    """The rechecks of one node's queues. `stop` ends their timers, and no recheck begins any more.
 
-    `every_ms`: look at every line that often, for the sake of other nodes; None where there are none.
+    `every_ms`: recheck each queue that often, for the sake of other nodes; None if this node is the only one.
     """
 
-    def __init__(self, clock: Clock, lines: Mapping[RecordKey, Line], *, every_ms: int | None) -> None:
+    def __init__(self, clock: Clock, queues: Mapping[RecordKey, WaitQueue], *, every_ms: int | None) -> None:
         self._clock: Final = clock
-        self._lines: Final = lines
+        self._queues: Final = queues
         self._every_ms: Final = every_ms
-        self._every: Timer | None = None
+        self._poll_timer: Timer | None = None
         self._stopped = False
-        self._ask: Ask
+        self._submit: Submit
 
-    def begin(self, ask: Ask) -> None:
-        """Send commands by `ask` from now on."""
-        self._ask = ask
+    def start(self, submit: Submit) -> None:
+        self._submit = submit
 
     def stop(self) -> None:
         self._stopped = True
-        if self._every is not None:
-            self._every.cancel()
-        for line in self._lines.values():
-            line.cancel_timers()
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+        for queue in self._queues.values():
+            queue.cancel_timers()
 
-    def look(self, key: RecordKey) -> None:
-        """The lock may have become free: serve its line, if it has one."""
-        line = self._lines.get(key)
-        if line is None or not line.present or line.looking or self._stopped:
+    def recheck(self, key: RecordKey) -> None:
+        """The lock may have become free: hand it on if requests wait for it."""
+        queue = self._queues.get(key)
+        if queue is None or not queue.request_count or queue.recheck_submitted or self._stopped:
             return
-        line.looking = True
+        queue.recheck_submitted = True
         try:
-            asked = self._ask(key, Asked(Read()))
+            submitted = self._submit(key, PendingCommand(Read()))
         except StoreUnavailableError:
-            line.looking = False
-            self.soon(key, line)
+            queue.recheck_submitted = False
+            self.retry_soon(key, queue)
         else:
-            asked.add_done_callback(lambda done: self._looked(key, done))
+            submitted.add_done_callback(lambda done: self._rechecked(key, done))
 
-    def look_all(self) -> None:
-        """Any lock may have become free: serve all lines."""
-        for key in list(self._lines):
-            self.look(key)
+    def recheck_all(self) -> None:
+        """Any lock may have become free."""
+        for key in list(self._queues):
+            self.recheck(key)
 
-    def soon(self, key: RecordKey, line: Line) -> None:
-        """Look at a line soon, less soon each time (WAIT-9)."""
-        if line.retry is not None or self._stopped:
+    def retry_soon(self, key: RecordKey, queue: WaitQueue) -> None:
+        """Recheck a queue after a back-off (WAIT-9)."""
+        if queue.retry_timer is not None or self._stopped:
             return
 
-        def again() -> None:
-            line.retry = None
-            self.look(key)
+        def retry() -> None:
+            queue.retry_timer = None
+            self.recheck(key)
 
-        line.retry = self._clock.call_in(line.retry_ms, again)
-        line.retry_ms = min(RETRY_MS_MAX, line.retry_ms * 2)
+        queue.retry_timer = self._clock.call_in(queue.retry_ms, retry)
+        queue.retry_ms = min(RETRY_MS_MAX, queue.retry_ms * 2)
 
-    def at(self, key: RecordKey, line: Line, free_at_ms: int) -> None:
-        """Look when the lock's lease and grace are over. A renewal moves only the instant; the timer sees it then."""
-        due_before = line.free_at_ms
-        line.free_at_ms = free_at_ms
-        if self._stopped or (line.timer is not None and due_before <= free_at_ms):
+    def schedule(self, key: RecordKey, queue: WaitQueue, free_at_ms: int) -> None:
+        """Recheck when lease and grace are over. A renewal only moves the instant; the timer reads it when it fires."""
+        due_before = queue.free_at_ms
+        queue.free_at_ms = free_at_ms
+        if self._stopped or (queue.expiry_timer is not None and due_before <= free_at_ms):
             return
-        if line.timer is not None:
-            line.timer.cancel()
-        line.timer = self._clock.call_in(free_at_ms - self._clock.now_ms(), lambda: self._due(key, line))
+        if queue.expiry_timer is not None:
+            queue.expiry_timer.cancel()
+        delay_ms = free_at_ms - self._clock.now_ms()
+        queue.expiry_timer = self._clock.call_in(delay_ms, lambda: self._expired(key, queue))
 
-    def now_and_then(self) -> None:
-        """Look at all lines every now and then, for as long as there are some."""
-        if self._every_ms is not None and self._every is None and not self._stopped:
-            self._every = self._clock.call_in(self._every_ms, self._again)
+    def keep_polling(self) -> None:
+        """Recheck all queues every `every_ms`, for as long as there are any."""
+        if self._every_ms is not None and self._poll_timer is None and not self._stopped:
+            self._poll_timer = self._clock.call_in(self._every_ms, self._poll)
 
-    def _again(self) -> None:
-        self._every = None
-        self.look_all()
-        if self._lines:
-            self.now_and_then()
+    def _poll(self) -> None:
+        self._poll_timer = None
+        self.recheck_all()
+        if self._queues:
+            self.keep_polling()
 
-    def _looked(self, key: RecordKey, done: "asyncio.Future[Outcome | None]") -> None:
+    def _rechecked(self, key: RecordKey, done: "asyncio.Future[Outcome | None]") -> None:
         if done.cancelled() or done.exception() is None:
             return
-        line = self._lines.get(key)
-        if line is not None:
-            line.looking = False
-            self.soon(key, line)
+        queue = self._queues.get(key)
+        if queue is not None:
+            queue.recheck_submitted = False
+            self.retry_soon(key, queue)
 
-    def _due(self, key: RecordKey, line: Line) -> None:
-        line.timer = None
-        if self._clock.now_ms() >= line.free_at_ms:
-            self.look(key)
+    def _expired(self, key: RecordKey, queue: WaitQueue) -> None:
+        queue.expiry_timer = None
+        if self._clock.now_ms() >= queue.free_at_ms:
+            self.recheck(key)
         else:
-            self.at(key, line, line.free_at_ms)
+            self.schedule(key, queue, queue.free_at_ms)

@@ -1,8 +1,8 @@
-"""Grants that reached nobody, until they are given back (WAIT-5, WAIT-9).
+"""Grants that no client received, until they are revoked (WAIT-5, WAIT-9).
 
-A lease that nobody knows of would keep everybody waiting for its whole TTL. So it is ended by a `GiveBack`, which is
-tried again while the store fails. It is dropped as soon as its token was granted something again: then its bearer is
-back. What cannot be given back in GIVE_BACK_TRIES_MAX tries, or before the service ends, lapses by itself.
+Such a lease would block the lock for its whole TTL. A `RevokeGrant` ends it, and is retried while the store fails. It
+is cancelled if the same token acquires again. A grant that is not revoked in REVOKE_TRIES_MAX tries, or before the
+service ends, expires by itself.
 """
 
 import asyncio
@@ -12,98 +12,106 @@ from typing import Final
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..rules.errors import StoreUnavailableError
-from ..rules.lease import GiveBack, Outcome
-from .handoff import Asked
+from ..rules.lease import Granted, Outcome, RevokeGrant
+from .handoff import PendingCommand
+from .waiter import WaitResult
 
-GIVE_BACK_TRIES_MAX: Final = 60
+REVOKE_TRIES_MAX: Final = 60
 RETRY_MS_MAX: Final = 1_000
 
-Ask = Callable[[RecordKey, Asked], "asyncio.Future[Outcome | None]"]
+Submit = Callable[[RecordKey, PendingCommand], "asyncio.Future[Outcome | None]"]
 
 
-class _Owed:
-    __slots__ = ("asked", "command", "key", "timer", "tries")
+class _Revocation:
+    __slots__ = ("command", "key", "submitted", "timer", "tries")
 
-    def __init__(self, key: RecordKey, command: GiveBack) -> None:
+    def __init__(self, key: RecordKey, command: RevokeGrant) -> None:
         self.key: Final = key
         self.command: Final = command
-        self.asked: asyncio.Future[Outcome | None] | None = None
+        self.submitted: asyncio.Future[Outcome | None] | None = None
         self.timer: Timer | None = None
         self.tries = 0
 
-    def forget(self) -> None:
-        for one in (self.asked, self.timer):
-            if one is not None:
-                one.cancel()
+    def cancel(self) -> None:
+        for pending in (self.submitted, self.timer):
+            if pending is not None:
+                pending.cancel()
 
 
-class GivingBack:
-    """What one node has to give back, by lock and token. `close` ends every timer."""
+class UndeliveredGrants:
+    """Those of one node, by lock and token. `close` ends every timer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
-        self._owed: Final[dict[tuple[RecordKey, bytes], _Owed]] = {}
-        self._ask: Ask
+        self._revocations: Final[dict[tuple[RecordKey, bytes], _Revocation]] = {}
+        self._submit: Submit
         self._stopped = False
 
     def __len__(self) -> int:
-        return len(self._owed)
+        return len(self._revocations)
 
-    def begin(self, ask: Ask) -> None:
-        """Send commands by `ask` from now on."""
-        self._ask = ask
+    def start(self, submit: Submit) -> None:
+        self._submit = submit
 
-    def any_of(self, keys: Iterable[RecordKey]) -> bool:
-        """Whether something of these locks is to be given back."""
-        return bool(self._owed) and not {key for key, _ in self._owed}.isdisjoint(keys)
+    def has_any_of(self, keys: Iterable[RecordKey]) -> bool:
+        """Whether a grant of one of these locks is to be revoked."""
+        return bool(self._revocations) and not {key for key, _ in self._revocations}.isdisjoint(keys)
 
-    def owe(self, key: RecordKey, command: GiveBack) -> None:
-        """Give that back, now and until it is done."""
-        self.forget(key, command.owner_digest)
-        owed = self._owed[key, command.owner_digest] = _Owed(key, command)
-        self._pay(owed)
+    def revoke(self, key: RecordKey, command: RevokeGrant) -> None:
+        """Revoke a grant, and retry until it is done."""
+        self.discard(key, command.owner_digest)
+        revocation = self._revocations[key, command.owner_digest] = _Revocation(key, command)
+        self._try(revocation)
 
-    def forget(self, key: RecordKey, owner_digest: bytes) -> None:
-        """That token's bearer is back: what it was granted is its own."""
-        owed = self._owed.pop((key, owner_digest), None)
-        if owed is not None:
-            owed.forget()
+    def revoke_result(self, key: RecordKey, owner_digest: bytes, result: WaitResult) -> None:
+        """Revoke what a wait was granted, if no client knows of it."""
+        if result.undelivered and isinstance(result.outcome, Granted):
+            self.revoke(key, RevokeGrant(owner_digest, result.outcome.fencing_token, result.at_ms))
+
+    def discard(self, key: RecordKey, owner_digest: bytes) -> None:
+        """The token acquired again: what it was granted is not revoked."""
+        revocation = self._revocations.pop((key, owner_digest), None)
+        if revocation is not None:
+            revocation.cancel()
 
     def stop(self) -> None:
-        """Try nothing again from now on."""
+        """Retry nothing from now on."""
         self._stopped = True
 
     def close(self) -> None:
-        """After the last batch."""
-        for owed in self._owed.values():
-            owed.forget()
-        self._owed.clear()
+        """To be called after the last batch."""
+        for revocation in self._revocations.values():
+            revocation.cancel()
+        self._revocations.clear()
 
-    def _pay(self, owed: _Owed) -> None:
-        owed.timer = None
-        owed.tries += 1
+    def _try(self, revocation: _Revocation) -> None:
+        revocation.timer = None
+        revocation.tries += 1
         try:
-            owed.asked = self._ask(owed.key, Asked(owed.command))
+            revocation.submitted = self._submit(revocation.key, PendingCommand(revocation.command))
         except StoreUnavailableError:
-            self._pay_later(owed)
+            self._retry_later(revocation)
         else:
-            owed.asked.add_done_callback(lambda done: self._paid(owed, done))
+            revocation.submitted.add_done_callback(lambda done: self._tried(revocation, done))
 
-    def _paid(self, owed: _Owed, done: "asyncio.Future[Outcome | None]") -> None:
+    def _tried(self, revocation: _Revocation, done: "asyncio.Future[Outcome | None]") -> None:
         if done.cancelled():
             return
         if done.exception() is not None:
-            self._pay_later(owed)
-        elif self._is_owed(owed):
-            del self._owed[owed.key, owed.command.owner_digest]
+            self._retry_later(revocation)
+        elif self._is_current(revocation):
+            self._remove(revocation)
 
-    def _pay_later(self, owed: _Owed) -> None:
-        if not self._is_owed(owed):
+    def _retry_later(self, revocation: _Revocation) -> None:
+        if not self._is_current(revocation):
             return
-        if self._stopped or owed.tries >= GIVE_BACK_TRIES_MAX:
-            del self._owed[owed.key, owed.command.owner_digest]
+        if self._stopped or revocation.tries >= REVOKE_TRIES_MAX:
+            self._remove(revocation)
         else:
-            owed.timer = self._clock.call_in(RETRY_MS_MAX, lambda: self._pay(owed))
+            revocation.timer = self._clock.call_in(RETRY_MS_MAX, lambda: self._try(revocation))
 
-    def _is_owed(self, owed: _Owed) -> bool:
-        return self._owed.get((owed.key, owed.command.owner_digest)) is owed
+    def _is_current(self, revocation: _Revocation) -> bool:
+        return self._revocations.get((revocation.key, revocation.command.owner_digest)) is revocation
+
+    def _remove(self, revocation: _Revocation) -> None:
+        del self._revocations[revocation.key, revocation.command.owner_digest]

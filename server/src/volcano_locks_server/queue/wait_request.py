@@ -1,72 +1,77 @@
-"""One request that waits in a line: from its join to its answer, or to its hanging up.
+"""One request that waits for a lock, from its arrival to its outcome or its client's disconnect.
 
-The lines know no requests, and requests know no batches; this is where they meet. Whoever stops waiting, by `gone` or
-by being cancelled, has left the line before anything else happens, and what was granted in that moment is given back
-(WAIT-5). So is a grant whose bearer turns out to have no right to it any more, and one that took so long that its lease
-is almost over, which is looked at last of all (WAIT-3).
+A request that ends early, by a disconnect or a cancelled task, leaves its queue at once, and a grant on its way is
+revoked (WAIT-5). So is a grant whose client is not authorized any more, and a grant whose lease is almost over, which
+is checked last (WAIT-3).
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from ..ports.clock import Clock
 from ..ports.lock_store import RecordKey
 from ..rules.errors import StoreUnavailableError
-from ..rules.lease import MARGIN_MS, Acquire, Granted
-from .wait_queue import Lines
-from .waiter import Waited
+from ..rules.lease import MARGIN_MS, Acquire, Granted, Refused
+from .node_queues import WaitQueues
+from .waiter import WaitResult
 
 
-async def wait_in_line(
-    lines: Lines,
-    key: RecordKey,
-    acquire: Acquire,
-    wait_ms: int,
-    *,
-    gone: "asyncio.Future[None] | None" = None,
-    still_may: Callable[[], Awaitable[object]] | None = None,
-) -> Waited | None:
-    """What came of an acquire that may wait for `wait_ms`; None once `gone` is done.
-
-    A grant is told only after `still_may`, which raises the LockError that is to be the answer instead. Else raises
-    LockError `too_many_waiters`, and StoreUnavailableError where it is not known whether it was granted.
+class WaitRequest(NamedTuple):
+    """How an acquire waits: for `wait_ms` at most, or until `disconnected` is done. `authorize` is called before a
+    grant is returned; it raises the LockError that is to be the response instead.
     """
-    place = lines.join(key, acquire, wait_ms)
-    answer = place.answer
-    assert answer is not None
 
-    def leave(_gone: "asyncio.Future[None] | None") -> None:
-        lines.leave(place, answer)
+    wait_ms: int
+    disconnected: "asyncio.Future[None] | None" = None
+    authorize: Callable[[], Awaitable[object]] | None = None
 
-    if gone is not None:
-        gone.add_done_callback(leave)
+
+async def wait_for_grant(
+    queues: WaitQueues, key: RecordKey, acquire: Acquire, wait: WaitRequest
+) -> Granted | Refused | None:
+    """The outcome of an acquire that waits; None if its client disconnected.
+
+    Raises LockError `too_many_waiters`, what `authorize` raises, and StoreUnavailableError if it is not known whether
+    the lock was granted.
+    """
+    disconnected = wait.disconnected
+    waiter = queues.join(key, acquire, wait.wait_ms)
+    future = waiter.result
+    assert future is not None
+
+    def leave(_disconnected: "asyncio.Future[None] | None") -> None:
+        queues.leave(waiter, future)
+
+    if disconnected is not None:
+        disconnected.add_done_callback(leave)
     try:
-        waited = await answer
-        if still_may is not None and isinstance(waited.outcome, Granted):
-            await still_may()
+        result = await future
+        if wait.authorize is not None and isinstance(result.outcome, Granted):
+            await wait.authorize()
     except BaseException as error:
-        leave(gone)
-        this = asyncio.current_task()
-        is_cancelled = this is not None and this.cancelling()
-        if isinstance(error, asyncio.CancelledError) and gone is not None and gone.done() and not is_cancelled:
+        leave(disconnected)
+        task = asyncio.current_task()
+        is_cancelled = task is not None and task.cancelling()
+        is_disconnected = disconnected is not None and disconnected.done()
+        if isinstance(error, asyncio.CancelledError) and is_disconnected and not is_cancelled:
             return None
         raise
     finally:
-        if gone is not None:
-            gone.remove_done_callback(leave)
-    if gone is not None and gone.done():
-        lines.give_back(key, acquire.owner_digest, waited)
+        if disconnected is not None:
+            disconnected.remove_done_callback(leave)
+    if disconnected is not None and disconnected.done():
+        queues.revoke(key, acquire.owner_digest, result)
         return None
-    if _too_old(waited, lines.clock):
-        lines.give_back(key, acquire.owner_digest, waited)
+    if _is_too_old(result, queues.clock):
+        queues.revoke(key, acquire.owner_digest, result)
         raise StoreUnavailableError("grant_late", "the grant took so long that its lease was almost over")
-    return waited
+    return result.outcome
 
 
-def _too_old(waited: Waited, clock: Clock) -> bool:
+def _is_too_old(result: WaitResult, clock: Clock) -> bool:
     """Whether a granted lease has no more than its margin left, as far as this node can tell (WAIT-3)."""
-    outcome = waited.outcome
-    if not isinstance(outcome, Granted):
+    if not isinstance(result.outcome, Granted):
         return False
-    age_ms = clock.now_ms() - waited.began_ms
-    return outcome.expires_at_ms - waited.at_ms - age_ms <= MARGIN_MS
+    age_ms = clock.now_ms() - result.began_ms
+    return result.outcome.expires_at_ms - result.at_ms - age_ms <= MARGIN_MS

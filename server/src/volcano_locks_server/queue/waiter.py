@@ -1,80 +1,86 @@
-"""A place in a line, the line of one lock, and what a waiter is told: the state that `lines` works on."""
+"""One queued acquire: its state, its request, and the result of its wait.
+
+A waiter is one owner token in the queue of one lock. Requests with that token come and go; the waiter and its turn
+stay.
+
+    event                                    from                          to
+    an acquire is queued                     (new)                         JOINING
+    its token acquires again (WAIT-6)        JOINING                       JOINING
+                                             every other, KEPT too         REJOINING
+    a batch of its lock begins               WAITING                       IN_BATCH
+    the batch exceeds its time limit         IN_BATCH                      IN_LATE_BATCH
+    the batch commits, the lock stays held   every state with a request    WAITING
+    the batch fails                          IN_BATCH, IN_LATE_BATCH       WAITING
+    the wait ends without the lock           every state with a request    KEPT
+    granted, refused, cancelled, kept long   every state                   REMOVED
+
+`timed_out` is no state: the deadline of a request can pass in JOINING, REJOINING and IN_BATCH, and the response then
+waits for the evaluation or the batch (WAIT-9).
+"""
 
 import asyncio
+from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from ..ports.clock import Timer
 from ..ports.lock_store import RecordKey
-from ..rules.lease import Acquire, GiveBack, Granted, Outcome, Refused
-
-RETRY_MS_MIN: Final = 50
+from ..rules.lease import Acquire, Granted, Outcome, Refused, RevokeGrant
 
 
-class Waited(NamedTuple):
-    """What came of a wait. For a grant: `at_ms` is the store's time of it, `began_ms` this node's and not later than
-    that, and `untold` whether it is to be given back if nobody is told.
+class WaiterState(Enum):
+    JOINING = auto()
+    """Its first acquire is not evaluated yet; only that acquire may grant it the lock."""
+    REJOINING = auto()
+    """Its new acquire is not evaluated yet, but it keeps its turn: a batch may grant it the lock before that."""
+    WAITING = auto()
+    IN_BATCH = auto()
+    """A batch that is being committed may grant it the lock."""
+    IN_LATE_BATCH = auto()
+    KEPT = auto()
+    """No request waits; its turn is kept for WAITER_KEPT_SECONDS."""
+    REMOVED = auto()
+
+
+class WaitResult(NamedTuple):
+    """How a wait ended. For a grant: `at_ms` is the store's time of it, `began_ms` this node's time, not later than
+    that, and `undelivered` says that the grant is revoked if no client receives it.
     """
 
     outcome: Granted | Refused
     at_ms: int = 0
     began_ms: int = 0
-    untold: bool = False
+    undelivered: bool = False
 
 
-class Place:
-    """A waiter's place in a line. `answer` is that of the request that waits in it now, None while there is none."""
+class Waiter:
+    """Compared by identity. `result` is that of its request, None while no request waits."""
 
     __slots__ = (
         "acquire",
-        "answer",
-        "asked",
-        "in_flight",
-        "in_line",
-        "judged",
+        "announced",
+        "command",
         "key",
-        "late",
-        "maybe",
-        "over",
-        "shown",
+        "result",
+        "state",
+        "timed_out",
         "timer",
+        "uncertain_grant",
     )
 
     def __init__(self, key: RecordKey, acquire: Acquire) -> None:
         self.key: Final = key
         self.acquire = acquire
-        self.answer: asyncio.Future[Waited] | None = None
-        self.asked: asyncio.Future[Outcome | None] | None = None
-        self.timer: Timer | None = None
-        self.in_line = False  # it was found waiting by a batch: from then on it has its turn
-        self.judged = False  # by a batch, since this request came
-        self.over = False  # its time: it is answered as soon as it is judged and in no batch
-        self.in_flight = False  # in a batch that is being committed
-        self.late = False  # in one that nobody waits for any more
-        self.maybe: GiveBack | None = None  # what a batch that failed may have granted
-        self.shown = False  # others were told that it waits
+        self.state = WaiterState.JOINING
+        self.result: asyncio.Future[WaitResult] | None = None
+        self.command: asyncio.Future[Outcome | None] | None = None
+        self.timer: Timer | None = None  # the deadline of its request, or the end of KEPT
+        self.timed_out = False
+        self.uncertain_grant: RevokeGrant | None = None  # revokes what a failed batch may have granted
+        self.announced = False  # a `waiting` event was published for it
 
     def __repr__(self) -> str:
-        return f"Place({self.key})"
+        return f"Waiter({self.key}, {self.state.name})"
 
-
-class Line:
-    """The places of one lock by their token's digest, in order of arrival, and how the lock last stood."""
-
-    __slots__ = ("failing", "free_at_ms", "looking", "places", "present", "retry", "retry_ms", "timer", "yielding")
-
-    def __init__(self) -> None:
-        self.places: Final[dict[bytes, Place]] = {}
-        self.present = 0  # places with a request
-        self.timer: Timer | None = None
-        self.free_at_ms = 0  # on this node's clock
-        self.retry: Timer | None = None
-        self.retry_ms = RETRY_MS_MIN
-        self.failing = False
-        self.looking = False  # a look is on its way and in no batch yet
-        self.yielding = False
-
-    def cancel_timers(self) -> None:
-        """Nothing will look at it by itself."""
-        for timer in (self.timer, self.retry):
-            if timer is not None:
-                timer.cancel()
+    @property
+    def is_evaluated(self) -> bool:
+        return self.state not in (WaiterState.JOINING, WaiterState.REJOINING)

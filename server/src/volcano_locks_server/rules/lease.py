@@ -88,10 +88,8 @@ class ForceRelease:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
-    """Ends a lease whose grant at `granted_at_ms` reached nobody: the service's own word for a waiter that hung up
-    (WAIT-5).
-    """
+class RevokeGrant:
+    """Ends a lease whose grant at `granted_at_ms` no client received; submitted by the service itself (WAIT-5)."""
 
     owner_digest: bytes
     fencing_token: int
@@ -103,7 +101,7 @@ class Read:
     pass
 
 
-Command = Acquire | Renew | Release | ForceRelease | GiveBack | Read
+Command = Acquire | Renew | Release | ForceRelease | RevokeGrant | Read
 
 
 # --- what is answered -------------------------------------------------------------------------------------
@@ -267,9 +265,9 @@ def force_release(record: LockRecord | None, _command: ForceRelease, now_ms: int
     return Decision(free, Released(record if blocks_others(record, now_ms) else None))
 
 
-def give_back(record: LockRecord | None, command: GiveBack, now_ms: int) -> Decision:
-    """WAIT-5: that very lease, and only if nobody has repeated or renewed it since. The token is not retired:
-    its bearer may have lost no more than a connection, and may come back with it.
+def revoke_grant(record: LockRecord | None, command: RevokeGrant, now_ms: int) -> Decision:
+    """WAIT-5: end that very lease, unless it was repeated or renewed since. The token is not retired: its client may
+    have lost only a connection, and may acquire with it again.
     """
     if (
         isinstance(record, Held)
@@ -299,8 +297,8 @@ def decide(record: LockRecord | None, command: Command, now_ms: int) -> Decision
             return release(record, command, now_ms)
         case ForceRelease():
             return force_release(record, command, now_ms)
-        case GiveBack():
-            return give_back(record, command, now_ms)
+        case RevokeGrant():
+            return revoke_grant(record, command, now_ms)
         case Read():
             return read(record, command, now_ms)
         case _:

@@ -118,8 +118,8 @@ class Server:
             on_batch=self.metrics.batch,
         )
         service.hub.start()
-        self.metrics.waiters = lambda: service.lines.present
-        self.metrics.watchers = lambda: service.hub.watchers
+        self.metrics.waiters = lambda: service.queues.request_count
+        self.metrics.watchers = lambda: service.hub.subscriber_count
         if (counts := store.counts) is not None:
             self.metrics.store_counts = lambda: dataclasses.asdict(counts)
         self._access = access = Access(store.registry, self.clock, self.admin_token)

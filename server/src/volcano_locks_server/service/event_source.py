@@ -1,50 +1,67 @@
-"""What a service's batches and lines did, told to the hub; and what the hub hears, told to the lines.
+"""Connects the wait queues and batches of a service to its event hub.
 
-While nobody listens the batches write no deeds down, so that watching costs nothing where nobody watches (EVENT-6).
+While no event is wanted, batches record none, so events cost nothing when there are no subscribers (EVENT-6).
 """
 
-from collections.abc import Iterable
+from typing import Final
 
-from ..events import Happening, Hub, happened
+from ..events import EventHub, LockEvent, lock_events
 from ..ports.clock import Clock
 from ..ports.lock_store import LockStore, RecordKey
 from ..ports.signals import Signals
-from ..queue.handoff import Deed
-from ..queue.wait_queue import Lines, Why
-from ..queue.waiter import Place
-from ..rules.lease import GiveBack
+from ..queue.node_queues import WaitQueues
+from ..queue.waiter import Waiter
+from ..queue.waiter_table import RemovalReason
+from ..rules.lease import Command, LockRecord, Outcome, RevokeGrant
 
 
-def hub_of(store: LockStore, clock: Clock, lines: Lines, signals: Signals | None) -> Hub:
-    """The hub of a service with these lines, joined with them."""
-    hub = Hub(store, clock, lines, signals=signals)
+class EventRecorder:
+    """The events of one run of a batch's step (`handoff.CommandRecorder`)."""
 
-    def tell_deeds(deeds: Iterable[Deed]) -> None:
-        hub.tell(told for deed in deeds for told in happenings(deed))
+    def __init__(self, hub: EventHub) -> None:
+        self._hub: Final = hub
+        self._events: Final[list[LockEvent]] = []
 
-    def listen(live: bool) -> None:
-        lines.on_deeds = tell_deeds if live else None
+    def record(
+        self,
+        key: RecordKey,
+        command: Command,
+        before: LockRecord | None,
+        after: LockRecord | None,
+        outcome: Outcome | None,
+        *,
+        now_ms: int,
+        waiter: Waiter | None,
+    ) -> None:
+        if outcome is None:
+            return
+        waited = waiter is not None and waiter.announced
+        why = "waited" if waited else "given_back" if isinstance(command, RevokeGrant) else None
+        self._events.extend(lock_events(key, command, before, after, outcome, now_ms=now_ms, why=why))
 
-    def joined(lock: RecordKey, holder: str | None) -> None:
-        hub.line_changed(lock)
+    def publish(self) -> None:
+        if self._hub.live:
+            self._hub.publish(self._events)
+
+
+def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: Signals | None) -> EventHub:
+    """The event hub of a service with these wait queues."""
+    hub = EventHub(store, clock, queues, signals=signals)
+
+    def set_live(live: bool) -> None:
+        queues.new_recorder = (lambda: EventRecorder(hub)) if live else None
+
+    def waiting(lock: RecordKey, holder: str | None) -> None:
+        hub.queue_changed(lock)
         if hub.live:
-            hub.tell((Happening("waiting", lock, None, holder, clock.now_ms(), "held"),))
+            hub.publish((LockEvent("waiting", lock, None, holder, clock.now_ms(), "held"),))
 
-    def left(lock: RecordKey, holder: str | None, why: Why) -> None:
-        hub.line_changed(lock)
-        if hub.live and why != "granted":
-            told = "refused" if why == "refused" else "left"
-            hub.tell((Happening("gave_up", lock, None, holder, clock.now_ms(), told),))
+    def removed(lock: RecordKey, holder: str | None, reason: RemovalReason) -> None:
+        hub.queue_changed(lock)
+        if hub.live and reason != "granted":
+            hub.publish((LockEvent("gave_up", lock, None, holder, clock.now_ms(), reason),))
 
-    hub.on_live = listen
-    lines.on_joined, lines.on_left, lines.sharing.others_wait = joined, left, hub.others_wait
+    hub.on_live = set_live
+    queues.table.on_waiting, queues.table.on_removed = waiting, removed
+    queues.fairness.others_wait = hub.others_wait
     return hub
-
-
-def happenings(deed: Deed) -> tuple[Happening, ...]:
-    """The events of one command of a batch."""
-    if deed.outcome is None:
-        return ()
-    waited = isinstance(deed.place, Place) and deed.place.shown
-    why = "waited" if waited else "given_back" if isinstance(deed.command, GiveBack) else None
-    return happened(deed.key, deed.command, deed.before, deed.after, deed.outcome, now_ms=deed.at_ms, why=why)

@@ -1,113 +1,113 @@
-"""Group commit: while one batch commits, the next one gathers. No timer.
+"""Group commit: while one batch commits, the next one gathers, without a timer.
 
-Alone, a command waits for one commit. Under load, all that arrive during a commit share the next one, so one
-fsync serves them all and the load batches itself. Commands are folded in the order of their arrival, under the
-one `now_ms` that the store reads, so each sees what those before it did.
+Alone, a command waits for one commit. Under load, all commands that arrive during a commit share the next one, so one
+fsync serves them all. Commands are evaluated in order of arrival, at the one `now_ms` that the store reads, and each
+sees the effects of those before it.
 
-A store over a network is served best by more than one batch in flight. Then a key is in one of them only: commands on
-a key that is being committed are parked, in their order, until that batch is answered. So commands on one key are
-served in the order of their arrival however many batches there are, and no batch of ours waits for another's rows.
-A further batch begins once as many commands wait as the largest on its way holds, or WORTH_A_BATCH: a batch costs
-nearly the same whatever is in it, so few large ones serve a load better; a lone command beside a lone one waits not.
+A networked store works best with several batches in flight. A key is then in only one of them: commands on a key that
+is being committed are parked in order until its batch is answered. So commands on one key are evaluated in order of
+arrival however many batches there are, and no batch of this process waits for another's rows. Another batch starts when
+the backlog is as large as the largest batch in flight, or SIZE_OF_ANOTHER_BATCH: a batch costs nearly the same whatever
+its size, so a few large ones carry a load better. A lone command beside a lone one starts at once.
 
-Promises: a batch that fails answers `StoreUnavailableError` to its own callers only, and is never repeated in
-silence. A caller that gave up before its batch began is left out of it. A commit that hangs longer than
-COMMIT_SECONDS_MAX is answered `StoreUnavailableError` (what became of it is unknown; the store stays the truth).
-At most PENDING_MAX commands wait; one more is refused at once.
+Promises: a batch that fails returns `StoreUnavailableError` to its own callers only, and is never repeated. A command
+whose caller gave up before its batch began is left out. The callers of a commit that takes longer than
+COMMIT_SECONDS_MAX get `StoreUnavailableError`; its outcome is unknown, and the store stays the truth. At most
+PENDING_MAX commands wait; the next one is refused at once.
 
-A batch may serve more than its commands: those who wait in line for its keys. Who they are is not known here. When a
-batch is built it is given a `Turn`, which judges in place of the plain rule, and is told what became of the batch.
+A batch may also act on the waiters of its keys: its `BatchHandler` evaluates in place of the plain rule, and is
+notified of the batch's outcome.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey, Records, Stepped
 from ..rules.errors import StoreUnavailableError
 from ..rules.lease import LockRecord
 
-WORTH_A_BATCH: Final = 64  # so many commands wait for no other batch to end, if one more may be on its way
+SIZE_OF_ANOTHER_BATCH: Final = 64  # backlog size that starts another batch beside a larger one
 PENDING_MAX: Final = 20_000
 COMMIT_SECONDS_MAX: Final = 10.0
-STOPPING: Final = "the service is stopping: try again in a moment"
+STOPPING: Final = "the service is stopping: retry at another node or in a moment"
 
-A = TypeVar("A")
-B = TypeVar("B")
-
-
-A_contra = TypeVar("A_contra", contravariant=True)
-B_co = TypeVar("B_co", covariant=True)
+C = TypeVar("C")
+R = TypeVar("R")
 
 
-class Judge(Protocol[A_contra, B_co]):
-    """One run of a batch's step. Pure but for what it gathers about itself."""
+C_contra = TypeVar("C_contra", contravariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
-    def judge(
-        self, key: RecordKey, record: LockRecord | None, asked: A_contra, now_ms: int
-    ) -> tuple[LockRecord | None, B_co]:
-        """The record to keep and the answer to one command, others served before and after it."""
+
+class BatchRun(Protocol[C_contra, R_co]):
+    """One run of a batch's step. Pure, except for its own report."""
+
+    def evaluate(
+        self, key: RecordKey, record: LockRecord | None, command: C_contra, now_ms: int
+    ) -> tuple[LockRecord | None, R_co]:
+        """The record to keep and the result of one command."""
         ...
 
     def report(self) -> object:
-        """What this run did besides answering its commands."""
+        """What this run did besides the results of its commands."""
         ...
 
 
-class Turn(Protocol[A_contra, B_co]):
-    """What one batch does besides answering its commands. Just one of `committed` and `failed` is called, at last."""
+class BatchHandler(Protocol[C_contra, R_co]):
+    """What one batch does besides its commands. In the end, either `committed` or `failed` is called, once."""
 
-    def judge(self) -> Judge[A_contra, B_co]:
-        """For one run of the step; a store that was disturbed runs it again."""
+    def begin_run(self) -> BatchRun[C_contra, R_co]:
+        """For one run of the step; a store repeats the step if another writer disturbed it."""
         ...
 
-    def committed(self, report: object) -> None:
-        """The batch is durable; `report` is that of the run that counts. Called before its commands are answered."""
+    def committed(self, report: Any) -> None:
+        """The batch is durable; `report` is that of the committed run. Called before its commands get their results."""
         ...
 
     def failed(self) -> None:
-        """What became of the batch is not known."""
+        """The outcome of the batch is unknown."""
         ...
 
-    def late(self) -> None:
-        """The batch takes so long that its callers were answered; it may yet commit."""
+    def overdue(self) -> None:
+        """The batch exceeded COMMIT_SECONDS_MAX; it may yet commit."""
         ...
 
 
-class _Batch(Generic[A, B]):
-    __slots__ = ("began", "commands", "late", "turn")
-
-    def __init__(self, commands: "list[_Waiting[A, B]]", turn: Turn[A, B] | None, began: float) -> None:
-        self.commands: Final = commands
-        self.turn: Final = turn
-        self.began: Final = began
-        self.late = False
-
-
-class _Waiting(NamedTuple, Generic[A, B]):
+class _Pending(NamedTuple, Generic[C, R]):
     key: RecordKey
-    asked: A
-    answer: asyncio.Future[B]
+    command: C
+    result: asyncio.Future[R]
     since: float
 
 
-class GroupCommit(Generic[A, B]):
-    """Folds commands of type A into batches of one store's `update`, and answers each with a B.
+class _Batch(Generic[C, R]):
+    __slots__ = ("began", "commands", "handler", "is_overdue")
 
-    `decide(record, asked, now_ms)` is the pure rule for one command: the record to keep and the answer.
-    `turns(keys)` gives a batch of those keys its turn, or None where there is nothing but its commands.
-    `on_batch(size, seconds)` is told of each batch that committed. `batches_in_flight` is how many may be on their way
-    at once, `batch_max` how many commands are in one at the most.
+    def __init__(self, commands: list[_Pending[C, R]], handler: BatchHandler[C, R] | None, began: float) -> None:
+        self.commands: Final = commands
+        self.handler: Final = handler
+        self.began: Final = began
+        self.is_overdue = False
+
+
+class GroupCommit(Generic[C, R]):
+    """Commits commands of type C in batches of one store's `update`, and returns a result of type R for each.
+
+    `evaluate(record, command, now_ms)` is the pure rule for one command: the record to keep and the result.
+    `begin_batch(keys)` returns the handler of a batch of those keys, or None if it has only its commands to evaluate.
+    `on_batch(size, seconds)` is called for each batch that committed. `batches_in_flight` limits concurrent batches,
+    `batch_max` the commands of one.
     """
 
     def __init__(
         self,
         store: LockStore,
-        decide: Callable[[LockRecord | None, A, int], tuple[LockRecord | None, B]],
+        evaluate: Callable[[LockRecord | None, C, int], tuple[LockRecord | None, R]],
         *,
-        turns: Callable[[list[RecordKey]], Turn[A, B] | None] = lambda _keys: None,
+        begin_batch: Callable[[list[RecordKey]], BatchHandler[C, R] | None] = lambda _keys: None,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
         batches_in_flight: int = 1,
         batch_max: int = BATCH_MAX,
@@ -116,110 +116,109 @@ class GroupCommit(Generic[A, B]):
         self._batches_in_flight: Final = batches_in_flight
         self._batch_max: Final = batch_max
         self._commit_seconds_max: Final = commit_seconds_max
-        self._watch_seconds: Final = min(1.0, commit_seconds_max / 4)
+        self._watchdog_seconds: Final = min(1.0, commit_seconds_max / 4)
         self._store: Final = store
-        self._decide: Final = decide
-        self._turns: Final = turns
+        self._evaluate: Final = evaluate
+        self._begin_batch: Final = begin_batch
         self._on_batch: Final = on_batch
-        self._pending: Final[deque[_Waiting[A, B]]] = deque()
-        self._parked: Final[dict[RecordKey, deque[_Waiting[A, B]]]] = {}
+        self._pending: Final[deque[_Pending[C, R]]] = deque()
+        self._parked: Final[dict[RecordKey, deque[_Pending[C, R]]]] = {}
         self._parked_count = 0
         self._unparked: Final[deque[RecordKey]] = deque()
-        self._committing: Final[dict[asyncio.Task[None], _Batch[A, B] | None]] = {}
-        self._busy: Final[set[RecordKey]] = set()
-        self._watch: asyncio.TimerHandle | None = None
+        self._workers: Final[dict[asyncio.Task[None], _Batch[C, R] | None]] = {}
+        self._busy_keys: Final[set[RecordKey]] = set()
+        self._watchdog: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
-    def at_rest(self) -> bool:
-        """Whether nothing is being committed, nor waits for it."""
-        return not self._committing
+    def is_idle(self) -> bool:
+        """Whether no command is pending or being committed."""
+        return not self._workers
 
-    def ask(self, key: RecordKey, asked: A) -> "asyncio.Future[B]":
-        """The command's answer, once it is durable. Whoever cancels the future in time takes the command back.
+    def submit(self, key: RecordKey, command: C) -> "asyncio.Future[R]":
+        """The command's result, once it is durable. Cancelling the future before its batch begins withdraws it.
 
         Raises StoreUnavailableError, at once or through the future.
         """
         if self._closed:
             raise StoreUnavailableError("stopping", STOPPING)
         if len(self._pending) + self._parked_count >= PENDING_MAX:
-            raise StoreUnavailableError("overloaded", f"{PENDING_MAX} requests wait already: try again in a moment")
+            raise StoreUnavailableError("overloaded", f"{PENDING_MAX} requests are pending: retry in a moment")
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[B] = loop.create_future()
-        self._pending.append(_Waiting(key, asked, answer, loop.time()))
-        if len(self._committing) < self._batches_in_flight and key not in self._busy and self._is_worth_a_batch():
-            self._committing[loop.create_task(self._work(), name="group-commit")] = None
-        return answer
+        result: asyncio.Future[R] = loop.create_future()
+        self._pending.append(_Pending(key, command, result, loop.time()))
+        if len(self._workers) < self._batches_in_flight and key not in self._busy_keys and self._starts_a_batch():
+            self._workers[loop.create_task(self._work(), name="group-commit")] = None
+        return result
 
     async def close(self) -> None:
-        """Commit what waits, refuse what comes later. Returns when the last batch is answered."""
+        """Commit what is pending, and refuse later commands. Returns when the last batch is done."""
         self._closed = True
-        if self._committing:
-            await asyncio.wait(self._committing, timeout=self._commit_seconds_max + 1)
-        for worker in self._committing:
+        if self._workers:
+            await asyncio.wait(self._workers, timeout=self._commit_seconds_max + 1)
+        for worker in self._workers:
             worker.cancel()
-        if self._watch is not None:
-            self._watch.cancel()
-        _refuse(self._waiting(), "stopping", STOPPING)
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        _refuse(self._not_in_a_batch(), "stopping", STOPPING)
 
     async def _work(self) -> None:
-        """Commit batch after batch, until nothing waits that is not on a key of another batch."""
+        """Commit batch after batch, until all that is pending is on keys of other batches."""
         loop = asyncio.get_running_loop()
         worker = asyncio.current_task()
         assert worker is not None
-        if self._watch is None:
-            self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
+        if self._watchdog is None:
+            self._watchdog = loop.call_later(self._watchdog_seconds, self._refuse_overdue)
         try:
-            while self._is_worth_a_batch(worker) and (commands := self._take()):
-                keys = list({waiting.key: None for waiting in commands})
-                self._busy.update(keys)
-                self._committing[worker] = batch = _Batch(commands, self._turns(keys), loop.time())
+            while self._starts_a_batch(worker) and (commands := self._take()):
+                keys = list({pending.key: None for pending in commands})
+                self._busy_keys.update(keys)
+                self._workers[worker] = batch = _Batch(commands, self._begin_batch(keys), loop.time())
                 try:
                     await self._commit(keys, batch, loop)
                 finally:
-                    self._busy.difference_update(keys)
+                    self._busy_keys.difference_update(keys)
                     self._unparked.extend(key for key in keys if key in self._parked)
         finally:
-            del self._committing[worker]
+            del self._workers[worker]
 
-    def _is_worth_a_batch(self, worker: asyncio.Task[None] | None = None) -> bool:
-        """Whether enough waits for one more batch beside those of other workers. The last of them takes any rest."""
-        others = (len(batch.commands) for one, batch in self._committing.items() if batch and one is not worker)
-        return len(self._pending) + len(self._unparked) >= min(WORTH_A_BATCH, max(others, default=0))
+    def _starts_a_batch(self, worker: asyncio.Task[None] | None = None) -> bool:
+        """Whether the backlog is worth one more batch beside those of other workers. The last worker takes the rest."""
+        others = (len(batch.commands) for other, batch in self._workers.items() if batch and other is not worker)
+        return len(self._pending) + len(self._unparked) >= min(SIZE_OF_ANOTHER_BATCH, max(others, default=0))
 
-    def _take(self) -> list[_Waiting[A, B]]:
-        """The next batch: first what was parked and may go, then what came since; parks what is to wait."""
-        batch: list[_Waiting[A, B]] = []
+    def _take(self) -> list[_Pending[C, R]]:
+        """The commands of the next batch: first unparked ones, then pending ones; parks those on busy keys."""
+        batch: list[_Pending[C, R]] = []
         while self._unparked and len(batch) < self._batch_max:
             key = self._unparked.popleft()
             parked = self._parked[key]
             while parked and len(batch) < self._batch_max:
                 self._parked_count -= 1
-                _add(batch, parked.popleft())
+                _append_if_awaited(batch, parked.popleft())
             if not parked:
                 del self._parked[key]  # else the batch is full, and ends with this key
         while self._pending and len(batch) < self._batch_max:
-            waiting = self._pending.popleft()
-            if waiting.key in self._busy:
-                self._parked.setdefault(waiting.key, deque()).append(waiting)
+            pending = self._pending.popleft()
+            if pending.key in self._busy_keys:
+                self._parked.setdefault(pending.key, deque()).append(pending)
                 self._parked_count += 1
             else:
-                _add(batch, waiting)
+                _append_if_awaited(batch, pending)
         return batch
 
-    def _waiting(self) -> Iterator[_Waiting[A, B]]:
-        """All that is in no batch yet."""
+    def _not_in_a_batch(self) -> Iterator[_Pending[C, R]]:
         return chain(self._pending, chain.from_iterable(self._parked.values()))
 
-    async def _commit(self, keys: list[RecordKey], batch: _Batch[A, B], loop: asyncio.AbstractEventLoop) -> None:
-        commands, turn = batch.commands, batch.turn
+    async def _commit(self, keys: list[RecordKey], batch: _Batch[C, R], loop: asyncio.AbstractEventLoop) -> None:
+        commands, handler = batch.commands, batch.handler
         try:
-            answers = await self._store.update(keys, self._step_of(batch))
-            if turn is not None:
-                *answers, report = answers
-            answered = list(zip(commands, answers, strict=True))
-            if turn is not None:
-                turn.committed(report)
+            results = await self._store.update(keys, self._step_of(batch))
+            if handler is not None:
+                *results, report = results
+            resolved = list(zip(commands, results, strict=True))
+            if handler is not None:
+                handler.committed(report)
         except StoreUnavailableError as error:
             _fail(batch, error.cause_code, error.message)
         except Exception as error:  # noqa: BLE001 - a store's bug must answer its callers, not hang them
@@ -228,68 +227,67 @@ class GroupCommit(Generic[A, B]):
             _fail(batch, "stopping", STOPPING)
             raise
         else:
-            for waiting, answer in answered:
-                if not waiting.answer.done():
-                    waiting.answer.set_result(answer)  # type: ignore[arg-type]
+            for pending, result in resolved:
+                if not pending.result.done():
+                    pending.result.set_result(result)  # type: ignore[arg-type]
             self._on_batch(len(commands), loop.time() - batch.began)
 
-    def _step_of(self, batch: _Batch[A, B]) -> Callable[[Records, int], Stepped]:
-        """The batch as one pure step: commands fold over the records in order of arrival."""
-        decide, turn = self._decide, batch.turn
+    def _step_of(self, batch: _Batch[C, R]) -> Callable[[Records, int], Stepped]:
+        """The batch as one pure step: it folds the commands over the records in order of arrival."""
+        plain_rule, handler = self._evaluate, batch.handler
 
         def step(records: Records, now_ms: int) -> Stepped:
-            judge = None if turn is None else turn.judge()
+            run = None if handler is None else handler.begin_run()
             kept = dict(records)
             changed: dict[RecordKey, LockRecord] = {}
-            answers: list[object] = []
-            for key, asked, _answer, _since in batch.commands:
+            results: list[object] = []
+            for key, command, _result, _since in batch.commands:
                 before = kept[key]
-                if judge is None:
-                    after, answer = decide(before, asked, now_ms)
+                if run is None:
+                    after, result = plain_rule(before, command, now_ms)
                 else:
-                    after, answer = judge.judge(key, before, asked, now_ms)
-                answers.append(answer)
+                    after, result = run.evaluate(key, before, command, now_ms)
+                results.append(result)
                 if after is not before and after is not None:
                     kept[key] = changed[key] = after
-            if judge is not None:
-                answers.append(judge.report())
-            return Stepped(changed, answers)
+            if run is not None:
+                results.append(run.report())
+            return Stepped(changed, results)
 
         return step
 
     def _refuse_overdue(self) -> None:
-        """Once a second while there is work: a hanging commit must not hang its callers."""
-        self._watch = None
-        if not self._committing:
+        """A commit that hangs must not hang its callers; runs every second while there is work."""
+        self._watchdog = None
+        if not self._workers:
             return
         loop = asyncio.get_running_loop()
-        overdue = loop.time() - self._commit_seconds_max
-        batches = [batch for batch in self._committing.values() if batch is not None]
+        due_since = loop.time() - self._commit_seconds_max
+        batches = [batch for batch in self._workers.values() if batch is not None]
         committing = chain.from_iterable(batch.commands for batch in batches)
-        late = [one for one in (*committing, *self._waiting()) if one.since < overdue]
-        _refuse(late, "commit_late", f"the store did not answer within {self._commit_seconds_max:g} s")
+        overdue = [pending for pending in (*committing, *self._not_in_a_batch()) if pending.since < due_since]
+        _refuse(overdue, "commit_late", f"the store did not commit within {self._commit_seconds_max:g} s")
         for batch in batches:
-            if batch.turn is not None and not batch.late and batch.began < overdue:
-                batch.late = True
-                batch.turn.late()
-        self._watch = loop.call_later(self._watch_seconds, self._refuse_overdue)
+            if batch.handler is not None and not batch.is_overdue and batch.began < due_since:
+                batch.is_overdue = True
+                batch.handler.overdue()
+        self._watchdog = loop.call_later(self._watchdog_seconds, self._refuse_overdue)
 
 
-def _add(batch: list[_Waiting[A, B]], waiting: _Waiting[A, B]) -> None:
-    """Whoever gave up is left out."""
-    if not waiting.answer.done():
-        batch.append(waiting)
+def _append_if_awaited(batch: list[_Pending[C, R]], pending: _Pending[C, R]) -> None:
+    if not pending.result.done():
+        batch.append(pending)
 
 
-def _fail(batch: _Batch[A, B], cause_code: str, message: str, cause: Exception | None = None) -> None:
-    if batch.turn is not None:
-        batch.turn.failed()
+def _fail(batch: _Batch[C, R], cause_code: str, message: str, cause: Exception | None = None) -> None:
+    if batch.handler is not None:
+        batch.handler.failed()
     _refuse(batch.commands, cause_code, message, cause)
 
 
-def _refuse(commands: Iterable[_Waiting[A, B]], cause_code: str, message: str, cause: Exception | None = None) -> None:
-    for waiting in commands:
-        if not waiting.answer.done():
+def _refuse(commands: Iterable[_Pending[C, R]], cause_code: str, message: str, cause: Exception | None = None) -> None:
+    for pending in commands:
+        if not pending.result.done():
             error = StoreUnavailableError(cause_code, message)
             error.__cause__ = cause
-            waiting.answer.set_exception(error)
+            pending.result.set_exception(error)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from volcano_locks_server.events import Happening, happened
+from volcano_locks_server.events import LockEvent, lock_events
 from volcano_locks_server.ports.lock_store import RecordKey
 from volcano_locks_server.rules.lease import (
     GRACE_MS,
@@ -25,46 +25,46 @@ NOW = 1_000_000
 TAKE = Acquire(MINE, 30, "host/1")
 
 
-def told(before: LockRecord | None, command: Command, now_ms: int, why: str | None = None) -> tuple[Happening, ...]:
+def told(before: LockRecord | None, command: Command, now_ms: int, why: str | None = None) -> tuple[LockEvent, ...]:
     after, outcome = decide(before, command, now_ms)
-    return happened(LOCK, command, before, after, outcome, now_ms=now_ms, why=why)
+    return lock_events(LOCK, command, before, after, outcome, now_ms=now_ms, why=why)
 
 
 HELD = decide(None, TAKE, NOW).record
 assert isinstance(HELD, Held)
 TOKEN, OVER = HELD.fencing_token, HELD.expires_at_ms + GRACE_MS
 FREE = decide(HELD, Release(MINE), NOW + 1).record
-EXPIRED = Happening("expired", LOCK, TOKEN, "host/1", OVER, "not_renewed")
+EXPIRED = LockEvent("expired", LOCK, TOKEN, "host/1", OVER, "not_renewed")
 
 
 @pytest.mark.parametrize(
     ("before", "command", "now_ms", "expected"),
     [
-        (None, TAKE, NOW, [Happening("acquired", LOCK, NOW, "host/1", NOW, "free", NOW + 30_000)]),
-        (FREE, Acquire(OTHER, 5), NOW + 9, [Happening("acquired", LOCK, NOW + 9, None, NOW + 9, "free", NOW + 5_009)]),
-        (HELD, TAKE, NOW + 5, [Happening("renewed", LOCK, TOKEN, "host/1", NOW + 5, "repeated", NOW + 30_005)]),
+        (None, TAKE, NOW, [LockEvent("acquired", LOCK, NOW, "host/1", NOW, "free", NOW + 30_000)]),
+        (FREE, Acquire(OTHER, 5), NOW + 9, [LockEvent("acquired", LOCK, NOW + 9, None, NOW + 9, "free", NOW + 5_009)]),
+        (HELD, TAKE, NOW + 5, [LockEvent("renewed", LOCK, TOKEN, "host/1", NOW + 5, "repeated", NOW + 30_005)]),
         (
             HELD,
             Renew(MINE, 60, "host/2"),
             NOW + 5,
-            [Happening("renewed", LOCK, TOKEN, "host/2", NOW + 5, "renewed", NOW + 60_005)],
+            [LockEvent("renewed", LOCK, TOKEN, "host/2", NOW + 5, "renewed", NOW + 60_005)],
         ),
-        (HELD, Release(MINE), NOW + 7, [Happening("released", LOCK, TOKEN, "host/1", NOW + 7, "released")]),
-        (HELD, ForceRelease(), NOW + 7, [Happening("force_released", LOCK, TOKEN, "host/1", NOW + 7, "forced")]),
+        (HELD, Release(MINE), NOW + 7, [LockEvent("released", LOCK, TOKEN, "host/1", NOW + 7, "released")]),
+        (HELD, ForceRelease(), NOW + 7, [LockEvent("force_released", LOCK, TOKEN, "host/1", NOW + 7, "forced")]),
         (
             HELD,
             Acquire(OTHER, 5),
             OVER + 3,
-            [EXPIRED, Happening("acquired", LOCK, OVER + 3, None, OVER + 3, "taken_over", OVER + 5_003)],
+            [EXPIRED, LockEvent("acquired", LOCK, OVER + 3, None, OVER + 3, "taken_over", OVER + 5_003)],
         ),
-        (HELD, Release(MINE), OVER - 1, [Happening("released", LOCK, TOKEN, "host/1", OVER - 1, "released")]),
+        (HELD, Release(MINE), OVER - 1, [LockEvent("released", LOCK, TOKEN, "host/1", OVER - 1, "released")]),
         (HELD, Release(MINE), OVER, [EXPIRED]),
         (HELD, ForceRelease(), OVER, [EXPIRED]),
         (HELD, Release(OTHER), OVER, [EXPIRED]),
     ],
 )
 def test_what_changed_is_told_once_with_its_reason(
-    before: LockRecord | None, command: Command, now_ms: int, expected: list[Happening]
+    before: LockRecord | None, command: Command, now_ms: int, expected: list[LockEvent]
 ) -> None:
     """EVENT-2."""
     assert list(told(before, command, now_ms)) == expected

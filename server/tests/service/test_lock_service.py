@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from testsupport.service_requests import perform
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
@@ -31,7 +32,7 @@ async def service(clock: ManualClock) -> AsyncIterator[LockService]:
 
 async def test_sixty_four_racing_acquires_have_one_winner(service: LockService) -> None:
     """LEASE-6."""
-    replies = await asyncio.gather(*(service.perform("p", 0, KEY, Acquire(bytes([n]) * 32, 30)) for n in range(64)))
+    replies = await asyncio.gather(*(perform(service, "p", 0, KEY, Acquire(bytes([n]) * 32, 30)) for n in range(64)))
     outcomes = [reply.outcome for reply in replies]
     assert sum(isinstance(outcome, Granted) for outcome in outcomes) == 1
     assert sum(isinstance(outcome, Refused) and outcome.code == "lock_held" for outcome in outcomes) == 63
@@ -39,55 +40,55 @@ async def test_sixty_four_racing_acquires_have_one_winner(service: LockService) 
 
 async def test_projects_do_not_see_each_other_s_locks(service: LockService) -> None:
     for project in ("p", "q"):
-        assert isinstance((await service.perform(project, 0, KEY, Acquire(ME, 30))).outcome, Granted)
+        assert isinstance((await perform(service, project, 0, KEY, Acquire(ME, 30))).outcome, Granted)
 
 
 async def test_each_reply_tells_the_quota(service: LockService) -> None:
-    remaining = [(await service.perform("p", 3, KEY, Read())).admission.remaining for _ in range(3)]
+    remaining = [(await perform(service, "p", 3, KEY, Read())).admission.remaining for _ in range(3)]
     assert remaining == [2, 1, 0]
-    reply = await service.perform("p", 3, KEY, Read())
+    reply = await perform(service, "p", 3, KEY, Read())
     assert isinstance(reply.outcome, Denied)
     assert reply.outcome.code == "lock_rate_limited"
     assert reply.outcome.retry_after_seconds == reply.admission.retry_after_seconds
-    assert isinstance((await service.perform("q", 3, KEY, Read())).outcome, State)
+    assert isinstance((await perform(service, "q", 3, KEY, Read())).outcome, State)
 
 
 async def test_a_stampede_does_not_cost_the_holder_its_lease(service: LockService) -> None:
     """case 7: the owner renews and releases from the reserve; others are told 429, and use none of it up."""
-    assert isinstance((await service.perform("p", 3, KEY, Acquire(ME, 30))).outcome, Granted)
+    assert isinstance((await perform(service, "p", 3, KEY, Acquire(ME, 30))).outcome, Granted)
     for _ in range(10):
-        await service.perform("p", 3, KEY, Acquire(OTHER, 30))
+        await perform(service, "p", 3, KEY, Acquire(OTHER, 30))
     for _ in range(10):
-        stranger = await service.perform("p", 3, KEY, Renew(OTHER, 30))
+        stranger = await perform(service, "p", 3, KEY, Renew(OTHER, 30))
         assert isinstance(stranger.outcome, Denied)
         assert stranger.outcome.code == "lock_rate_limited"
-    assert isinstance((await service.perform("p", 3, KEY, Renew(ME, 30))).outcome, Granted)
-    assert isinstance((await service.perform("p", 3, KEY, Renew(ME, 30))).outcome, Granted)
-    assert isinstance((await service.perform("p", 3, KEY, Release(ME))).outcome, Released)
-    again = await service.perform("p", 3, KEY, Release(ME))
+    assert isinstance((await perform(service, "p", 3, KEY, Renew(ME, 30))).outcome, Granted)
+    assert isinstance((await perform(service, "p", 3, KEY, Renew(ME, 30))).outcome, Granted)
+    assert isinstance((await perform(service, "p", 3, KEY, Release(ME))).outcome, Released)
+    again = await perform(service, "p", 3, KEY, Release(ME))
     assert isinstance(again.outcome, Denied)
 
 
 async def test_the_reserve_can_be_switched_off(clock: ManualClock) -> None:
     service = LockService(MemoryStore(clock), clock, owner_reserve=False)
-    assert isinstance((await service.perform("p", 1, KEY, Acquire(ME, 30))).outcome, Granted)
-    assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Denied)
+    assert isinstance((await perform(service, "p", 1, KEY, Acquire(ME, 30))).outcome, Granted)
+    assert isinstance((await perform(service, "p", 1, KEY, Renew(ME, 30))).outcome, Denied)
     await service.close()
 
 
 async def test_the_reserve_is_bounded_even_when_owners_ask_at_once(service: LockService) -> None:
-    await service.perform("p", 5, KEY, Acquire(ME, 30))
-    replies = await asyncio.gather(*(service.perform("p", 5, KEY, Renew(ME, 30)) for _ in range(40)))
+    await perform(service, "p", 5, KEY, Acquire(ME, 30))
+    replies = await asyncio.gather(*(perform(service, "p", 5, KEY, Renew(ME, 30)) for _ in range(40)))
     assert sum(isinstance(reply.outcome, Granted) for reply in replies) == 4 + 5
 
 
 def test_windows_of_past_minutes_are_forgotten(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rate_limiter, "WINDOWS_MAX", 3)
-    one = rate_limiter.OwnCounting(clock, owner_reserve=True)
+    one = rate_limiter.LocalRateLimiter(clock, owner_reserve=True)
     for project in "abc":
-        one.admit(project, 1, may_draw_on_reserve=False)
+        one.admit_now(project, 1, may_draw_on_reserve=False)
     clock.advance(60_000)
-    one.admit("d", 1, may_draw_on_reserve=False)
+    one.admit_now("d", 1, may_draw_on_reserve=False)
     assert len(one._windows) == 1
 
 
@@ -96,7 +97,7 @@ async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota
     store = FaultyStore(MemoryStore(clock))
     store.failure = StoreUnavailableError("disk_full", "the disk is full")
     service = LockService(store, clock)
-    reply = await service.perform("p", 3, KEY, Acquire(ME, 30))
+    reply = await perform(service, "p", 3, KEY, Acquire(ME, 30))
     assert isinstance(reply.outcome, Denied)
     assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_service_unavailable", "disk_full")
     assert reply.admission.remaining == 2
@@ -107,12 +108,12 @@ async def test_what_the_store_cannot_answer_uses_up_none_of_the_owners_reserve(c
     """QUOTA-5: nobody proved to be an owner while the store was away, so all of it is there when it is back."""
     store = FaultyStore(MemoryStore(clock))
     service = LockService(store, clock)
-    await service.perform("p", 1, KEY, Acquire(ME, 30))
+    await perform(service, "p", 1, KEY, Acquire(ME, 30))
     store.failure = StoreUnavailableError("disk_full", "the disk is full")
     for owner in (OTHER, OTHER, ME):
-        reply = await service.perform("p", 1, KEY, Renew(owner, 30))
+        reply = await perform(service, "p", 1, KEY, Renew(owner, 30))
         assert isinstance(reply.outcome, Denied)
         assert reply.outcome.code == "lock_service_unavailable"
     store.failure = None
-    assert isinstance((await service.perform("p", 1, KEY, Renew(ME, 30))).outcome, Granted)
+    assert isinstance((await perform(service, "p", 1, KEY, Renew(ME, 30))).outcome, Granted)
     await service.close()

@@ -66,7 +66,7 @@ async def settled() -> None:
 
 
 async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
-    tasks = [group.ask(key, number) for key, number in asked]
+    tasks = [group.submit(key, number) for key, number in asked]
     await settled()
     return tasks
 
@@ -118,7 +118,7 @@ async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight()
 
 
 async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "WORTH_A_BATCH", 2)
+    monkeypatch.setattr(group_commit, "SIZE_OF_ANOTHER_BATCH", 2)
     store = UnisolatedStore()
     group = group_on(store)
     answers = await submitted(group, (A, 1), (B, 1), (C, 1))
@@ -155,8 +155,8 @@ async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(mon
     tasks = await submitted(group, (A, 1))
     tasks += await submitted(group, (A, 2), (B, 1))
     tasks += await submitted(group, (A, 3))
-    with pytest.raises(StoreUnavailableError, match="2 requests wait already"):
-        await group.ask(C, 4)
+    with pytest.raises(StoreUnavailableError, match="2 requests are pending"):
+        await group.submit(C, 4)
     closing = asyncio.create_task(group.close())
     while store.waiting:
         await settled()
@@ -215,7 +215,7 @@ def test_any_order_of_events_serves_each_key_in_order(
                     tasks[-1][1].cancel()
             elif isinstance(deed, str):
                 key = RecordKey("p", LockKey(deed))
-                tasks.append((deed, group.ask(key, 1)))
+                tasks.append((deed, group.submit(key, 1)))
             elif store.waiting:
                 await store.let_go(deed % len(store.waiting))
             await settled()

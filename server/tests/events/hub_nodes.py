@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
-from volcano_locks_server.events import Happening, Hub, Told, Watcher, happened
+from volcano_locks_server.events import EventHub, LockEvent, NumberedEvent, Subscriber, lock_events
 from volcano_locks_server.ports.clock import Clock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
 from volcano_locks_server.ports.signals import Signals
@@ -18,12 +18,12 @@ PROJECT = "project"
 MINE, OTHER = b"m" * 32, b"o" * 32
 
 
-class SomeLines:
+class FakeQueues:
     """Lines of a node, as long as the test says, which remember who looked at them."""
 
     def __init__(self) -> None:
         self.waiting: Counter[RecordKey] = Counter()
-        self.looked: list[RecordKey | None] = []
+        self.rechecked: list[RecordKey | None] = []
 
     def count(self, lock: RecordKey) -> int:
         return self.waiting[lock]
@@ -31,11 +31,11 @@ class SomeLines:
     def keys(self) -> list[RecordKey]:
         return [lock for lock, count in self.waiting.items() if count]
 
-    def look(self, lock: RecordKey) -> None:
-        self.looked.append(lock)
+    def recheck(self, lock: RecordKey) -> None:
+        self.rechecked.append(lock)
 
-    def look_all(self) -> None:
-        self.looked.append(None)
+    def recheck_all(self) -> None:
+        self.rechecked.append(None)
 
 
 def lock(key: str, project_id: str = PROJECT) -> RecordKey:
@@ -48,8 +48,8 @@ class Node:
     def __init__(self, store: MemoryStore, clock: Clock, signals: Signals | None = None) -> None:
         self.clock = clock
         self.store = store
-        self.lines = SomeLines()
-        self.hub = Hub(store, clock, self.lines, signals=signals)
+        self.queues = FakeQueues()
+        self.hub = EventHub(store, clock, self.queues, signals=signals)
 
     async def do(self, key: str, command: Command, project_id: str = PROJECT) -> Outcome:
         """One command, committed and told."""
@@ -57,7 +57,7 @@ class Node:
 
     async def do_all(self, asked: Sequence[tuple[str, Command]], project_id: str = PROJECT) -> list[Outcome]:
         """Commands of one batch."""
-        told: list[Happening] = []
+        told: list[LockEvent] = []
         outcomes: list[Outcome] = []
 
         def step(records: Records, now_ms: int) -> Stepped:
@@ -67,17 +67,17 @@ class Node:
                 before = kept[one]
                 kept[one], outcome = decide(before, command, now_ms)
                 outcomes.append(outcome)
-                told.extend(happened(one, command, before, kept[one], outcome, now_ms=now_ms))
+                told.extend(lock_events(one, command, before, kept[one], outcome, now_ms=now_ms))
             return Stepped({one: record for one, record in kept.items() if record is not None}, outcomes)
 
         await self.store.update([lock(key, project_id) for key in {key for key, _ in asked}], step)
         if self.hub.live:
-            self.hub.tell(told)
+            self.hub.publish(told)
         return outcomes
 
-    async def watch(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Watcher:
-        watcher = Watcher(PROJECT, key=key, prefix=prefix)
-        await self.hub.watch(watcher, after=after)
+    async def watch(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Subscriber:
+        watcher = Subscriber(PROJECT, key=key, prefix=prefix)
+        await self.hub.subscribe(watcher, after=after)
         await turns()
         return watcher
 
@@ -91,9 +91,9 @@ async def nodes(count: int, clock: ManualClock) -> AsyncIterator[tuple[SignalBus
     for node in made:
         node.hub.start()
     for node in made:
-        assert node.hub._neighbours is not None
-        await node.hub._neighbours.heard_by_all()
-        del node.lines.looked[:]
+        assert node.hub._peers is not None
+        await node.hub._peers.interest_settled()
+        del node.queues.rechecked[:]
     yield bus, made
     for node, one in zip(made, signals, strict=True):
         await node.hub.close()
@@ -124,11 +124,11 @@ async def until(true: Callable[[], bool]) -> None:
             await asyncio.sleep(0.002)
 
 
-def taken(watcher: Watcher) -> list[Told]:
+def taken(watcher: Subscriber) -> list[NumberedEvent]:
     """All that the watcher would be given now."""
-    given: list[Told] = []
+    given: list[NumberedEvent] = []
     while True:
-        watcher.poke()
+        watcher.wake()
         coroutine = watcher.take()
         try:
             coroutine.send(None)
@@ -140,9 +140,9 @@ def taken(watcher: Watcher) -> list[Told]:
             raise AssertionError("a watcher that was poked does not wait")
 
 
-def words(watcher: Watcher) -> list[str]:
+def words(watcher: Subscriber) -> list[str]:
     """What it would be given now, in a word each: `acquired nightly`, or `reset missed`."""
     return [
-        f"reset {told.why}" if told.happening is None else f"{told.happening.kind} {told.happening.lock.key}"
+        f"reset {told.why}" if told.event is None else f"{told.event.kind} {told.event.lock.key}"
         for told in taken(watcher)
     ]

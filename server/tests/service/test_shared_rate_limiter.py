@@ -4,14 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Read, Release, Renew, State
 from volcano_locks_server.rules.quota import Verdict
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import rate_limiter
-from volcano_locks_server.service.lock_service import Denied, LockService, Reply
-from volcano_locks_server.service.rate_limiter import SharedCounting
+from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.rate_limiter import SharedRateLimiter
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemoryQuotas
 
@@ -65,23 +66,23 @@ def served(replies: Sequence[Reply]) -> int:
 async def test_three_nodes_at_once_serve_no_more_than_the_limit_and_at_least_95_percent_of_it(
     nodes: Sequence[LockService], count: Count
 ) -> None:
-    replies = await asyncio.gather(*(nodes[n % 3].perform("p", 600, KEY, Read()) for n in range(1_200)))
+    replies = await asyncio.gather(*(perform(nodes[n % 3], "p", 600, KEY, Read()) for n in range(1_200)))
     assert 570 <= served(replies) <= 600
-    one_by_one = [await nodes[0].perform("q", 600, KEY, Read()) for _ in range(600)]
+    one_by_one = [await perform(nodes[0], "q", 600, KEY, Read()) for _ in range(600)]
     assert served(one_by_one) == 600
     assert {reply.outcome.code for reply in replies if isinstance(reply.outcome, Denied)} == {"lock_rate_limited"}
 
 
 async def test_a_store_write_serves_many_requests(nodes: Sequence[LockService], count: Count) -> None:
     for n in range(900):
-        await nodes[n % 3].perform("p", 600, KEY, Read())
+        await perform(nodes[n % 3], "p", 600, KEY, Read())
     assert len(count.wanted) <= 600 // 15 + 3
 
 
 @pytest.mark.real_time
 async def test_those_who_wait_share_one_draw_and_get_what_they_need(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
-    asking = [asyncio.create_task(nodes[0].perform("p", 40, KEY, Read())) for _ in range(30)]
+    asking = [asyncio.create_task(perform(nodes[0], "p", 40, KEY, Read())) for _ in range(30)]
     await asyncio.sleep(0.01)
     count.gate.set()
     assert served(await asyncio.gather(*asking)) == 30
@@ -89,21 +90,21 @@ async def test_those_who_wait_share_one_draw_and_get_what_they_need(nodes: Seque
 
 
 async def test_the_next_minute_begins_anew(nodes: Sequence[LockService], clock: ManualClock) -> None:
-    assert [served([await nodes[0].perform("p", 1, KEY, Read())]) for _ in range(2)] == [1, 0]
+    assert [served([await perform(nodes[0], "p", 1, KEY, Read())]) for _ in range(2)] == [1, 0]
     clock.advance(60_000)
-    assert served([await nodes[1].perform("p", 1, KEY, Read())]) == 1
+    assert served([await perform(nodes[1], "p", 1, KEY, Read())]) == 1
 
 
 async def test_an_owner_renews_from_the_reserve_on_any_node(nodes: Sequence[LockService]) -> None:
     """case 7, QUOTA-5: the reserve is shared, too."""
-    assert isinstance((await nodes[0].perform("p", 2, KEY, Acquire(ME, 30))).outcome, Granted)
-    await nodes[1].perform("p", 2, KEY, Read())
+    assert isinstance((await perform(nodes[0], "p", 2, KEY, Acquire(ME, 30))).outcome, Granted)
+    await perform(nodes[1], "p", 2, KEY, Read())
     for node in nodes:
         for owner in (OTHER, OTHER, OTHER):
-            stranger = await node.perform("p", 2, KEY, Renew(owner, 30))
+            stranger = await perform(node, "p", 2, KEY, Renew(owner, 30))
             assert isinstance(stranger.outcome, Denied)
             assert stranger.admission.remaining == 0
-    owners = [(await node.perform("p", 2, KEY, Renew(ME, 30))).outcome for node in (*nodes, *nodes)]
+    owners = [(await perform(node, "p", 2, KEY, Renew(ME, 30))).outcome for node in (*nodes, *nodes)]
     assert 1 <= sum(isinstance(outcome, Granted) for outcome in owners) <= 2
 
 
@@ -111,35 +112,35 @@ async def test_where_the_store_cannot_count_nothing_is_served_beyond_what_is_dra
     nodes: Sequence[LockService], count: Count
 ) -> None:
     """LEASE-16, QUOTA-8."""
-    await nodes[0].perform("p", 80, KEY, Read())
+    await perform(nodes[0], "p", 80, KEY, Read())
     count.away = True
-    assert isinstance((await nodes[0].perform("p", 80, KEY, Read())).outcome, State), "drawn before"
+    assert isinstance((await perform(nodes[0], "p", 80, KEY, Read())).outcome, State), "drawn before"
     for _ in range(2):
         with pytest.raises(StoreUnavailableError) as caught:
-            await nodes[0].perform("p", 80, KEY, Read())
+            await perform(nodes[0], "p", 80, KEY, Read())
         assert caught.value.cause_code == "away"
-    assert isinstance((await nodes[0].perform("q", 0, KEY, Read())).outcome, State), "no quota, nothing to count"
+    assert isinstance((await perform(nodes[0], "q", 0, KEY, Read())).outcome, State), "no quota, nothing to count"
     count.away = False
-    assert isinstance((await nodes[0].perform("p", 80, KEY, Read())).outcome, State)
+    assert isinstance((await perform(nodes[0], "p", 80, KEY, Read())).outcome, State)
 
 
 @pytest.mark.real_time
 async def test_a_draw_that_hangs_is_given_up(clock: ManualClock, count: Count) -> None:
-    one = SharedCounting(count, clock, owner_reserve=True, draw_seconds_max=0.5)
+    one = SharedRateLimiter(count, clock, owner_reserve=True, draw_seconds_max=0.5)
     count.gate.clear()
     with pytest.raises(StoreUnavailableError) as caught:
-        await one.admit_drawing("p", 600, may_draw_on_reserve=False)
+        await one.admit("p", 600, may_draw_on_reserve=False)
     assert caught.value.cause_code == "quota_late"
     count.gate.set()
     await asyncio.sleep(0.02)
-    assert (await one.admit_drawing("p", 600, may_draw_on_reserve=False)).verdict is Verdict.ADMITTED
+    assert (await one.admit("p", 600, may_draw_on_reserve=False)).verdict is Verdict.ADMITTED
     await one.close()
 
 
 @pytest.mark.real_time
 async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
-    first, second = (asyncio.create_task(nodes[0].perform("p", 600, KEY, Read())) for _ in range(2))
+    first, second = (asyncio.create_task(perform(nodes[0], "p", 600, KEY, Read())) for _ in range(2))
     await asyncio.sleep(0.01)
     first.cancel()
     await asyncio.wait([first])
@@ -151,10 +152,10 @@ async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequenc
 async def test_a_service_that_stops_leaves_nobody_waiting_for_a_draw(clock: ManualClock, count: Count) -> None:
     service = LockService(MemoryStore(clock), clock, quotas=count)
     count.gate.clear()
-    waiting = asyncio.create_task(service.perform("p", 600, KEY, Release(ME)))
+    waiting = asyncio.create_task(perform(service, "p", 600, KEY, Release(ME)))
     await asyncio.sleep(0.01)
     await service.close()
-    for asked in (waiting, service.perform("p", 600, KEY, Read())):
+    for asked in (waiting, perform(service, "p", 600, KEY, Read())):
         with pytest.raises(StoreUnavailableError) as caught:
             await asked
         assert caught.value.cause_code == "stopping"
@@ -165,9 +166,9 @@ async def test_a_store_with_a_bug_answers_those_who_wait(clock: ManualClock) -> 
         async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
             raise ZeroDivisionError
 
-    one = SharedCounting(Broken(), clock, owner_reserve=True)
+    one = SharedRateLimiter(Broken(), clock, owner_reserve=True)
     with pytest.raises(StoreUnavailableError) as caught:
-        await one.admit_drawing("p", 600, may_draw_on_reserve=False)
+        await one.admit("p", 600, may_draw_on_reserve=False)
     assert caught.value.cause_code == "store_error"
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
@@ -176,9 +177,9 @@ async def test_shares_of_past_minutes_are_forgotten(
     clock: ManualClock, count: Count, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rate_limiter, "WINDOWS_MAX", 3)
-    one = SharedCounting(count, clock, owner_reserve=True)
+    one = SharedRateLimiter(count, clock, owner_reserve=True)
     for project in "abc":
-        await one.admit_drawing(project, 1, may_draw_on_reserve=False)
+        await one.admit(project, 1, may_draw_on_reserve=False)
     clock.advance(60_000)
-    await one.admit_drawing("d", 1, may_draw_on_reserve=False)
+    await one.admit("d", 1, may_draw_on_reserve=False)
     assert len(one._shares) == 1

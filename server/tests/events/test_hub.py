@@ -5,14 +5,15 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from volcano_locks_server.events import Happening, Watcher, hub, subscriber
+from volcano_locks_server.events import LockEvent, Subscriber, hub, subscriber
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, ForceRelease, Release, Renew
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
-from .watching import MINE, OTHER, PROJECT, Node, lock, moved, taken, timers, turns, words
+from .hub_nodes import MINE, OTHER, PROJECT, Node, lock, moved, taken, timers, turns, words
 
 TAKE = Acquire(MINE, 30, "host/1")
 
@@ -49,8 +50,8 @@ async def test_what_happens_is_told_to_who_watches_and_to_nobody_else(node: Node
 async def test_lines_are_told_too(node: Node) -> None:
     """EVENT-2."""
     watcher = await node.watch()
-    node.hub.tell([Happening("waiting", lock("a"), None, "host/2", 7, "held")])
-    node.hub.tell([Happening("gave_up", lock("a"), None, "host/2", 8, "hung_up")])
+    node.hub.publish([LockEvent("waiting", lock("a"), None, "host/2", 7, "held")])
+    node.hub.publish([LockEvent("gave_up", lock("a"), None, "host/2", 8, "hung_up")])
     assert words(watcher) == ["waiting a", "gave_up a"]
 
 
@@ -67,9 +68,9 @@ async def test_an_end_is_told_when_lease_and_grace_are_over(node: Node, clock: M
     assert words(watcher) == []
     await moved(clock, 1)
     (told,) = taken(watcher)
-    assert told.happening is not None
-    assert (told.happening.kind, told.happening.lock.key) == ("expired", "b")
-    assert told.happening.at_ms == clock.now_ms() == told.at_ms
+    assert told.event is not None
+    assert (told.event.kind, told.event.lock.key) == ("expired", "b")
+    assert told.event.at_ms == clock.now_ms() == told.at_ms
     await moved(clock, 20_000)
     assert words(watcher) == ["expired a"]
 
@@ -109,11 +110,11 @@ async def test_the_end_of_a_lease_from_before_the_watching_is_told_in_time(node:
 async def test_a_release_while_the_list_is_read_is_not_followed_by_an_end(node: Node, clock: ManualClock) -> None:
     """EVENT-3: the list may be older than the events."""
     await node.do("a", Acquire(MINE, 5))
-    page = await node.store.list_locks(hub.LockQuery(PROJECT, 10, held=True))
+    page = await node.store.list_locks(LockQuery(PROJECT, 10, held=True))
     watcher = await node.watch()
     await node.do("a", Release(MINE))
     for _, record in page.records:
-        node.hub._expiries.listed(lock("a"), record, page.now_ms)  # type: ignore[arg-type]
+        node.hub._expiries.note_listed(lock("a"), record, page.now_ms)  # type: ignore[arg-type]
     await moved(clock, 60_000)
     assert words(watcher) == ["released a"]
 
@@ -124,13 +125,13 @@ async def test_nothing_is_kept_while_nobody_watches(node: Node, clock: ManualClo
     watcher = await node.watch()
     assert node.hub.live
     await node.do("a", TAKE)
-    node.hub.leave(watcher)
-    node.hub.leave(watcher)
+    node.hub.unsubscribe(watcher)
+    node.hub.unsubscribe(watcher)
     await moved(clock, hub.LINGER_MS - 1)
     assert node.hub.live
     await moved(clock, 1)
     assert not node.hub.live
-    assert (node.hub.watchers, node.hub._channels, len(node.hub._expiries), timers(clock)) == (0, {}, 0, 0)
+    assert (node.hub.subscriber_count, node.hub._feeds, len(node.hub._expiries), timers(clock)) == (0, {}, 0, 0)
 
 
 async def test_who_comes_back_within_a_minute_has_missed_nothing(node: Node, clock: ManualClock) -> None:
@@ -139,7 +140,7 @@ async def test_who_comes_back_within_a_minute_has_missed_nothing(node: Node, clo
     began_at = watcher.began_at
     await node.do("a", TAKE)
     (first,) = taken(watcher)
-    node.hub.leave(watcher)
+    node.hub.unsubscribe(watcher)
     await node.do("b", TAKE)
     await node.do("a", Release(MINE))
     await moved(clock, hub.LINGER_MS - 1)
@@ -166,8 +167,8 @@ async def test_an_id_that_cannot_be_resumed_from_is_answered_with_a_reset(
     epoch, number = oldest.split("-")
     for unknown in ("x", f"{'0' * 12}-{number}", f"{epoch}-5", f"{epoch}-", "1" * 9_000, f"{epoch}-1\x00"):
         assert words(await node.watch(after=unknown)) == ["reset unknown_id"]
-    for one in list(node.hub._channels[PROJECT].watchers):
-        node.hub.leave(one)
+    for one in list(node.hub._feeds[PROJECT].subscribers):
+        node.hub.unsubscribe(one)
     await moved(clock, hub.LINGER_MS)
     resumed = await node.watch(after=oldest)
     assert words(resumed) == ["reset unknown_id"]
@@ -219,26 +220,26 @@ async def test_a_watcher_takes_many_events_in_parts(node: Node, monkeypatch: pyt
     watcher = await node.watch()
     await node.do_all([(key, TAKE) for key in "abcde"])
     async with asyncio.timeout(30):
-        parts = [[told.happening.lock.key for told in await watcher.take() if told.happening] for _ in range(3)]
+        parts = [[told.event.lock.key for told in await watcher.take() if told.event] for _ in range(3)]
     assert parts == [["a", "b"], ["c", "d"], ["e"]]
     waiting = asyncio.create_task(watcher.take())
     await turns()
     assert not waiting.done()
-    watcher.poke()
+    watcher.wake()
     assert await waiting == []
 
 
 async def test_watchers_are_bounded_and_leave_their_place(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-7."""
-    monkeypatch.setattr(hub, "WATCHERS_MAX", 1)
+    monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
     first = await node.watch()
     with pytest.raises(LockError) as refused:
         await node.watch()
     assert (refused.value.code, refused.value.retry_after_seconds) == ("lock_service_unavailable", 1)
-    node.hub.leave(Watcher(PROJECT))
+    node.hub.unsubscribe(Subscriber(PROJECT))
     with pytest.raises(LockError):
         await node.watch()
-    node.hub.leave(first)
+    node.hub.unsubscribe(first)
     await node.watch()
 
 
@@ -247,7 +248,7 @@ async def test_stopping_ends_every_watcher_and_refuses_more(node: Node) -> None:
     watcher = await node.watch()
     waiting = asyncio.create_task(watcher.take())
     await turns()
-    node.hub.end_watching()
+    node.hub.end_subscribers()
     assert await asyncio.wait_for(waiting, 30) == []
     assert watcher.ended
     with pytest.raises(LockError, match="stopping"):
@@ -258,14 +259,14 @@ async def test_a_store_that_cannot_be_listed_is_asked_again(
     node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """EVENT-3: the end of what was held before is told all the same."""
-    monkeypatch.setattr(hub, "LIST_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(hub, "LIST_RETRY_SECONDS", 0.0)
     await node.do("a", TAKE)
     listed, refusals = node.store.list_locks, [1, 2]
 
-    async def list_locks(query: hub.LockQuery) -> object:
+    async def list_locks(query: LockQuery) -> object:
         if refusals:
             refusals.pop()
-            raise hub.StoreUnavailableError("store_error", "broken")
+            raise StoreUnavailableError("store_error", "broken")
         return await listed(query)
 
     monkeypatch.setattr(node.store, "list_locks", list_locks)
@@ -282,7 +283,7 @@ async def test_renewals_and_ends_leave_the_queue_bounded(node: Node, clock: Manu
         await node.do("a", Acquire(MINE, 5 + 2 * (number % 2)))
         await node.do(f"b{number}", Acquire(MINE, 3_600))
         await node.do(f"b{number}", Release(MINE))
-    assert len(node.hub._expiries._queue) <= 1_010
+    assert len(node.hub._expiries._heap) <= 1_010
 
 
 @pytest.mark.real_time
@@ -292,7 +293,7 @@ async def test_an_end_is_told_in_time_by_the_systems_clock() -> None:
     one = Node(MemoryStore(clock), clock)
     watcher = await one.watch()
     now_ms = clock.now_ms()
-    one.hub.tell([Happening("acquired", lock("a"), 1, None, now_ms, "free", now_ms + 100 - GRACE_MS)])
+    one.hub.publish([LockEvent("acquired", lock("a"), 1, None, now_ms, "free", now_ms + 100 - GRACE_MS)])
     assert words(watcher) == ["acquired a"]
     watcher._awake.clear()
     (told,) = await asyncio.wait_for(watcher.take(), 30)
@@ -303,17 +304,17 @@ async def test_an_end_is_told_in_time_by_the_systems_clock() -> None:
 
 async def test_many_watchers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-1, EVENT-6: an event is given to those who watch its lock, and the others are not even asked."""
-    given: list[Watcher] = []
-    monkeypatch.setattr(Watcher, "give", lambda watcher, _told: given.append(watcher))
+    given: list[Subscriber] = []
+    monkeypatch.setattr(Subscriber, "put", lambda watcher, _told: given.append(watcher))
     others = [await node.watch(key=f"b{number}") for number in range(20)]
     others += [await node.watch(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
     mine = [await node.watch(key="abcd"), await node.watch(prefix=""), await node.watch(prefix="abcd")]
     gone = await node.watch(prefix="a")
-    node.hub.leave(gone)
+    node.hub.unsubscribe(gone)
     await node.do("abcd", TAKE)
     assert set(given) == {*mine, others[-2]}
     assert len(given) == 4
     for watcher in (*others, *mine):
-        node.hub.leave(watcher)
-    channel = node.hub._channels[PROJECT]
+        node.hub.unsubscribe(watcher)
+    channel = node.hub._feeds[PROJECT]
     assert (channel._by_key, channel._by_prefix, channel._prefix_lengths) == ({}, {}, ())

@@ -7,8 +7,9 @@ from contextlib import AsyncExitStack
 
 import pytest
 from testsupport.engines import etcd, postgres
+from testsupport.service_requests import perform
 
-from volcano_locks_server.events import Watcher
+from volcano_locks_server.events import Subscriber
 from volcano_locks_server.rules.lease import Acquire, Granted, Release
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.runtime.server import Server
@@ -43,25 +44,25 @@ async def services(request: pytest.FixtureRequest) -> AsyncIterator[list[LockSer
         yield found
 
 
-async def told(watcher: Watcher, count: int) -> list[str]:
+async def told(watcher: Subscriber, count: int) -> list[str]:
     """The next `count` events, in a word each; resets, which are due while nodes begin, are passed over."""
     names: list[str] = []
     async with asyncio.timeout(30):
         while len(names) < count:
-            names += [one.happening.kind for one in await watcher.take() if one.happening is not None]
+            names += [one.event.kind for one in await watcher.take() if one.event is not None]
     return names
 
 
 async def test_events_and_releases_travel_between_servers(services: list[LockService]) -> None:
     """EVENT-4, WAIT-10."""
     a, b = services
-    watcher = Watcher(PROJECT, key=KEY)
-    await b.hub.watch(watcher)
-    assert isinstance((await a.perform(PROJECT, 0, KEY, Acquire(MINE, 30))).outcome, Granted)
+    watcher = Subscriber(PROJECT, key=KEY)
+    await b.hub.subscribe(watcher)
+    assert isinstance((await perform(a, PROJECT, 0, KEY, Acquire(MINE, 30))).outcome, Granted)
     assert await told(watcher, 1) == ["acquired"]
-    waiting = asyncio.create_task(b.perform(PROJECT, 0, KEY, Acquire(OTHER, 30), 30_000))
+    waiting = asyncio.create_task(perform(b, PROJECT, 0, KEY, Acquire(OTHER, 30), wait_ms=30_000))
     assert await told(watcher, 1) == ["waiting"]
-    await a.perform(PROJECT, 0, KEY, Release(MINE))
+    await perform(a, PROJECT, 0, KEY, Release(MINE))
     assert isinstance((await asyncio.wait_for(waiting, 30)).outcome, Granted)
     assert set(await told(watcher, 2)) == {"released", "acquired"}
-    b.hub.leave(watcher)
+    b.hub.unsubscribe(watcher)

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from volcano_locks_server.events import hub, peers
+from volcano_locks_server.events import hub, peer_state, peers
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Release, Renew
 from volcano_locks_server.testing import ManualClock, SignalBus
 
-from .watching import MINE, OTHER, lock, moved, nodes, taken, timers, turns, until, words
+from .hub_nodes import MINE, OTHER, lock, moved, nodes, taken, timers, turns, until, words
 
 TAKE = Acquire(MINE, 30, "host/1")
 
@@ -42,7 +42,7 @@ async def test_events_of_one_node_are_told_at_the_others(clock: ManualClock) -> 
         await a.do("nightly", Release(MINE))
         await c.do("other", TAKE)
         await turns()
-        told = [[one.happening for one in taken(watcher)] for watcher in watchers]
+        told = [[one.event for one in taken(watcher)] for watcher in watchers]
         assert told[0] == told[1]
         assert [one.kind for one in told[0] if one is not None] == ["acquired", "renewed", "released"]
 
@@ -76,7 +76,7 @@ async def test_nodes_that_nobody_wants_to_hear_are_silent(clock: ManualClock) ->
         await a.do("x", Release(MINE))
         await turns()
         assert [one[0] for one in said] == ["hear", "telling", "event"]
-        b.hub.leave(watcher)
+        b.hub.unsubscribe(watcher)
         await moved(clock, hub.LINGER_MS)
         await turns()
         assert not a.hub.live
@@ -84,7 +84,7 @@ async def test_nodes_that_nobody_wants_to_hear_are_silent(clock: ManualClock) ->
         await a.do("x", Acquire(OTHER, 5))
         await turns()
         assert said == []
-        await moved(clock, peers.LINES_EVERY_MS)
+        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert timers(clock) == 0
 
 
@@ -92,15 +92,15 @@ async def test_a_silent_node_is_forgotten(clock: ManualClock) -> None:
     """EVENT-6: one that died while somebody watched there."""
     async with nodes(2, clock) as (bus, (a, b)):
         await b.watch()
-        b.lines.waiting[lock("x")] = 2
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting[lock("x")] = 2
+        b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         assert a.hub.live
         bus.loses = True
         for _ in range(5):
-            await moved(clock, peers.LINES_EVERY_MS)
+            await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert (a.hub.others_wait(lock("x")), a.hub.live) == (False, True)
-        await moved(clock, peers.LINES_EVERY_MS)
+        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert not a.hub.live
 
 
@@ -108,11 +108,11 @@ async def test_interest_is_said_again_for_as_long_as_it_lasts(clock: ManualClock
     """EVENT-4, WAIT-10."""
     async with nodes(2, clock) as (_, (a, b)):
         watcher = await b.watch()
-        b.lines.waiting[lock("x")] = 2
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting[lock("x")] = 2
+        b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         for _ in range(30):
-            await moved(clock, peers.LINES_EVERY_MS)
+            await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
             await turns()
             assert (a.hub.live, a.hub.waiters(lock("x"))) == (True, 2)
         await a.do("x", TAKE)
@@ -124,30 +124,30 @@ async def test_a_lock_that_is_freed_wakes_the_lines_of_others(clock: ManualClock
     """WAIT-10: of that lock alone, and only where it stayed free."""
     async with nodes(3, clock) as (_, (a, b, c)):
         await a.do("x", TAKE)
-        b.lines.waiting[lock("x")] = 1
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting[lock("x")] = 1
+        b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
-        del b.lines.looked[:]
+        del b.queues.rechecked[:]
         await a.do_all([("x", Release(MINE)), ("x", Acquire(OTHER, 30)), ("y", TAKE), ("y", Release(MINE))])
         await turns()
-        assert b.lines.looked == []
+        assert b.queues.rechecked == []
         await a.do("x", Release(OTHER))
         await turns()
-        assert b.lines.looked == [lock("x")]
-        assert lock("x") not in a.lines.looked + c.lines.looked
+        assert b.queues.rechecked == [lock("x")]
+        assert lock("x") not in a.queues.rechecked + c.queues.rechecked
 
 
 async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
     """LIST-3, WAIT-10: one's own line and those of the others."""
     async with nodes(2, clock) as (_, (a, b)):
         for node, count in ((a, 1), (b, 3)):
-            node.lines.waiting[lock("x")] = count
-            node.hub.line_changed(lock("x"))
+            node.queues.waiting[lock("x")] = count
+            node.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.waiters(lock("x")) == b.hub.waiters(lock("x")) == 4)
         assert a.hub.others_wait(lock("x"))
         assert not a.hub.others_wait(lock("y"))
-        b.lines.waiting[lock("x")] = 0
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting[lock("x")] = 0
+        b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.waiters(lock("x")) == 1)
         assert not a.hub.others_wait(lock("x"))
 
@@ -155,21 +155,21 @@ async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
 async def test_who_comes_back_to_a_kept_place_is_known_of_again(clock: ManualClock) -> None:
     """WAIT-6, WAIT-10: else the others would grant to their own lines for ever."""
     async with nodes(2, clock) as (_, (a, b)):
-        b.lines.waiting[lock("x")] = 1
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting[lock("x")] = 1
+        b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
-        b.lines.waiting[lock("x")] = 0  # a pause between two waits, and the place is kept
-        await moved(clock, peers.LINES_EVERY_MS)
+        b.queues.waiting[lock("x")] = 0  # a pause between two waits, and the place is kept
+        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert not a.hub.others_wait(lock("x"))
-        b.lines.waiting[lock("x")] = 1
-        await moved(clock, peers.LINES_EVERY_MS)
+        b.queues.waiting[lock("x")] = 1
+        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert a.hub.others_wait(lock("x"))
-        await moved(clock, peers.WAITS_KEPT_MS + peers.HEARD_FOR_MS)
+        await moved(clock, peers.WAITS_KEPT_MS + peer_state.INTEREST_VALID_MS)
         await a.do("x", TAKE)
-        del b.lines.looked[:]
+        del b.queues.rechecked[:]
         await a.do("x", Release(MINE))
         await turns()
-        assert b.lines.looked == [lock("x")]
+        assert b.queues.rechecked == [lock("x")]
 
 
 async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> None:
@@ -177,11 +177,11 @@ async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> 
     async with nodes(2, clock) as (_, (a, b)):
         await b.watch()
         for key in ("x", "y"):
-            b.lines.waiting[lock(key)] = 2
-            b.hub.line_changed(lock(key))
+            b.queues.waiting[lock(key)] = 2
+            b.hub.queue_changed(lock(key))
         await until(lambda: a.hub.others_wait(lock("x")) and a.hub.others_wait(lock("y")))
-        b.lines.waiting.clear()
-        b.hub.line_changed(lock("x"))
+        b.queues.waiting.clear()
+        b.hub.queue_changed(lock("x"))
         await b.hub.close()
         await turns()
         assert not a.hub.others_wait(lock("x"))
@@ -192,11 +192,11 @@ async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> 
 async def test_a_line_that_begins_looks_once_the_others_know_of_it(clock: ManualClock) -> None:
     """WAIT-10: what was freed before they knew was not told."""
     async with nodes(2, clock) as (_, (_, b)):
-        b.lines.waiting[lock("x")] = 1
-        b.hub.line_changed(lock("x"))
-        assert b.lines.looked == []
+        b.queues.waiting[lock("x")] = 1
+        b.hub.queue_changed(lock("x"))
+        assert b.queues.rechecked == []
         await turns()
-        assert b.lines.looked == [None]
+        assert b.queues.rechecked == [None]
 
 
 async def test_what_may_be_missing_is_told_as_a_reset_and_looked_for(clock: ManualClock) -> None:
@@ -207,11 +207,11 @@ async def test_what_may_be_missing_is_told_as_a_reset_and_looked_for(clock: Manu
         await a.do("x", TAKE)
         await turns()
         bus.loses = False
-        del b.lines.looked[:]
+        del b.queues.rechecked[:]
         bus.miss()
         await turns()
         assert words(watcher) == ["reset missed"]
-        assert b.lines.looked == [None]
+        assert b.queues.rechecked == [None]
         bus.miss()
         bus.miss()
         await turns()

@@ -5,17 +5,18 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from testsupport.service_requests import Reply, perform
 
-from volcano_locks_server.events import Watcher
+from volcano_locks_server.events import Subscriber
 from volcano_locks_server.queue.fairness import HANDOFFS_IN_A_ROW_MAX, YIELD_MS
-from volcano_locks_server.queue.recheck import LOOK_SECONDS_MAX
+from volcano_locks_server.queue.recheck import RECHECK_EVERY_SECONDS
 from volcano_locks_server.rules.lease import Acquire, Command, Granted, Release
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service.lock_service import LockService, Reply
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
 
-from .watching import PROJECT, lock, moved, turns, until, words
+from ..events.hub_nodes import PROJECT, lock, moved, turns, until, words
 
 KEY = LockKey("nightly")
 
@@ -40,7 +41,7 @@ async def services(clock: ManualClock) -> AsyncIterator[tuple[SignalBus, LockSer
 
 
 async def do(service: LockService, command: Command, wait_ms: int = 0) -> Reply:
-    return await service.perform(PROJECT, 0, KEY, command, wait_ms)
+    return await perform(service, PROJECT, 0, KEY, command, wait_ms=wait_ms)
 
 
 def wait(service: LockService, owner: bytes, wait_ms: int = 60_000) -> "asyncio.Task[Reply]":
@@ -58,9 +59,9 @@ def owner(number: int) -> bytes:
 async def test_a_release_on_one_node_wakes_the_line_of_another(clock: ManualClock) -> None:
     """WAIT-10, EVENT-4: without waiting for a look; and who watches on either is told the same."""
     async with services(clock) as (_, a, b):
-        watchers = [Watcher(PROJECT, key=KEY) for _ in range(2)]
+        watchers = [Subscriber(PROJECT, key=KEY) for _ in range(2)]
         for service, watcher in zip((a, b), watchers, strict=True):
-            await service.hub.watch(watcher)
+            await service.hub.subscribe(watcher)
         await do(a, Acquire(owner(1), 30))
         waiting = wait(b, owner(2))
         await until(lambda: a.hub.waiters(lock(KEY)) == 1)
@@ -82,7 +83,7 @@ async def test_a_message_that_is_lost_is_made_up_for(clock: ManualClock) -> None
         await do(a, Release(owner(1)))
         await turns()
         assert not first.done()
-        await moved(clock, LOOK_SECONDS_MAX * 1_000)
+        await moved(clock, RECHECK_EVERY_SECONDS * 1_000)
         assert granted(first)
         await do(a, Release(owner(2)))
         await turns()
@@ -126,10 +127,10 @@ async def test_watching_costs_nothing_where_nobody_watches(clock: ManualClock) -
         await do(a, Acquire(owner(1), 30))
         await do(a, Release(owner(1)))
         await turns()
-        assert (said, a.lines.on_deeds, a.lines.turn([lock(KEY)])) == ([], None, None)
-        watcher = Watcher(PROJECT)
-        await a.hub.watch(watcher)
-        assert a.lines.on_deeds is not None
-        a.hub.leave(watcher)
+        assert (said, a.queues.new_recorder, a.queues.begin_batch([lock(KEY)])) == ([], None, None)
+        watcher = Subscriber(PROJECT)
+        await a.hub.subscribe(watcher)
+        assert a.queues.new_recorder is not None
+        a.hub.unsubscribe(watcher)
         await moved(clock, 60_000)
-        assert a.lines.on_deeds is None
+        assert a.queues.new_recorder is None

@@ -32,7 +32,7 @@ def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecor
 
 
 async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
-    tasks = [group.ask(key, number) for key, number in asked]
+    tasks = [group.submit(key, number) for key, number in asked]
     await asyncio.sleep(0)
     return tasks
 
@@ -61,7 +61,7 @@ async def test_a_failed_batch_answers_its_own_callers_only_and_is_not_repeated()
         assert isinstance(outcome, StoreUnavailableError)
         assert outcome.cause_code == "disk_full"
     store.failure = None
-    assert await group.ask(A, 7) == 7
+    assert await group.submit(A, 7) == 7
     await group.close()
 
 
@@ -72,7 +72,7 @@ async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_
     store.failure = KeyError("a bug")
     group: GroupCommit[int, int] = GroupCommit(store, count)
     with pytest.raises(StoreUnavailableError) as caught:
-        await group.ask(A, 1)
+        await group.submit(A, 1)
     assert caught.value.cause_code == "store_error"
     assert caught.value.__cause__ is store.failure
     assert "bug" not in caught.value.message
@@ -124,8 +124,8 @@ async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.Mon
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
     waiting = await submitted(group, (A, 2), (A, 3))
-    with pytest.raises(StoreUnavailableError, match="2 requests wait already"):
-        await group.ask(A, 4)
+    with pytest.raises(StoreUnavailableError, match="2 requests are pending"):
+        await group.submit(A, 4)
     store.gate.set()
     assert await asyncio.gather(*first, *waiting) == [1, 12, 123]
     await group.close()
@@ -149,7 +149,7 @@ async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None
     closing = asyncio.create_task(group.close())
     await asyncio.sleep(0)
     with pytest.raises(StoreUnavailableError) as refused:
-        await group.ask(A, 3)
+        await group.submit(A, 3)
     assert refused.value.cause_code == "stopping"
     store.gate.set()
     await closing
@@ -168,7 +168,7 @@ async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
         assert isinstance(outcome, StoreUnavailableError)
         assert outcome.cause_code == "commit_late"
     store.gate.set()
-    assert await group.ask(B, 3) == 3
+    assert await group.submit(B, 3) == 3
     await group.close()
 
 

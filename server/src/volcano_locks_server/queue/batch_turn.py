@@ -1,0 +1,141 @@
+"""What one batch does for the waiters of its keys, from its snapshot to its outcome."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ..ports.lock_store import RecordKey
+from ..rules.lease import Granted, Refused, RevokeGrant
+from .fairness import Fairness
+from .handoff import CommandRecorder, HandoffStep, QueuedWaiter, QueueSnapshot, StepReport, WaiterOutcome
+from .recheck import Rechecks
+from .undelivered import UndeliveredGrants
+from .wait_queue import RETRY_MS_MIN, WaitQueue
+from .waiter import WaiterState, WaitResult
+from .waiter_table import WAITERS_PER_LOCK_MAX, WaiterTable
+
+
+class QueueParts(NamedTuple):
+    """The parts of a node's wait queues that a batch acts on."""
+
+    table: WaiterTable
+    fairness: Fairness
+    rechecks: Rechecks
+    undelivered: UndeliveredGrants
+
+    def snapshot(self, key: RecordKey, queue: WaitQueue) -> QueueSnapshot:
+        """The queue as a batch that begins now sees it; its waiters are in that batch from here on."""
+        queue.recheck_submitted = False
+        queued = []
+        joining, waiting, in_batch = WaiterState.JOINING, WaiterState.WAITING, WaiterState.IN_BATCH  # slow lookups
+        for waiter in queue.waiters.values():
+            if waiter.state is not joining and waiter.result is not None and not waiter.result.done():
+                queued.append(QueuedWaiter(waiter, waiter.acquire, waiter.uncertain_grant is not None))
+                if waiter.state is waiting:
+                    waiter.state = in_batch
+        grants_left = self.fairness.grants_left(key, queue)
+        return QueueSnapshot(tuple(queued), WAITERS_PER_LOCK_MAX if grants_left is None else grants_left)
+
+
+class BatchTurn:
+    """One batch's part in the wait queues (`group_commit.BatchHandler`)."""
+
+    def __init__(
+        self,
+        parts: QueueParts,
+        snapshots: dict[RecordKey, QueueSnapshot],
+        began_ms: int,
+        new_recorder: Callable[[], CommandRecorder] | None,
+    ) -> None:
+        self._parts: Final = parts
+        self._snapshots: Final = snapshots
+        self._began_ms: Final = began_ms
+        self._new_recorder: Final = new_recorder
+        self._runs: Final[list[HandoffStep]] = []
+        self._waiters: Final = [queued.waiter for snapshot in snapshots.values() for queued in snapshot.waiters]
+
+    def begin_run(self) -> HandoffStep:
+        run = HandoffStep(self._snapshots, None if self._new_recorder is None else self._new_recorder())
+        self._runs.append(run)
+        return run
+
+    def committed(self, report: StepReport) -> None:
+        """Deliver the grants, and see how the locks of the other waiters stand."""
+        for key, owner_digest in report.grant_counts:
+            self._parts.undelivered.discard(key, owner_digest)  # its client acquired again
+        for served in report.served:
+            self._deliver(served, report)
+        still_waiting = [waiter for waiter in (*self._waiters, *report.joined) if waiter.result is not None]
+        waiting = WaiterState.WAITING
+        for waiter in still_waiting:
+            waiter.state = waiting
+        self._update_queues(report)
+        for waiter in still_waiting:
+            if waiter.result is None:
+                continue
+            if waiter.timed_out:
+                self._parts.table.end_wait(waiter)
+            elif not waiter.announced:
+                self._parts.table.announce(waiter)
+        if report.recorder is not None:
+            report.recorder.publish()
+
+    def failed(self) -> None:
+        """The outcome is unknown: each grant of any run may have been committed (WAIT-9)."""
+        for served in (grant for run in self._runs for grant in run.undelivered_grants):
+            waiter, outcome = served.waiter, served.outcome
+            assert isinstance(outcome, Granted)
+            revoke = RevokeGrant(served.owner_digest, outcome.fencing_token, served.at_ms)
+            if waiter.result is not None:
+                waiter.uncertain_grant = revoke
+            else:
+                self._parts.undelivered.revoke(served.key, revoke)
+        for key, queue in self._queues():
+            queue.failing = True
+            self._parts.rechecks.retry_soon(key, queue)
+        for waiter in self._waiters:
+            if waiter.state in (WaiterState.IN_BATCH, WaiterState.IN_LATE_BATCH):
+                waiter.state = WaiterState.WAITING
+                if waiter.timed_out:
+                    self._parts.table.end_wait(waiter)
+
+    def overdue(self) -> None:
+        """The batch exceeded its time limit: a wait that is over ends without its outcome."""
+        for _, queue in self._queues():
+            queue.failing = True
+        for waiter in self._waiters:
+            if waiter.state is WaiterState.IN_BATCH:
+                waiter.state = WaiterState.IN_LATE_BATCH
+                if waiter.timed_out:
+                    self._parts.table.end_wait(waiter)
+
+    def _queues(self) -> list[tuple[RecordKey, WaitQueue]]:
+        queues = self._parts.table.queues
+        return [(key, queues[key]) for key in self._snapshots if key in queues]
+
+    def _update_queues(self, report: StepReport) -> None:
+        fairness = self._parts.fairness
+        for key, now in report.queues.items():
+            fairness.count_grants(key, report, now.fencing_token)
+            queue = self._parts.table.queues.get(key)
+            if queue is None:
+                continue
+            queue.failing = False
+            queue.retry_ms = RETRY_MS_MIN
+            if now.free_in_ms:
+                self._parts.rechecks.schedule(key, queue, self._began_ms + now.free_in_ms)
+            elif now.has_waiters and not queue.yielding:
+                fairness.yield_to_others(key, queue)
+
+    def _deliver(self, served: WaiterOutcome, report: StepReport) -> None:
+        table, waiter, outcome = self._parts.table, served.waiter, served.outcome
+        result = WaitResult(outcome, served.at_ms, self._began_ms, served.undelivered)
+        if waiter.result is not None and waiter.result.done():  # its request was cancelled this moment
+            table.detach_request(waiter)
+            table.remove(waiter, "left")
+        if waiter.result is not None:
+            table.complete(waiter, result)
+            table.remove(waiter, "granted" if isinstance(outcome, Granted) else "refused")
+        elif isinstance(outcome, Refused):
+            table.remove(waiter, "refused")
+        elif report.grant_counts[served.key, served.owner_digest] < 2:
+            self._parts.undelivered.revoke_result(served.key, served.owner_digest, result)

@@ -1,0 +1,151 @@
+"""The wait queues of one node: the entry point of this package.
+
+A waiter is enqueued before its acquire is evaluated. A batch that begins later sees the waiter; a batch that began
+earlier is followed by the acquire itself. So no wake-up is lost: a waiter that a batch left in the queue waits because
+the lock was held at that instant. `recheck` notices what becomes free later; `fairness` yields to other nodes.
+
+A grant travels from the step that made it, through the commit, to the waiting request. If the client disconnects on the
+way, `undelivered` revokes that very lease. If a batch fails, the waiter remembers the grant that it may have got
+(`uncertain_grant`), and the grant is revoked if no request waits for it.
+
+All of it runs on the service's event loop, except the steps of batches (`handoff`). It does no I/O. Each node has its
+own queues; no order between nodes is promised. Rules: spec/waiting.md, WAIT.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from ..ports.clock import Clock
+from ..ports.lock_store import RecordKey
+from ..rules.errors import StoreUnavailableError
+from ..rules.lease import NOT_OWNER, Acquire, Outcome
+from .batch_turn import BatchTurn, QueueParts
+from .fairness import Fairness
+from .handoff import CommandRecorder, PendingCommand
+from .recheck import Rechecks
+from .undelivered import Submit, UndeliveredGrants
+from .waiter import Waiter, WaitResult
+from .waiter_table import STOPPING, WaiterTable
+
+
+class WaitQueues:
+    """`start` says how commands are submitted; `close` ends every timer.
+
+    `recheck_every_ms`: recheck all queues that often, for the sake of other nodes; None if this node is the only one.
+    `new_recorder` makes the recorder of one run of a batch's step; None while no event is published.
+    """
+
+    def __init__(self, clock: Clock, *, recheck_every_ms: int | None = None) -> None:
+        self.clock: Final = clock
+        self.new_recorder: Callable[[], CommandRecorder] | None = None
+        self._undelivered: Final = UndeliveredGrants(clock)
+        self.table: Final = WaiterTable(clock, self._undelivered)
+        self._rechecks: Final = Rechecks(clock, self.table.queues, every_ms=recheck_every_ms)
+        self.fairness: Final = Fairness(clock, self._rechecks.recheck)
+        self.recheck: Final = self._rechecks.recheck
+        self.recheck_all: Final = self._rechecks.recheck_all
+        self.revoke: Final = self._undelivered.revoke_result
+        self._parts: Final = QueueParts(self.table, self.fairness, self._rechecks, self._undelivered)
+        self._submit: Submit
+
+    def start(self, submit: Submit) -> None:
+        self._submit = submit
+        self._undelivered.start(submit)
+        self._rechecks.start(submit)
+
+    @property
+    def request_count(self) -> int:
+        """How many requests wait on this node now."""
+        return self.table.request_count
+
+    def count(self, key: RecordKey) -> int:
+        """How many requests wait for that lock on this node now."""
+        queue = self.table.queues.get(key)
+        return 0 if queue is None else queue.request_count
+
+    def keys(self) -> list[RecordKey]:
+        """The locks that requests wait for on this node now."""
+        return [key for key, queue in self.table.queues.items() if queue.request_count]
+
+    def join(self, key: RecordKey, acquire: Acquire, wait_ms: int) -> Waiter:
+        """Enqueue a waiter, or attach to the one of the same token. The caller awaits its `result`, and calls `leave`
+        if it stops waiting. Raises LockError `too_many_waiters` and StoreUnavailableError.
+        """
+        table = self.table
+        if table.stopped:
+            raise StoreUnavailableError("stopping", STOPPING)
+        waiter = table.find(key, acquire.owner_digest)
+        if waiter is None:
+            waiter = table.add(key, acquire)
+            self._rechecks.keep_polling()
+        table.attach_request(waiter, acquire, wait_ms)
+        if waiter.command is not None:
+            return waiter
+        try:
+            waiter.command = self._submit(key, PendingCommand(acquire, waiter=waiter))
+        except StoreUnavailableError:
+            table.detach_request(waiter)
+            table.keep(waiter)
+            raise
+        waiter.command.add_done_callback(lambda done: self._acquire_done(waiter, done))
+        return waiter
+
+    def leave(self, waiter: Waiter, result: "asyncio.Future[WaitResult]") -> None:
+        """The request of `result` is gone: remove its waiter, and revoke what it was granted (WAIT-5)."""
+        if waiter.result is result:
+            self.table.detach_request(waiter)
+            self.table.remove(waiter, "left")
+            result.cancel()
+        elif result.cancelled():
+            if waiter.result is None:
+                self.table.remove(waiter, "left")
+        elif result.done() and result.exception() is None:
+            self.revoke(waiter.key, waiter.acquire.owner_digest, result.result())
+
+    def withdraw(self, key: RecordKey, owner_digest: bytes) -> None:
+        """Remove the waiter of a token that is being released (WAIT-5)."""
+        waiter = self.table.find(key, owner_digest)
+        if waiter is not None:
+            if waiter.result is not None:
+                self.table.complete(waiter, WaitResult(NOT_OWNER))
+            self.table.remove(waiter, "left")
+
+    def begin_batch(self, keys: list[RecordKey]) -> BatchTurn | None:
+        """What a batch of `keys` does for waiters; None if it has only its commands to evaluate."""
+        if not self.table.queues and not self._undelivered and self.new_recorder is None:
+            return None
+        snapshots = {}
+        for key in keys:
+            queue = self.table.queues.get(key)
+            if queue is not None and queue.request_count:
+                snapshots[key] = self._parts.snapshot(key, queue)
+        if not snapshots and self.new_recorder is None and not self._undelivered.has_any_of(keys):
+            return None
+        return BatchTurn(self._parts, snapshots, self.clock.now_ms(), self.new_recorder)
+
+    def stop(self) -> None:
+        """End all waits and refuse new ones (WAIT-8). A waiter in a batch gets the outcome of that batch."""
+        self.table.stopped = True
+        self._undelivered.stop()
+        self._rechecks.stop()
+        for waiter in self.table.all():
+            self.table.time_out(waiter)
+
+    def close(self) -> None:
+        """To be called after the last batch."""
+        self.stop()
+        for waiter in self.table.all():
+            if waiter.result is not None:
+                self.table.fail(waiter, StoreUnavailableError("stopping", STOPPING))
+            self.table.remove(waiter, "left")
+        self._undelivered.close()
+
+    def _acquire_done(self, waiter: Waiter, done: "asyncio.Future[Outcome | None]") -> None:
+        """If the acquire could not be evaluated, its error is the response, as without a wait (WAIT-2)."""
+        if done.cancelled() or (error := done.exception()) is None:
+            return
+        if waiter.command is done and not waiter.is_evaluated:
+            assert isinstance(error, StoreUnavailableError)
+            self.table.fail(waiter, error)
+            self.table.keep(waiter)
