@@ -1,4 +1,4 @@
-"""Words for tests of what watchers are told: hubs over one memory store, and commands that are told to them."""
+"""Event hubs of one or more nodes over one memory store, with commands whose events they publish."""
 
 import asyncio
 from collections import Counter
@@ -19,7 +19,7 @@ MINE, OTHER = b"m" * 32, b"o" * 32
 
 
 class FakeQueues:
-    """Lines of a node, as long as the test says, which remember who looked at them."""
+    """Wait queues of the lengths that a test sets; they record their rechecks, None for a recheck of all."""
 
     def __init__(self) -> None:
         self.waiting: Counter[RecordKey] = Counter()
@@ -43,7 +43,7 @@ def lock(key: str, project_id: str = PROJECT) -> RecordKey:
 
 
 class Node:
-    """A hub over a store, and commands that are told to it as a service would."""
+    """A hub over a store, which publishes the events of its commands as a service does."""
 
     def __init__(self, store: MemoryStore, clock: Clock, signals: Signals | None = None) -> None:
         self.clock = clock
@@ -51,31 +51,31 @@ class Node:
         self.queues = FakeQueues()
         self.hub = EventHub(store, clock, self.queues, signals=signals)
 
-    async def do(self, key: str, command: Command, project_id: str = PROJECT) -> Outcome:
-        """One command, committed and told."""
-        return (await self.do_all([(key, command)], project_id))[0]
+    async def perform(self, key: str, command: Command, project_id: str = PROJECT) -> Outcome:
+        """Commit one command and publish its events."""
+        return (await self.perform_batch([(key, command)], project_id))[0]
 
-    async def do_all(self, asked: Sequence[tuple[str, Command]], project_id: str = PROJECT) -> list[Outcome]:
+    async def perform_batch(self, commands: Sequence[tuple[str, Command]], project_id: str = PROJECT) -> list[Outcome]:
         """Commands of one batch."""
-        told: list[LockEvent] = []
+        events: list[LockEvent] = []
         outcomes: list[Outcome] = []
 
         def step(records: Records, now_ms: int) -> Stepped:
             kept: dict[RecordKey, LockRecord | None] = dict(records)
-            for key, command in asked:
-                one = lock(key, project_id)
-                before = kept[one]
-                kept[one], outcome = decide(before, command, now_ms)
+            for key, command in commands:
+                record_key = lock(key, project_id)
+                before = kept[record_key]
+                kept[record_key], outcome = decide(before, command, now_ms)
                 outcomes.append(outcome)
-                told.extend(lock_events(one, command, before, kept[one], outcome, now_ms=now_ms))
-            return Stepped({one: record for one, record in kept.items() if record is not None}, outcomes)
+                events.extend(lock_events(record_key, command, before, kept[record_key], outcome, now_ms=now_ms))
+            return Stepped({key: record for key, record in kept.items() if record is not None}, outcomes)
 
-        await self.store.update([lock(key, project_id) for key in {key for key, _ in asked}], step)
+        await self.store.update([lock(key, project_id) for key in {key for key, _ in commands}], step)
         if self.hub.live:
-            self.hub.publish(told)
+            self.hub.publish(events)
         return outcomes
 
-    async def watch(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Subscriber:
+    async def subscribe(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Subscriber:
         watcher = Subscriber(PROJECT, key=key, prefix=prefix)
         await self.hub.subscribe(watcher, after=after)
         await turns()
@@ -100,33 +100,33 @@ async def nodes(count: int, clock: ManualClock) -> AsyncIterator[tuple[SignalBus
         await one.close()
 
 
-async def moved(clock: ManualClock, ms: int) -> None:
-    """Move the clock, and let what is due be done."""
+async def advance(clock: ManualClock, ms: int) -> None:
+    """Move the clock and run what is due."""
     clock.advance(ms)
     await turns()
 
 
 def timers(clock: ManualClock) -> int:
-    """How many wait for the clock."""
+    """How many timers are set."""
     return sum(timer.call is not None for timer in clock._timers)
 
 
 async def turns(count: int = 20) -> None:
-    """Let the loop go round: what was told is heard, what was asked of the memory store is answered."""
+    """Let the event loop deliver messages and complete updates of the memory store."""
     for _ in range(count):
         await asyncio.sleep(0)
 
 
-async def until(true: Callable[[], bool]) -> None:
-    """Wait for what comes by itself within a few hundredths of a second."""
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that becomes true by itself within a few hundredths of a second."""
     async with asyncio.timeout(30):
-        while not true():
+        while not condition():
             await asyncio.sleep(0.002)
 
 
 def taken(watcher: Subscriber) -> list[NumberedEvent]:
-    """All that the watcher would be given now."""
-    given: list[NumberedEvent] = []
+    """All that the subscriber would take now."""
+    events: list[NumberedEvent] = []
     while True:
         watcher.wake()
         coroutine = watcher.take()
@@ -134,15 +134,15 @@ def taken(watcher: Subscriber) -> list[NumberedEvent]:
             coroutine.send(None)
         except StopIteration as stop:
             if not stop.value:
-                return given
-            given += stop.value
+                return events
+            events += stop.value
         else:
-            raise AssertionError("a watcher that was poked does not wait")
+            raise AssertionError("a subscriber that was woken does not wait")
 
 
-def words(watcher: Subscriber) -> list[str]:
-    """What it would be given now, in a word each: `acquired nightly`, or `reset missed`."""
+def summaries(watcher: Subscriber) -> list[str]:
+    """The same, in short: `acquired nightly`, or `reset missed`."""
     return [
-        f"reset {told.why}" if told.event is None else f"{told.event.kind} {told.event.lock.key}"
-        for told in taken(watcher)
+        f"reset {numbered.why}" if numbered.event is None else f"{numbered.event.kind} {numbered.event.lock.key}"
+        for numbered in taken(watcher)
     ]

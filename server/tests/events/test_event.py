@@ -1,4 +1,4 @@
-"""What a command tells those who watch: a table of what was, what was asked and what is told (EVENT-2)."""
+"""Lock events: a table of the record before, the command, and the events that it makes (EVENT-2)."""
 
 import pytest
 
@@ -25,7 +25,9 @@ NOW = 1_000_000
 TAKE = Acquire(MINE, 30, "host/1")
 
 
-def told(before: LockRecord | None, command: Command, now_ms: int, why: str | None = None) -> tuple[LockEvent, ...]:
+def events_of(
+    before: LockRecord | None, command: Command, now_ms: int, why: str | None = None
+) -> tuple[LockEvent, ...]:
     after, outcome = decide(before, command, now_ms)
     return lock_events(LOCK, command, before, after, outcome, now_ms=now_ms, why=why)
 
@@ -63,11 +65,11 @@ EXPIRED = LockEvent("expired", LOCK, TOKEN, "host/1", OVER, "not_renewed")
         (HELD, Release(OTHER), OVER, [EXPIRED]),
     ],
 )
-def test_what_changed_is_told_once_with_its_reason(
+def test_each_change_makes_its_event_with_its_reason(
     before: LockRecord | None, command: Command, now_ms: int, expected: list[LockEvent]
 ) -> None:
     """EVENT-2."""
-    assert list(told(before, command, now_ms)) == expected
+    assert list(events_of(before, command, now_ms)) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,25 +88,25 @@ def test_what_changed_is_told_once_with_its_reason(
         (FREE, TAKE, NOW + 2),
     ],
 )
-def test_refusals_reads_and_what_frees_nothing_are_not_told(
+def test_refusals_reads_and_releases_of_free_locks_make_no_event(
     before: LockRecord | None, command: Command, now_ms: int
 ) -> None:
     """EVENT-2."""
-    assert told(before, command, now_ms) == ()
+    assert events_of(before, command, now_ms) == ()
 
 
-def test_the_servers_own_reason_stands_instead_of_the_usual_one() -> None:
+def test_a_given_reason_replaces_the_usual_one() -> None:
     """EVENT-2."""
-    assert [one.why for one in told(FREE, Acquire(OTHER, 30), NOW + 9, "waited")] == ["waited"]
-    assert [one.why for one in told(HELD, Release(MINE), NOW + 9, "gave_up")] == ["gave_up"]
-    assert [one.why for one in told(HELD, Acquire(OTHER, 30), OVER, "waited")] == ["not_renewed", "waited"]
+    assert [event.why for event in events_of(FREE, Acquire(OTHER, 30), NOW + 9, "waited")] == ["waited"]
+    assert [event.why for event in events_of(HELD, Release(MINE), NOW + 9, "gave_up")] == ["gave_up"]
+    assert [event.why for event in events_of(HELD, Acquire(OTHER, 30), OVER, "waited")] == ["not_renewed", "waited"]
 
 
-def test_nothing_told_holds_a_digest() -> None:
-    """LEASE-15, EVENT-2: neither the fields nor the repr of what is told holds what proves an ownership."""
+def test_no_event_holds_a_digest() -> None:
+    """LEASE-15, EVENT-2: neither its fields nor its repr prove an ownership."""
     commands: list[Command] = [TAKE, Renew(MINE, 30), Release(MINE), ForceRelease(), Acquire(OTHER, 30)]
     for command in commands:
         for now_ms in (NOW + 1, OVER):
-            for one in told(HELD, command, now_ms):
-                assert b"mmm" not in repr(one).encode()
-                assert b"ooo" not in repr(one).encode()
+            for event in events_of(HELD, command, now_ms):
+                assert b"mmm" not in repr(event).encode()
+                assert b"ooo" not in repr(event).encode()

@@ -1,4 +1,4 @@
-"""What watchers of one node are told: everything once, in order, in time; resuming without a gap."""
+"""The event hub of one node: each event once, in order, in time; resuming without a gap."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -13,7 +13,7 @@ from volcano_locks_server.rules.lease import GRACE_MS, Acquire, ForceRelease, Re
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
-from .hub_nodes import MINE, OTHER, PROJECT, Node, lock, moved, taken, timers, turns, words
+from .hub_nodes import MINE, OTHER, PROJECT, Node, advance, lock, summaries, taken, timers, turns
 
 TAKE = Acquire(MINE, 30, "host/1")
 
@@ -25,202 +25,209 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def node(clock: ManualClock) -> AsyncIterator[Node]:
-    one = Node(MemoryStore(clock), clock)
-    one.hub.start()
-    yield one
-    await one.hub.close()
+    node = Node(MemoryStore(clock), clock)
+    node.hub.start()
+    yield node
+    await node.hub.close()
     assert timers(clock) == 0
 
 
-async def test_what_happens_is_told_to_who_watches_and_to_nobody_else(node: Node) -> None:
-    """EVENT-1, EVENT-2, HTTP-2: by key, by the beginning of keys, and never another project's."""
-    one, some, all_ = await node.watch(key="a1"), await node.watch(prefix="a"), await node.watch()
-    await node.do("a1", TAKE)
-    await node.do("a12", TAKE)
-    await node.do("b", TAKE)
-    await node.do("a1", TAKE, project_id="another")
-    await node.do("a1", Renew(MINE, 30))
-    await node.do("a1", Release(MINE))
-    await node.do("b", ForceRelease())
-    assert words(one) == ["acquired a1", "renewed a1", "released a1"]
-    assert words(some) == ["acquired a1", "acquired a12", "renewed a1", "released a1"]
-    assert words(all_) == ["acquired a1", "acquired a12", "acquired b", "renewed a1", "released a1", "force_released b"]
+async def test_events_reach_the_subscribers_of_their_lock_only(node: Node) -> None:
+    """EVENT-1, EVENT-2, HTTP-2: by key, by prefix, and never those of another project."""
+    one, some, all_ = await node.subscribe(key="a1"), await node.subscribe(prefix="a"), await node.subscribe()
+    await node.perform("a1", TAKE)
+    await node.perform("a12", TAKE)
+    await node.perform("b", TAKE)
+    await node.perform("a1", TAKE, project_id="another")
+    await node.perform("a1", Renew(MINE, 30))
+    await node.perform("a1", Release(MINE))
+    await node.perform("b", ForceRelease())
+    assert summaries(one) == ["acquired a1", "renewed a1", "released a1"]
+    assert summaries(some) == ["acquired a1", "acquired a12", "renewed a1", "released a1"]
+    assert summaries(all_) == [
+        "acquired a1",
+        "acquired a12",
+        "acquired b",
+        "renewed a1",
+        "released a1",
+        "force_released b",
+    ]
 
 
-async def test_lines_are_told_too(node: Node) -> None:
+async def test_changes_of_a_wait_queue_are_published(node: Node) -> None:
     """EVENT-2."""
-    watcher = await node.watch()
+    watcher = await node.subscribe()
     node.hub.publish([LockEvent("waiting", lock("a"), None, "host/2", 7, "held")])
     node.hub.publish([LockEvent("gave_up", lock("a"), None, "host/2", 8, "hung_up")])
-    assert words(watcher) == ["waiting a", "gave_up a"]
+    assert summaries(watcher) == ["waiting a", "gave_up a"]
 
 
-async def test_an_end_is_told_when_lease_and_grace_are_over(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: without anybody asking for the lock; renewals put it off, a shorter TTL brings it nearer."""
-    watcher = await node.watch()
-    await node.do("a", TAKE)
-    await node.do("b", Acquire(MINE, 3_600))
-    await moved(clock, 20_000)
-    await node.do("a", Renew(MINE, 30))
-    await node.do("b", Renew(MINE, 10))
-    assert words(watcher) == ["acquired a", "acquired b", "renewed a", "renewed b"]
-    await moved(clock, 10_999)
-    assert words(watcher) == []
-    await moved(clock, 1)
-    (told,) = taken(watcher)
-    assert told.event is not None
-    assert (told.event.kind, told.event.lock.key) == ("expired", "b")
-    assert told.event.at_ms == clock.now_ms() == told.at_ms
-    await moved(clock, 20_000)
-    assert words(watcher) == ["expired a"]
+async def test_an_expiry_is_published_when_lease_and_grace_end(node: Node, clock: ManualClock) -> None:
+    """EVENT-3: without a command for the lock; renewals move it, to an earlier instant too."""
+    watcher = await node.subscribe()
+    await node.perform("a", TAKE)
+    await node.perform("b", Acquire(MINE, 3_600))
+    await advance(clock, 20_000)
+    await node.perform("a", Renew(MINE, 30))
+    await node.perform("b", Renew(MINE, 10))
+    assert summaries(watcher) == ["acquired a", "acquired b", "renewed a", "renewed b"]
+    await advance(clock, 10_999)
+    assert summaries(watcher) == []
+    await advance(clock, 1)
+    (numbered,) = taken(watcher)
+    assert numbered.event is not None
+    assert (numbered.event.kind, numbered.event.lock.key) == ("expired", "b")
+    assert numbered.event.at_ms == clock.now_ms() == numbered.at_ms
+    await advance(clock, 20_000)
+    assert summaries(watcher) == ["expired a"]
 
 
-async def test_an_end_is_told_once_whoever_finds_it(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: not again by the takeover, the late release or the force release that finds it so."""
-    watcher = await node.watch()
+async def test_an_expiry_is_published_once(node: Node, clock: ManualClock) -> None:
+    """EVENT-3: not again by the takeover, the late release or the force release that finds it."""
+    watcher = await node.subscribe()
     for key in ("a", "b", "c"):
-        await node.do(key, Acquire(MINE, 5))
-    await moved(clock, 5_000 + GRACE_MS)
-    assert words(watcher)[3:] == ["expired a", "expired b", "expired c"]
-    await node.do("a", Acquire(OTHER, 30))
-    await node.do("b", Release(MINE))
-    await node.do("c", ForceRelease())
-    assert words(watcher) == ["acquired a"]
+        await node.perform(key, Acquire(MINE, 5))
+    await advance(clock, 5_000 + GRACE_MS)
+    assert summaries(watcher)[3:] == ["expired a", "expired b", "expired c"]
+    await node.perform("a", Acquire(OTHER, 30))
+    await node.perform("b", Release(MINE))
+    await node.perform("c", ForceRelease())
+    assert summaries(watcher) == ["acquired a"]
 
 
-async def test_the_end_of_a_lease_from_before_the_watching_is_told_in_time(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: known from a list; what ended before is not told, neither by the timer nor by a takeover."""
-    await node.do("long_over", Acquire(MINE, 5))
-    await moved(clock, 60_000)
-    await node.do("a", TAKE)
-    await node.do("given_back", TAKE)
+async def test_the_expiry_of_a_lease_older_than_the_feed_is_published_in_time(node: Node, clock: ManualClock) -> None:
+    """EVENT-3: known from a list; an expiry before the feed is published neither by the timer nor by a takeover."""
+    await node.perform("long_over", Acquire(MINE, 5))
+    await advance(clock, 60_000)
+    await node.perform("a", TAKE)
+    await node.perform("given_back", TAKE)
     for number in range(hub.LIST_LIMIT + 10):
-        await node.do(f"many{number}", TAKE, project_id="another")
-        await node.do(f"many{number}", TAKE)
-    watcher = await node.watch()
-    await node.do("given_back", Release(MINE))
-    await node.do("long_over", TAKE)
-    assert words(watcher) == ["released given_back", "acquired long_over"]
-    await moved(clock, 30_000 + GRACE_MS)
-    told = words(watcher)
-    assert len(told) == len(set(told)) == hub.LIST_LIMIT + 12
-    assert {"expired a", "expired long_over", f"expired many{hub.LIST_LIMIT + 9}"} <= set(told)
+        await node.perform(f"many{number}", TAKE, project_id="another")
+        await node.perform(f"many{number}", TAKE)
+    watcher = await node.subscribe()
+    await node.perform("given_back", Release(MINE))
+    await node.perform("long_over", TAKE)
+    assert summaries(watcher) == ["released given_back", "acquired long_over"]
+    await advance(clock, 30_000 + GRACE_MS)
+    expired = summaries(watcher)
+    assert len(expired) == len(set(told)) == hub.LIST_LIMIT + 12
+    assert {"expired a", "expired long_over", f"expired many{hub.LIST_LIMIT + 9}"} <= set(expired)
 
 
-async def test_a_release_while_the_list_is_read_is_not_followed_by_an_end(node: Node, clock: ManualClock) -> None:
+async def test_a_release_while_the_list_is_read_is_followed_by_no_expiry(node: Node, clock: ManualClock) -> None:
     """EVENT-3: the list may be older than the events."""
-    await node.do("a", Acquire(MINE, 5))
+    await node.perform("a", Acquire(MINE, 5))
     page = await node.store.list_locks(LockQuery(PROJECT, 10, held=True))
-    watcher = await node.watch()
-    await node.do("a", Release(MINE))
+    watcher = await node.subscribe()
+    await node.perform("a", Release(MINE))
     for _, record in page.records:
         node.hub._expiries.note_listed(lock("a"), record, page.now_ms)  # type: ignore[arg-type]
-    await moved(clock, 60_000)
-    assert words(watcher) == ["released a"]
+    await advance(clock, 60_000)
+    assert summaries(watcher) == ["released a"]
 
 
-async def test_nothing_is_kept_while_nobody_watches(node: Node, clock: ManualClock) -> None:
-    """EVENT-6: the hub is live from the first watcher until a minute after the last, and holds nothing else."""
+async def test_nothing_is_kept_without_subscribers(node: Node, clock: ManualClock) -> None:
+    """EVENT-6: the hub is live from the first subscriber until a minute after the last."""
     assert not node.hub.live
-    watcher = await node.watch()
+    watcher = await node.subscribe()
     assert node.hub.live
-    await node.do("a", TAKE)
+    await node.perform("a", TAKE)
     node.hub.unsubscribe(watcher)
     node.hub.unsubscribe(watcher)
-    await moved(clock, hub.LINGER_MS - 1)
+    await advance(clock, hub.LINGER_MS - 1)
     assert node.hub.live
-    await moved(clock, 1)
+    await advance(clock, 1)
     assert not node.hub.live
     assert (node.hub.subscriber_count, node.hub._feeds, len(node.hub._expiries), timers(clock)) == (0, {}, 0, 0)
 
 
-async def test_who_comes_back_within_a_minute_has_missed_nothing(node: Node, clock: ManualClock) -> None:
-    """EVENT-5: from the id seen last; from the beginning's id too."""
-    watcher = await node.watch(prefix="a")
+async def test_a_client_that_resumes_within_a_minute_misses_nothing(node: Node, clock: ManualClock) -> None:
+    """EVENT-5: from the last id it saw, or from the id of the beginning."""
+    watcher = await node.subscribe(prefix="a")
     began_at = watcher.began_at
-    await node.do("a", TAKE)
+    await node.perform("a", TAKE)
     (first,) = taken(watcher)
     node.hub.unsubscribe(watcher)
-    await node.do("b", TAKE)
-    await node.do("a", Release(MINE))
-    await moved(clock, hub.LINGER_MS - 1)
-    again = await node.watch(prefix="a", after=first.id)
+    await node.perform("b", TAKE)
+    await node.perform("a", Release(MINE))
+    await advance(clock, hub.LINGER_MS - 1)
+    again = await node.subscribe(prefix="a", after=first.id)
     assert again.began_at == first.id
-    assert words(again) == ["released a"]
-    from_the_beginning = await node.watch(after=began_at)
-    assert words(from_the_beginning) == ["acquired a", "acquired b", "released a", "expired b"]
-    await node.do("a", Acquire(OTHER, 30))
-    assert words(again) == words(from_the_beginning) == ["acquired a"]
+    assert summaries(again) == ["released a"]
+    from_the_beginning = await node.subscribe(after=began_at)
+    assert summaries(from_the_beginning) == ["acquired a", "acquired b", "released a", "expired b"]
+    await node.perform("a", Acquire(OTHER, 30))
+    assert summaries(again) == summaries(from_the_beginning) == ["acquired a"]
 
 
-async def test_an_id_that_cannot_be_resumed_from_is_answered_with_a_reset(
+async def test_an_id_that_cannot_be_resumed_from_gets_a_reset(
     node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """EVENT-5: too old, another node's, from before a pause, or no id at all."""
+    """EVENT-5: too old, of another node, of an earlier feed, or no id at all."""
     monkeypatch.setattr(hub, "RING_MAX", 3)
-    watcher = await node.watch()
+    watcher = await node.subscribe()
     oldest = watcher.began_at
-    await node.do_all([("a", TAKE), ("a", Release(MINE)), ("b", TAKE)])
-    assert words(await node.watch(after=oldest)) == ["acquired a", "released a", "acquired b"]
-    await node.do("b", Release(MINE))
-    assert words(await node.watch(after=oldest)) == ["reset too_old"]
+    await node.perform_batch([("a", TAKE), ("a", Release(MINE)), ("b", TAKE)])
+    assert summaries(await node.subscribe(after=oldest)) == ["acquired a", "released a", "acquired b"]
+    await node.perform("b", Release(MINE))
+    assert summaries(await node.subscribe(after=oldest)) == ["reset too_old"]
     epoch, number = oldest.split("-")
     for unknown in ("x", f"{'0' * 12}-{number}", f"{epoch}-5", f"{epoch}-", "1" * 9_000, f"{epoch}-1\x00"):
-        assert words(await node.watch(after=unknown)) == ["reset unknown_id"]
+        assert summaries(await node.subscribe(after=unknown)) == ["reset unknown_id"]
     for one in list(node.hub._feeds[PROJECT].subscribers):
         node.hub.unsubscribe(one)
-    await moved(clock, hub.LINGER_MS)
-    resumed = await node.watch(after=oldest)
-    assert words(resumed) == ["reset unknown_id"]
+    await advance(clock, hub.LINGER_MS)
+    resumed = await node.subscribe(after=oldest)
+    assert summaries(resumed) == ["reset unknown_id"]
     assert resumed.began_at.split("-")[0] != epoch
 
 
-async def test_who_missed_more_than_its_queue_holds_lists_again(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-5, EVENT-7: it would be ended at once, come back with the same id, and so on for ever."""
+async def test_missing_more_than_a_queue_holds_is_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-5, EVENT-7: else it would be ended at once and resume from the same id, again and again."""
     monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
-    oldest = (await node.watch()).began_at
-    await node.do_all([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
-    assert words(await node.watch(prefix="a", after=oldest)) == ["acquired a1", "acquired a2", "acquired a3"]
-    behind = await node.watch(after=oldest)
-    assert words(behind) == ["reset too_old"]
-    await node.do("c", TAKE)
-    assert words(behind) == ["acquired c"]
+    oldest = (await node.subscribe()).began_at
+    await node.perform_batch([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
+    assert summaries(await node.subscribe(prefix="a", after=oldest)) == ["acquired a1", "acquired a2", "acquired a3"]
+    behind = await node.subscribe(after=oldest)
+    assert summaries(behind) == ["reset too_old"]
+    await node.perform("c", TAKE)
+    assert summaries(behind) == ["acquired c"]
 
 
-async def test_a_reset_leaves_a_place_to_resume_from(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-5: whoever heard the reset goes on from it; whoever did not hears it."""
+async def test_a_client_can_resume_from_the_id_of_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-5: and a client that did not receive the reset gets one."""
     monkeypatch.setattr(hub, "RING_MAX", 4)
-    watcher = await node.watch()
-    await node.do_all([("a", TAKE), ("b", TAKE)])
+    watcher = await node.subscribe()
+    await node.perform_batch([("a", TAKE), ("b", TAKE)])
     before = taken(watcher)[-1].id
     node.hub._missed()
     (reset,) = taken(watcher)
-    await node.do_all([(key, TAKE) for key in ("c", "d", "e")])
-    assert words(await node.watch(after=before)) == ["reset too_old"]
-    assert words(await node.watch(after=reset.id)) == ["acquired c", "acquired d", "acquired e"]
+    await node.perform_batch([(key, TAKE) for key in ("c", "d", "e")])
+    assert summaries(await node.subscribe(after=before)) == ["reset too_old"]
+    assert summaries(await node.subscribe(after=reset.id)) == ["acquired c", "acquired d", "acquired e"]
 
 
-async def test_a_watcher_that_is_too_slow_is_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7: its queue is bounded, and costs the others nothing."""
+async def test_a_subscriber_that_is_too_slow_is_ended(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-7: its queue is bounded, and other subscribers are not affected."""
     monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
-    slow, quick = await node.watch(), await node.watch()
+    slow, quick = await node.subscribe(), await node.subscribe()
     seen = []
     for key in "abcd":
-        await node.do(key, TAKE)
-        seen += words(quick)
+        await node.perform(key, TAKE)
+        seen += summaries(quick)
     assert slow.ended
     assert taken(slow) == []
     assert len(seen) == 4
     assert not quick.ended
 
 
-async def test_a_watcher_takes_many_events_in_parts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7: so a thousand slow readers do not make a thousand copies of what waits for them."""
+async def test_a_subscriber_takes_many_events_in_parts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-7: so a thousand slow readers do not hold a thousand copies of what they wait for."""
     monkeypatch.setattr(subscriber, "TAKE_MAX", 2)
-    watcher = await node.watch()
-    await node.do_all([(key, TAKE) for key in "abcde"])
+    watcher = await node.subscribe()
+    await node.perform_batch([(key, TAKE) for key in "abcde"])
     async with asyncio.timeout(30):
-        parts = [[told.event.lock.key for told in await watcher.take() if told.event] for _ in range(3)]
+        parts = [[numbered.event.lock.key for numbered in await watcher.take() if numbered.event] for _ in range(3)]
     assert parts == [["a", "b"], ["c", "d"], ["e"]]
     waiting = asyncio.create_task(watcher.take())
     await turns()
@@ -229,38 +236,36 @@ async def test_a_watcher_takes_many_events_in_parts(node: Node, monkeypatch: pyt
     assert await waiting == []
 
 
-async def test_watchers_are_bounded_and_leave_their_place(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7."""
+async def test_subscribers_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-7: one that unsubscribes makes way for another."""
     monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
-    first = await node.watch()
+    first = await node.subscribe()
     with pytest.raises(LockError) as refused:
-        await node.watch()
+        await node.subscribe()
     assert (refused.value.code, refused.value.retry_after_seconds) == ("lock_service_unavailable", 1)
     node.hub.unsubscribe(Subscriber(PROJECT))
     with pytest.raises(LockError):
-        await node.watch()
+        await node.subscribe()
     node.hub.unsubscribe(first)
-    await node.watch()
+    await node.subscribe()
 
 
-async def test_stopping_ends_every_watcher_and_refuses_more(node: Node) -> None:
+async def test_stopping_ends_all_subscribers_and_refuses_new_ones(node: Node) -> None:
     """EVENT-7, HTTP-23."""
-    watcher = await node.watch()
+    watcher = await node.subscribe()
     waiting = asyncio.create_task(watcher.take())
     await turns()
     node.hub.end_subscribers()
     assert await asyncio.wait_for(waiting, 30) == []
     assert watcher.ended
     with pytest.raises(LockError, match="stopping"):
-        await node.watch()
+        await node.subscribe()
 
 
-async def test_a_store_that_cannot_be_listed_is_asked_again(
-    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """EVENT-3: the end of what was held before is told all the same."""
+async def test_a_list_that_fails_is_retried(node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-3: the expiry of an older lease is published all the same."""
     monkeypatch.setattr(hub, "LIST_RETRY_SECONDS", 0.0)
-    await node.do("a", TAKE)
+    await node.perform("a", TAKE)
     listed, refusals = node.store.list_locks, [1, 2]
 
     async def list_locks(query: LockQuery) -> object:
@@ -270,48 +275,48 @@ async def test_a_store_that_cannot_be_listed_is_asked_again(
         return await listed(query)
 
     monkeypatch.setattr(node.store, "list_locks", list_locks)
-    watcher = await node.watch()
+    watcher = await node.subscribe()
     await turns()
-    await moved(clock, 30_000 + GRACE_MS)
-    assert words(watcher) == ["expired a"]
+    await advance(clock, 30_000 + GRACE_MS)
+    assert summaries(watcher) == ["expired a"]
 
 
-async def test_renewals_and_ends_leave_the_queue_bounded(node: Node, clock: ManualClock) -> None:
-    """EVENT-6: a TTL that grows and shrinks, and leases that are given back at once, do not pile up."""
-    await node.watch(key="none")
+async def test_renewals_and_releases_keep_the_expiry_heap_bounded(node: Node, clock: ManualClock) -> None:
+    """EVENT-6: with a TTL that grows and shrinks, and leases released at once."""
+    await node.subscribe(key="none")
     for number in range(3_000):
-        await node.do("a", Acquire(MINE, 5 + 2 * (number % 2)))
-        await node.do(f"b{number}", Acquire(MINE, 3_600))
-        await node.do(f"b{number}", Release(MINE))
+        await node.perform("a", Acquire(MINE, 5 + 2 * (number % 2)))
+        await node.perform(f"b{number}", Acquire(MINE, 3_600))
+        await node.perform(f"b{number}", Release(MINE))
     assert len(node.hub._expiries._heap) <= 1_010
 
 
 @pytest.mark.real_time
-async def test_an_end_is_told_in_time_by_the_systems_clock() -> None:
-    """EVENT-3: not before the grace is over, and soon after; the limit here is a busy machine's."""
+async def test_an_expiry_is_published_in_time_by_the_systems_clock() -> None:
+    """EVENT-3: not before the grace ends, and soon after; the limit here suits a busy machine."""
     clock = SystemClock()
-    one = Node(MemoryStore(clock), clock)
-    watcher = await one.watch()
+    node = Node(MemoryStore(clock), clock)
+    watcher = await node.subscribe()
     now_ms = clock.now_ms()
-    one.hub.publish([LockEvent("acquired", lock("a"), 1, None, now_ms, "free", now_ms + 100 - GRACE_MS)])
-    assert words(watcher) == ["acquired a"]
+    node.hub.publish([LockEvent("acquired", lock("a"), 1, None, now_ms, "free", now_ms + 100 - GRACE_MS)])
+    assert summaries(watcher) == ["acquired a"]
     watcher._awake.clear()
-    (told,) = await asyncio.wait_for(watcher.take(), 30)
-    assert (told.why, told.at_ms) == ("not_renewed", now_ms + 100)
-    assert 0 <= clock.now_ms() - told.at_ms < 1_000
-    await one.hub.close()
+    (numbered,) = await asyncio.wait_for(watcher.take(), 30)
+    assert (numbered.why, numbered.at_ms) == ("not_renewed", now_ms + 100)
+    assert 0 <= clock.now_ms() - numbered.at_ms < 1_000
+    await node.hub.close()
 
 
-async def test_many_watchers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-1, EVENT-6: an event is given to those who watch its lock, and the others are not even asked."""
+async def test_subscribers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EVENT-1, EVENT-6: they are not even asked whether it matches."""
     given: list[Subscriber] = []
     monkeypatch.setattr(Subscriber, "put", lambda watcher, _told: given.append(watcher))
-    others = [await node.watch(key=f"b{number}") for number in range(20)]
-    others += [await node.watch(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
-    mine = [await node.watch(key="abcd"), await node.watch(prefix=""), await node.watch(prefix="abcd")]
-    gone = await node.watch(prefix="a")
+    others = [await node.subscribe(key=f"b{number}") for number in range(20)]
+    others += [await node.subscribe(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
+    mine = [await node.subscribe(key="abcd"), await node.subscribe(prefix=""), await node.subscribe(prefix="abcd")]
+    gone = await node.subscribe(prefix="a")
     node.hub.unsubscribe(gone)
-    await node.do("abcd", TAKE)
+    await node.perform("abcd", TAKE)
     assert set(given) == {*mine, others[-2]}
     assert len(given) == 4
     for watcher in (*others, *mine):

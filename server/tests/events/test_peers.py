@@ -1,4 +1,4 @@
-"""Several nodes over one store: what happens on one is told on the others, and wakes the lines there."""
+"""Peers: events, freed locks and queue lengths travel between nodes over one store."""
 
 import json
 
@@ -8,7 +8,7 @@ from volcano_locks_server.events import hub, peer_state, peers
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Release, Renew
 from volcano_locks_server.testing import ManualClock, SignalBus
 
-from .hub_nodes import MINE, OTHER, lock, moved, nodes, taken, timers, turns, until, words
+from .hub_nodes import MINE, OTHER, advance, lock, nodes, summaries, taken, timers, turns, until
 
 TAKE = Acquire(MINE, 30, "host/1")
 
@@ -18,127 +18,127 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-def overheard(bus: SignalBus) -> list[list[object]]:
-    """What goes over the bus from now on, in a list that grows."""
-    said: list[list[object]] = []
+def recorded_messages(bus: SignalBus) -> list[list[object]]:
+    """The messages on the bus from now on, in a list that grows."""
+    sent: list[list[object]] = []
     first = bus.nodes[0]
     heard = first.heard
 
-    def hear(message: bytes) -> None:
-        said.append(json.loads(message))
+    def record(message: bytes) -> None:
+        sent.append(json.loads(message))
         heard(message)
 
-    first.heard = hear
-    return said
+    first.heard = record
+    return sent
 
 
-async def test_events_of_one_node_are_told_at_the_others(clock: ManualClock) -> None:
-    """EVENT-4: from the moment the stream begins, with the same fields, once each."""
+async def test_events_of_one_node_reach_subscribers_of_the_others(clock: ManualClock) -> None:
+    """EVENT-4: from the beginning of the stream, with the same fields, once each."""
     async with nodes(3, clock) as (_, (a, b, c)):
-        watchers = [await one.watch(prefix="n") for one in (a, b)]
-        await b.do("nightly", TAKE)
-        await c.do("nightly", Renew(MINE, 60))
+        subscribers = [await one.subscribe(prefix="n") for one in (a, b)]
+        await b.perform("nightly", TAKE)
+        await c.perform("nightly", Renew(MINE, 60))
         await turns()
-        await a.do("nightly", Release(MINE))
-        await c.do("other", TAKE)
+        await a.perform("nightly", Release(MINE))
+        await c.perform("other", TAKE)
         await turns()
-        told = [[one.event for one in taken(watcher)] for watcher in watchers]
-        assert told[0] == told[1]
-        assert [one.kind for one in told[0] if one is not None] == ["acquired", "renewed", "released"]
+        events = [[numbered.event for numbered in taken(watcher)] for watcher in subscribers]
+        assert events[0] == events[1]
+        assert [event.kind for event in events[0] if event is not None] == ["acquired", "renewed", "released"]
 
 
-async def test_an_end_is_told_once_at_each_node(clock: ManualClock) -> None:
-    """EVENT-3, EVENT-4: wherever it was acquired, renewed and taken over."""
+async def test_an_expiry_is_published_once_on_each_node(clock: ManualClock) -> None:
+    """EVENT-3, EVENT-4: on whichever nodes the lease was acquired, renewed and taken over."""
     async with nodes(2, clock) as (_, (a, b)):
-        watchers = [await one.watch() for one in (a, b)]
-        await a.do("x", Acquire(MINE, 5))
+        subscribers = [await one.subscribe() for one in (a, b)]
+        await a.perform("x", Acquire(MINE, 5))
         await turns()
-        await moved(clock, 3_000)
-        await b.do("x", Renew(MINE, 5))
+        await advance(clock, 3_000)
+        await b.perform("x", Renew(MINE, 5))
         await turns()
-        await moved(clock, 5_000 + GRACE_MS - 1)
-        assert [words(watcher) for watcher in watchers] == [["acquired x", "renewed x"]] * 2
-        await moved(clock, 1)
-        await a.do("x", Acquire(OTHER, 5))
+        await advance(clock, 5_000 + GRACE_MS - 1)
+        assert [summaries(watcher) for watcher in subscribers] == [["acquired x", "renewed x"]] * 2
+        await advance(clock, 1)
+        await a.perform("x", Acquire(OTHER, 5))
         await turns()
-        assert [words(watcher) for watcher in watchers] == [["expired x", "acquired x"]] * 2
+        assert [summaries(watcher) for watcher in subscribers] == [["expired x", "acquired x"]] * 2
 
 
-async def test_nodes_that_nobody_wants_to_hear_are_silent(clock: ManualClock) -> None:
-    """EVENT-6: nothing is told but to who asked, and no longer than they want it."""
+async def test_nodes_send_nothing_that_no_peer_wants(clock: ManualClock) -> None:
+    """EVENT-6: and no longer than it is wanted."""
     async with nodes(2, clock) as (bus, (a, b)):
-        said = overheard(bus)
-        await a.do("x", TAKE)
+        sent = recorded_messages(bus)
+        await a.perform("x", TAKE)
         await turns()
-        assert (said, a.hub.live, b.hub.live) == ([], False, False)
-        watcher = await b.watch()
+        assert (sent, a.hub.live, b.hub.live) == ([], False, False)
+        watcher = await b.subscribe()
         assert a.hub.live
-        await a.do("x", Release(MINE))
+        await a.perform("x", Release(MINE))
         await turns()
-        assert [one[0] for one in said] == ["hear", "telling", "event"]
+        assert [one[0] for one in sent] == ["hear", "telling", "event"]
         b.hub.unsubscribe(watcher)
-        await moved(clock, hub.LINGER_MS)
+        await advance(clock, hub.LINGER_MS)
         await turns()
         assert not a.hub.live
-        del said[:]
-        await a.do("x", Acquire(OTHER, 5))
+        del sent[:]
+        await a.perform("x", Acquire(OTHER, 5))
         await turns()
-        assert said == []
-        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+        assert sent == []
+        await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert timers(clock) == 0
 
 
-async def test_a_silent_node_is_forgotten(clock: ManualClock) -> None:
-    """EVENT-6: one that died while somebody watched there."""
+async def test_a_silent_peer_is_forgotten(clock: ManualClock) -> None:
+    """EVENT-6: a node that died while it had subscribers."""
     async with nodes(2, clock) as (bus, (a, b)):
-        await b.watch()
+        await b.subscribe()
         b.queues.waiting[lock("x")] = 2
         b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         assert a.hub.live
         bus.loses = True
         for _ in range(5):
-            await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+            await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert (a.hub.others_wait(lock("x")), a.hub.live) == (False, True)
-        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+        await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert not a.hub.live
 
 
-async def test_interest_is_said_again_for_as_long_as_it_lasts(clock: ManualClock) -> None:
+async def test_interest_is_repeated_for_as_long_as_it_lasts(clock: ManualClock) -> None:
     """EVENT-4, WAIT-10."""
     async with nodes(2, clock) as (_, (a, b)):
-        watcher = await b.watch()
+        watcher = await b.subscribe()
         b.queues.waiting[lock("x")] = 2
         b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         for _ in range(30):
-            await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+            await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
             await turns()
             assert (a.hub.live, a.hub.waiters(lock("x"))) == (True, 2)
-        await a.do("x", TAKE)
+        await a.perform("x", TAKE)
         await turns()
-        assert words(watcher) == ["acquired x"]
+        assert summaries(watcher) == ["acquired x"]
 
 
-async def test_a_lock_that_is_freed_wakes_the_lines_of_others(clock: ManualClock) -> None:
-    """WAIT-10: of that lock alone, and only where it stayed free."""
+async def test_a_freed_lock_is_rechecked_by_its_waiting_peers(clock: ManualClock) -> None:
+    """WAIT-10: that lock alone, and only if it stayed free."""
     async with nodes(3, clock) as (_, (a, b, c)):
-        await a.do("x", TAKE)
+        await a.perform("x", TAKE)
         b.queues.waiting[lock("x")] = 1
         b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
         del b.queues.rechecked[:]
-        await a.do_all([("x", Release(MINE)), ("x", Acquire(OTHER, 30)), ("y", TAKE), ("y", Release(MINE))])
+        await a.perform_batch([("x", Release(MINE)), ("x", Acquire(OTHER, 30)), ("y", TAKE), ("y", Release(MINE))])
         await turns()
         assert b.queues.rechecked == []
-        await a.do("x", Release(OTHER))
+        await a.perform("x", Release(OTHER))
         await turns()
         assert b.queues.rechecked == [lock("x")]
         assert lock("x") not in a.queues.rechecked + c.queues.rechecked
 
 
-async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
-    """LIST-3, WAIT-10: one's own line and those of the others."""
+async def test_queue_lengths_are_known_on_every_node(clock: ManualClock) -> None:
+    """LIST-3, WAIT-10: of the own queue and those of peers."""
     async with nodes(2, clock) as (_, (a, b)):
         for node, count in ((a, 1), (b, 3)):
             node.queues.waiting[lock("x")] = count
@@ -152,30 +152,30 @@ async def test_how_many_wait_is_known_everywhere(clock: ManualClock) -> None:
         assert not a.hub.others_wait(lock("x"))
 
 
-async def test_who_comes_back_to_a_kept_place_is_known_of_again(clock: ManualClock) -> None:
-    """WAIT-6, WAIT-10: else the others would grant to their own lines for ever."""
+async def test_a_rejoined_kept_waiter_is_announced_to_peers_again(clock: ManualClock) -> None:
+    """WAIT-6, WAIT-10: else they would never yield to it."""
     async with nodes(2, clock) as (_, (a, b)):
         b.queues.waiting[lock("x")] = 1
         b.hub.queue_changed(lock("x"))
         await until(lambda: a.hub.others_wait(lock("x")))
-        b.queues.waiting[lock("x")] = 0  # a pause between two waits, and the place is kept
-        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+        b.queues.waiting[lock("x")] = 0  # a pause between two waits; the waiter is kept
+        await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert not a.hub.others_wait(lock("x"))
         b.queues.waiting[lock("x")] = 1
-        await moved(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+        await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
         assert a.hub.others_wait(lock("x"))
-        await moved(clock, peers.WAITS_KEPT_MS + peer_state.INTEREST_VALID_MS)
-        await a.do("x", TAKE)
+        await advance(clock, peers.WAITS_KEPT_MS + peer_state.INTEREST_VALID_MS)
+        await a.perform("x", TAKE)
         del b.queues.rechecked[:]
-        await a.do("x", Release(MINE))
+        await a.perform("x", Release(MINE))
         await turns()
         assert b.queues.rechecked == [lock("x")]
 
 
-async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> None:
-    """WAIT-10, EVENT-6: the others need not wait for its silence, also where its line ended this moment."""
+async def test_a_node_that_stops_withdraws_what_it_sent(clock: ManualClock) -> None:
+    """WAIT-10, EVENT-6: peers need not wait until it expires, also if its queue ended this moment."""
     async with nodes(2, clock) as (_, (a, b)):
-        await b.watch()
+        await b.subscribe()
         for key in ("x", "y"):
             b.queues.waiting[lock(key)] = 2
             b.hub.queue_changed(lock(key))
@@ -189,8 +189,8 @@ async def test_a_node_that_stops_takes_back_what_it_said(clock: ManualClock) -> 
         assert not a.hub.live
 
 
-async def test_a_line_that_begins_looks_once_the_others_know_of_it(clock: ManualClock) -> None:
-    """WAIT-10: what was freed before they knew was not told."""
+async def test_a_new_queue_is_rechecked_once_its_peers_know_of_it(clock: ManualClock) -> None:
+    """WAIT-10: locks freed before that were not sent."""
     async with nodes(2, clock) as (_, (_, b)):
         b.queues.waiting[lock("x")] = 1
         b.hub.queue_changed(lock("x"))
@@ -199,64 +199,64 @@ async def test_a_line_that_begins_looks_once_the_others_know_of_it(clock: Manual
         assert b.queues.rechecked == [None]
 
 
-async def test_what_may_be_missing_is_told_as_a_reset_and_looked_for(clock: ManualClock) -> None:
-    """EVENT-5, WAIT-10: at most every ten seconds, and leases acquired meanwhile still end in time."""
+async def test_lost_messages_cause_a_reset_and_a_recheck(clock: ManualClock) -> None:
+    """EVENT-5, WAIT-10: at most every ten seconds; leases acquired meanwhile still expire in time."""
     async with nodes(2, clock) as (bus, (a, b)):
-        watcher = await b.watch()
+        watcher = await b.subscribe()
         bus.loses = True
-        await a.do("x", TAKE)
+        await a.perform("x", TAKE)
         await turns()
         bus.loses = False
         del b.queues.rechecked[:]
         bus.miss()
         await turns()
-        assert words(watcher) == ["reset missed"]
+        assert summaries(watcher) == ["reset missed"]
         assert b.queues.rechecked == [None]
         bus.miss()
         bus.miss()
         await turns()
-        assert words(watcher) == []
-        await moved(clock, hub.RESETS_APART_MS)
-        assert words(watcher) == ["reset missed"]
-        await moved(clock, 30_000 + GRACE_MS - hub.RESETS_APART_MS)
-        assert words(watcher) == ["expired x"]
+        assert summaries(watcher) == []
+        await advance(clock, hub.RESETS_APART_MS)
+        assert summaries(watcher) == ["reset missed"]
+        await advance(clock, 30_000 + GRACE_MS - hub.RESETS_APART_MS)
+        assert summaries(watcher) == ["expired x"]
 
 
-async def test_a_node_that_comes_later_learns_what_is_wanted(clock: ManualClock) -> None:
-    """EVENT-4, EVENT-5: and the watchers are told that it may have done something before."""
+async def test_a_node_that_joins_later_learns_what_its_peers_want(clock: ManualClock) -> None:
+    """EVENT-4, EVENT-5: and subscribers get a reset for what it did before."""
     async with nodes(3, clock) as (bus, (a, b, late)):
         gone = bus.nodes.pop()
-        watcher = await b.watch()
-        await late.do("x", TAKE)
+        watcher = await b.subscribe()
+        await late.perform("x", TAKE)
         assert not late.hub.live
         bus.nodes.append(gone)
         gone.missed()
         await turns()
         assert late.hub.live
-        assert words(watcher) == ["reset missed"]
-        await late.do("x", Release(MINE))
+        assert summaries(watcher) == ["reset missed"]
+        await late.perform("x", Release(MINE))
         await turns()
-        assert words(watcher) == ["released x"]
+        assert summaries(watcher) == ["released x"]
         assert a.hub.live
 
 
-async def test_events_that_were_overtaken_are_not_told(clock: ManualClock) -> None:
-    """EVENT-4: a renewal that is heard after the release of its lease brings nothing back."""
+async def test_overtaken_events_are_not_published(clock: ManualClock) -> None:
+    """EVENT-4: a renewal that arrives after the release of its lease."""
     async with nodes(2, clock) as (bus, (a, b)):
-        watcher = await b.watch()
-        await a.do("x", Acquire(MINE, 5))
+        watcher = await b.subscribe()
+        await a.perform("x", Acquire(MINE, 5))
         await turns()
         held_back: list[bytes] = []
-        hear = bus.nodes[1].heard
+        receive = bus.nodes[1].heard
         bus.nodes[1].heard = held_back.append
-        await a.do("x", Renew(MINE, 5))
+        await a.perform("x", Renew(MINE, 5))
         await turns()
-        bus.nodes[1].heard = hear
-        await b.do("x", Release(MINE))
+        bus.nodes[1].heard = receive
+        await b.perform("x", Release(MINE))
         for message in held_back:
-            hear(message)
-        await moved(clock, 10_000)
-        assert words(watcher) == ["acquired x", "released x"]
+            receive(message)
+        await advance(clock, 10_000)
+        assert summaries(watcher) == ["acquired x", "released x"]
 
 
 @pytest.mark.parametrize(
@@ -277,24 +277,24 @@ async def test_events_that_were_overtaken_are_not_told(clock: ManualClock) -> No
         b"[" * 10_000,
     ],
 )
-async def test_strange_messages_are_passed_over(clock: ManualClock, message: bytes) -> None:
-    """EVENT-4: of another release, or of a stranger."""
+async def test_unknown_messages_are_ignored(clock: ManualClock, message: bytes) -> None:
+    """EVENT-4: of another release, or forged."""
     async with nodes(2, clock) as (bus, (a, b)):
-        watcher = await b.watch()
+        watcher = await b.subscribe()
         bus.nodes[0].heard(message)
         bus.nodes[1].heard(message)
-        await a.do("x", TAKE)
+        await a.perform("x", TAKE)
         await turns()
-        assert words(watcher) == ["acquired x"]
+        assert summaries(watcher) == ["acquired x"]
         assert a.hub.waiters(lock("x")) == 0
 
 
 async def test_no_message_holds_a_digest(clock: ManualClock) -> None:
     """LEASE-15, EVENT-2."""
     async with nodes(2, clock) as (bus, (a, b)):
-        said = overheard(bus)
-        await b.watch()
-        await a.do_all([("x", TAKE), ("x", Renew(MINE, 30)), ("x", Release(MINE))])
+        sent = recorded_messages(bus)
+        await b.subscribe()
+        await a.perform_batch([("x", TAKE), ("x", Renew(MINE, 30)), ("x", Release(MINE))])
         await turns()
-        assert len(said) == 5
-        assert "mmm" not in repr(said)
+        assert len(sent) == 5
+        assert "mmm" not in repr(sent)

@@ -1,4 +1,4 @@
-"""Two servers over one real store: what happens on one is told at the other, and wakes who waits there."""
+"""Two servers over one real store: events reach the subscribers of the other, and freed locks its waiters."""
 
 import asyncio
 import io
@@ -44,25 +44,25 @@ async def services(request: pytest.FixtureRequest) -> AsyncIterator[list[LockSer
         yield found
 
 
-async def told(watcher: Subscriber, count: int) -> list[str]:
-    """The next `count` events, in a word each; resets, which are due while nodes begin, are passed over."""
-    names: list[str] = []
+async def next_kinds(watcher: Subscriber, count: int) -> list[str]:
+    """The kinds of the next `count` events; resets, which are due while nodes start, are skipped."""
+    kinds: list[str] = []
     async with asyncio.timeout(30):
-        while len(names) < count:
-            names += [one.event.kind for one in await watcher.take() if one.event is not None]
-    return names
+        while len(kinds) < count:
+            kinds += [numbered.event.kind for numbered in await watcher.take() if numbered.event is not None]
+    return kinds
 
 
-async def test_events_and_releases_travel_between_servers(services: list[LockService]) -> None:
+async def test_events_and_freed_locks_travel_between_servers(services: list[LockService]) -> None:
     """EVENT-4, WAIT-10."""
     a, b = services
     watcher = Subscriber(PROJECT, key=KEY)
     await b.hub.subscribe(watcher)
     assert isinstance((await perform(a, PROJECT, 0, KEY, Acquire(MINE, 30))).outcome, Granted)
-    assert await told(watcher, 1) == ["acquired"]
+    assert await next_kinds(watcher, 1) == ["acquired"]
     waiting = asyncio.create_task(perform(b, PROJECT, 0, KEY, Acquire(OTHER, 30), wait_ms=30_000))
-    assert await told(watcher, 1) == ["waiting"]
+    assert await next_kinds(watcher, 1) == ["waiting"]
     await perform(a, PROJECT, 0, KEY, Release(MINE))
     assert isinstance((await asyncio.wait_for(waiting, 30)).outcome, Granted)
-    assert set(await told(watcher, 2)) == {"released", "acquired"}
+    assert set(await next_kinds(watcher, 2)) == {"released", "acquired"}
     b.hub.unsubscribe(watcher)

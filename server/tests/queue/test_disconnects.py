@@ -70,7 +70,7 @@ async def test_a_disconnect_at_any_moment_leaves_no_undelivered_grant(harness: H
     if gone.cancelled():
         assert granted(await soon(stays))
         assert harness.store.holder == 3
-    else:  # it had heard of its grant
+    else:  # it received its grant
         assert granted(gone.result())
         assert harness.store.holder == 2
         stays.cancel()

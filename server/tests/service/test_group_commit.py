@@ -1,4 +1,4 @@
-"""Group commit: while one batch commits the next one gathers; each caller hears of its own command only."""
+"""Group commit: while one batch commits the next one gathers; each caller gets the result of its own command only."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ def gated_store() -> FaultyStore:
     return store
 
 
-def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecord | None, int]:
+def count(record: LockRecord | None, number: int, now_ms: int) -> tuple[LockRecord | None, int]:
     """A rule that adds up, so that order and folding show."""
-    total = (record.fencing_token if record else 0) * 10 + asked
+    total = (record.fencing_token if record else 0) * 10 + number
     return Free(total, now_ms), total
 
 
-async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
-    tasks = [group.submit(key, number) for key, number in asked]
+async def submitted(group: GroupCommit[int, int], *commands: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
+    tasks = [group.submit(key, number) for key, number in commands]
     await asyncio.sleep(0)
     return tasks
 
@@ -65,8 +65,8 @@ async def test_a_failed_batch_answers_its_own_callers_only_and_is_not_repeated()
     await group.close()
 
 
-async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_log() -> None:
-    """LEASE-16: never "probably", and never a hanging caller."""
+async def test_a_bug_in_the_store_returns_unavailable_and_keeps_its_cause_for_the_log() -> None:
+    """LEASE-16: never an uncertain success, and never a hanging caller."""
     store = gated_store()
     store.gate.set()
     store.failure = KeyError("a bug")
@@ -79,8 +79,8 @@ async def test_a_store_s_bug_is_told_as_unavailable_with_its_cause_kept_for_the_
     await group.close()
 
 
-async def test_a_store_that_answers_too_few_hangs_nobody_and_is_believed_by_nobody() -> None:
-    """LEASE-16: which answer belongs to whom cannot be told any more."""
+async def test_a_store_that_returns_too_few_results_fails_all_callers() -> None:
+    """LEASE-16: which result belongs to which command is unknown."""
 
     class Forgetful(MemoryStore):
         async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -117,7 +117,7 @@ async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None
     await group.close()
 
 
-async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_command_beyond_the_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
     store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
@@ -131,7 +131,7 @@ async def test_one_more_than_may_wait_is_refused_at_once(monkeypatch: pytest.Mon
     await group.close()
 
 
-async def test_batches_are_no_larger_than_the_store_likes() -> None:
+async def test_batches_are_no_larger_than_the_store_prefers() -> None:
     store = gated_store()
     store.gate.set()
     group: GroupCommit[int, int] = GroupCommit(store, count, batch_max=3)
@@ -140,7 +140,7 @@ async def test_batches_are_no_larger_than_the_store_likes() -> None:
     await group.close()
 
 
-async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None:
+async def test_closing_commits_pending_commands_and_refuses_later_ones() -> None:
     store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count)
     first = await submitted(group, (A, 1))
@@ -158,7 +158,7 @@ async def test_closing_answers_what_waits_and_refuses_what_comes_later() -> None
 
 @pytest.mark.real_time
 async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
-    """LEASE-16: committing and waiting callers are told; the store is used again when it is back."""
+    """LEASE-16: committing and pending callers get an error; the store is used again when it is back."""
     store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.5)
     stuck = await submitted(group, (A, 1))
@@ -173,7 +173,7 @@ async def test_a_commit_that_hangs_does_not_hang_its_callers() -> None:
 
 
 @pytest.mark.real_time
-async def test_closing_ends_even_where_the_store_hangs() -> None:
+async def test_closing_ends_even_if_the_store_hangs() -> None:
     store = gated_store()
     group: GroupCommit[int, int] = GroupCommit(store, count, commit_seconds_max=0.05)
     stuck = await submitted(group, (A, 1))

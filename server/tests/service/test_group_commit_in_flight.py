@@ -1,4 +1,4 @@
-"""Several batches in flight: each key is in one of them only, and its commands stay in the order of their arrival."""
+"""Several batches in flight: each key is in one of them only, and its commands keep their order of arrival."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,9 +20,7 @@ A, B, C, D, E = (RecordKey("p", LockKey(name)) for name in "abcde")
 
 
 class UnisolatedStore(MemoryStore):
-    """A memory store whose updates read at once and write when they are let go, as a store would that isolated
-    nothing: a lost update shows.
-    """
+    """A memory store whose updates read at once and write when a test completes them: lost updates show."""
 
     def __init__(self) -> None:
         super().__init__(ManualClock())
@@ -46,8 +44,8 @@ class UnisolatedStore(MemoryStore):
         self.sizes.append(len(stepped.results))
         return stepped.results
 
-    async def let_go(self, place: int = 0) -> None:
-        self.waiting[place][1].set_result(None)
+    async def complete(self, index: int = 0) -> None:
+        self.waiting[index][1].set_result(None)
         await settled()
 
     @property
@@ -55,8 +53,8 @@ class UnisolatedStore(MemoryStore):
         return [names for names, _ in self.waiting]
 
 
-def count(record: LockRecord | None, asked: int, now_ms: int) -> tuple[LockRecord | None, int]:
-    total = (record.fencing_token if record else 0) * 10 + asked
+def count(record: LockRecord | None, number: int, now_ms: int) -> tuple[LockRecord | None, int]:
+    total = (record.fencing_token if record else 0) * 10 + number
     return Free(total, now_ms), total
 
 
@@ -65,8 +63,8 @@ async def settled() -> None:
         await asyncio.sleep(0)
 
 
-async def submitted(group: GroupCommit[int, int], *asked: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
-    tasks = [group.submit(key, number) for key, number in asked]
+async def submitted(group: GroupCommit[int, int], *commands: tuple[RecordKey, int]) -> list[asyncio.Future[int]]:
+    tasks = [group.submit(key, number) for key, number in commands]
     await settled()
     return tasks
 
@@ -83,23 +81,23 @@ def group_on(
     )
 
 
-async def test_another_key_need_not_wait_and_a_third_gathers() -> None:
+async def test_another_key_commits_beside_it_and_a_third_gathers() -> None:
     store = UnisolatedStore()
     group = group_on(store)
     answers = []
     for one in (A, B, C, C):
         answers += await submitted(group, (one, 1))
     assert store.in_flight == [["a"], ["b"]]
-    await store.let_go(1)
+    await store.complete(1)
     assert store.in_flight == [["a"], ["c"]]
-    await store.let_go(1)
-    await store.let_go()
+    await store.complete(1)
+    await store.complete()
     assert await asyncio.gather(*answers) == [1, 1, 1, 11]
     await group.close()
 
 
-async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight() -> None:
-    """Crumbs cost a store as much as loaves."""
+async def test_another_batch_waits_until_it_is_as_large_as_the_one_in_flight() -> None:
+    """A small batch costs a store as much as a large one."""
     store = UnisolatedStore()
     group = group_on(store)
     answers = await submitted(group, (A, 1), (B, 1))
@@ -108,16 +106,16 @@ async def test_a_further_batch_waits_until_it_is_as_large_as_the_one_in_flight()
     answers += await submitted(group, (D, 1))
     assert store.in_flight == [["a", "b"], ["c", "d"]]
     answers += await submitted(group, (E, 1))
-    await store.let_go()
+    await store.complete()
     assert store.in_flight == [["c", "d"]]
-    await store.let_go()
+    await store.complete()
     assert store.in_flight == [["e"]]
-    await store.let_go()
+    await store.complete()
     assert await asyncio.gather(*answers) == [1] * 5
     await group.close()
 
 
-async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_large_backlog_starts_another_batch_beside_a_larger_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "SIZE_OF_ANOTHER_BATCH", 2)
     store = UnisolatedStore()
     group = group_on(store)
@@ -126,29 +124,29 @@ async def test_what_is_worth_a_batch_waits_for_no_larger_one(monkeypatch: pytest
     assert store.in_flight == [["a", "b", "c"]]
     answers += await submitted(group, (E, 1))
     assert store.in_flight == [["a", "b", "c"], ["d", "e"]]
-    await store.let_go()
-    await store.let_go()
+    await store.complete()
+    await store.complete()
     assert await asyncio.gather(*answers) == [1] * 5
     await group.close()
 
 
-async def test_a_key_in_flight_waits_in_order_and_holds_up_no_other() -> None:
+async def test_commands_on_a_busy_key_wait_in_order_and_block_no_other_key() -> None:
     store = UnisolatedStore()
     group = group_on(store)
     first = await submitted(group, (A, 1))
     rest = await submitted(group, (A, 2), (B, 5), (A, 3))
     assert store.in_flight == [["a"], ["b"]]
-    await store.let_go(1)
+    await store.complete(1)
     assert store.in_flight == [["a"]]
     rest += await submitted(group, (A, 4))
-    await store.let_go()
+    await store.complete()
     assert store.in_flight == [["a"]]
-    await store.let_go()
+    await store.complete()
     assert await asyncio.gather(*first, *rest) == [1, 12, 5, 123, 1234]
     await group.close()
 
 
-async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parked_commands_count_as_pending_and_are_committed_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
     store = UnisolatedStore()
     group = group_on(store)
@@ -160,13 +158,13 @@ async def test_what_is_parked_counts_as_waiting_and_is_answered_at_the_close(mon
     closing = asyncio.create_task(group.close())
     while store.waiting:
         await settled()
-        await store.let_go()
+        await store.complete()
     await closing
     assert await asyncio.gather(*tasks) == [1, 12, 1, 123]
 
 
 @pytest.mark.real_time
-async def test_a_hanging_batch_hangs_nobody_who_waits_for_its_key() -> None:
+async def test_a_hanging_batch_does_not_hang_commands_parked_behind_it() -> None:
     """LEASE-16."""
     store = UnisolatedStore()
     group = group_on(store, commit_seconds_max=0.05)
@@ -198,29 +196,31 @@ async def test_a_late_batch_keeps_its_key_until_it_ends() -> None:
 @given(
     batches_in_flight=st.integers(1, 3),
     batch_max=st.integers(1, 4),
-    deeds=st.lists(st.one_of(st.sampled_from("aaabc"), st.integers(0, 2), st.just("give up")), min_size=1, max_size=40),
+    actions=st.lists(
+        st.one_of(st.sampled_from("aaabc"), st.integers(0, 2), st.just("give up")), min_size=1, max_size=40
+    ),
 )
-def test_any_order_of_events_serves_each_key_in_order(
-    batches_in_flight: int, batch_max: int, deeds: list[str | int]
+def test_any_order_of_actions_keeps_the_order_of_each_key(
+    batches_in_flight: int, batch_max: int, actions: list[str | int]
 ) -> None:
-    """A letter submits to that key, a number lets that batch go, and some callers give up while they wait."""
+    """A letter submits to that key, a number completes that batch, and some callers give up while they wait."""
 
-    async def story() -> None:
+    async def run() -> None:
         store = UnisolatedStore()
         group = group_on(store, batches_in_flight, batch_max)
         tasks: list[tuple[str, asyncio.Future[int]]] = []
-        for deed in deeds:
-            if deed == "give up":
+        for action in actions:
+            if action == "give up":
                 if tasks:
                     tasks[-1][1].cancel()
-            elif isinstance(deed, str):
-                key = RecordKey("p", LockKey(deed))
-                tasks.append((deed, group.submit(key, 1)))
+            elif isinstance(action, str):
+                key = RecordKey("p", LockKey(action))
+                tasks.append((action, group.submit(key, 1)))
             elif store.waiting:
-                await store.let_go(deed % len(store.waiting))
+                await store.complete(action % len(store.waiting))
             await settled()
         while store.waiting:
-            await store.let_go()
+            await store.complete()
         await group.close()
         for name in "abc":
             totals = [task.result() for mine, task in tasks if mine == name and not task.cancelled()]
@@ -228,4 +228,4 @@ def test_any_order_of_events_serves_each_key_in_order(
         assert store.most <= batches_in_flight
         assert max(store.sizes, default=0) <= batch_max
 
-    asyncio.run(story())
+    asyncio.run(run())

@@ -1,4 +1,4 @@
-"""The service: the quota's verdict, the lease's outcome, and what is told where neither can be had."""
+"""The lock service: the verdict of the quota, the outcome of the lease, and the result if neither can be had."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ async def test_projects_do_not_see_each_other_s_locks(service: LockService) -> N
         assert isinstance((await perform(service, project, 0, KEY, Acquire(ME, 30))).outcome, Granted)
 
 
-async def test_each_reply_tells_the_quota(service: LockService) -> None:
+async def test_each_reply_carries_the_quota(service: LockService) -> None:
     remaining = [(await perform(service, "p", 3, KEY, Read())).admission.remaining for _ in range(3)]
     assert remaining == [2, 1, 0]
     reply = await perform(service, "p", 3, KEY, Read())
@@ -54,7 +54,7 @@ async def test_each_reply_tells_the_quota(service: LockService) -> None:
 
 
 async def test_a_stampede_does_not_cost_the_holder_its_lease(service: LockService) -> None:
-    """case 7: the owner renews and releases from the reserve; others are told 429, and use none of it up."""
+    """case 7: the owner renews and releases from the reserve; other tokens get 429 and use none of it."""
     assert isinstance((await perform(service, "p", 3, KEY, Acquire(ME, 30))).outcome, Granted)
     for _ in range(10):
         await perform(service, "p", 3, KEY, Acquire(OTHER, 30))
@@ -76,7 +76,7 @@ async def test_the_reserve_can_be_switched_off(clock: ManualClock) -> None:
     await service.close()
 
 
-async def test_the_reserve_is_bounded_even_when_owners_ask_at_once(service: LockService) -> None:
+async def test_the_reserve_is_bounded_even_for_concurrent_owners(service: LockService) -> None:
     await perform(service, "p", 5, KEY, Acquire(ME, 30))
     replies = await asyncio.gather(*(perform(service, "p", 5, KEY, Renew(ME, 30)) for _ in range(40)))
     assert sum(isinstance(reply.outcome, Granted) for reply in replies) == 4 + 5
@@ -92,7 +92,7 @@ def test_windows_of_past_minutes_are_forgotten(clock: ManualClock, monkeypatch: 
     assert len(one._windows) == 1
 
 
-async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota(clock: ManualClock) -> None:
+async def test_a_store_failure_returns_unavailable_and_carries_the_quota(clock: ManualClock) -> None:
     """LEASE-16."""
     store = FaultyStore(MemoryStore(clock))
     store.failure = StoreUnavailableError("disk_full", "the disk is full")
@@ -104,8 +104,8 @@ async def test_what_the_store_cannot_answer_is_unavailable_and_carries_its_quota
     await service.close()
 
 
-async def test_what_the_store_cannot_answer_uses_up_none_of_the_owners_reserve(clock: ManualClock) -> None:
-    """QUOTA-5: nobody proved to be an owner while the store was away, so all of it is there when it is back."""
+async def test_a_store_failure_uses_none_of_the_owners_reserve(clock: ManualClock) -> None:
+    """QUOTA-5: no token proved its ownership during the outage, so the whole reserve is left afterwards."""
     store = FaultyStore(MemoryStore(clock))
     service = LockService(store, clock)
     await perform(service, "p", 1, KEY, Acquire(ME, 30))

@@ -1,4 +1,4 @@
-"""Services that share a quota: together they serve the limit, at few draws, and fail closed (QUOTA-7, QUOTA-8)."""
+"""Services that share a quota: together they serve the limit, with few draws, and fail closed (QUOTA-7, QUOTA-8)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -80,13 +80,13 @@ async def test_a_store_write_serves_many_requests(nodes: Sequence[LockService], 
 
 
 @pytest.mark.real_time
-async def test_those_who_wait_share_one_draw_and_get_what_they_need(nodes: Sequence[LockService], count: Count) -> None:
+async def test_waiting_requests_share_one_draw(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
     asking = [asyncio.create_task(perform(nodes[0], "p", 40, KEY, Read())) for _ in range(30)]
     await asyncio.sleep(0.01)
     count.gate.set()
     assert served(await asyncio.gather(*asking)) == 30
-    assert len(count.wanted) <= 3, "one for the first, one for those who came meanwhile"
+    assert len(count.wanted) <= 3, "one for the first request, one for the others"
 
 
 async def test_the_next_minute_begins_anew(nodes: Sequence[LockService], clock: ManualClock) -> None:
@@ -108,7 +108,7 @@ async def test_an_owner_renews_from_the_reserve_on_any_node(nodes: Sequence[Lock
     assert 1 <= sum(isinstance(outcome, Granted) for outcome in owners) <= 2
 
 
-async def test_where_the_store_cannot_count_nothing_is_served_beyond_what_is_drawn(
+async def test_if_the_store_cannot_count_only_drawn_requests_are_served(
     nodes: Sequence[LockService], count: Count
 ) -> None:
     """LEASE-16, QUOTA-8."""
@@ -138,7 +138,7 @@ async def test_a_draw_that_hangs_is_given_up(clock: ManualClock, count: Count) -
 
 
 @pytest.mark.real_time
-async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequence[LockService], count: Count) -> None:
+async def test_a_cancelled_request_leaves_the_draw_to_the_others(nodes: Sequence[LockService], count: Count) -> None:
     count.gate.clear()
     first, second = (asyncio.create_task(perform(nodes[0], "p", 600, KEY, Read())) for _ in range(2))
     await asyncio.sleep(0.01)
@@ -149,7 +149,7 @@ async def test_who_gives_up_waiting_leaves_the_draw_to_the_others(nodes: Sequenc
 
 
 @pytest.mark.real_time
-async def test_a_service_that_stops_leaves_nobody_waiting_for_a_draw(clock: ManualClock, count: Count) -> None:
+async def test_a_service_that_stops_fails_requests_that_wait_for_a_draw(clock: ManualClock, count: Count) -> None:
     service = LockService(MemoryStore(clock), clock, quotas=count)
     count.gate.clear()
     waiting = asyncio.create_task(perform(service, "p", 600, KEY, Release(ME)))
@@ -161,7 +161,7 @@ async def test_a_service_that_stops_leaves_nobody_waiting_for_a_draw(clock: Manu
         assert caught.value.cause_code == "stopping"
 
 
-async def test_a_store_with_a_bug_answers_those_who_wait(clock: ManualClock) -> None:
+async def test_a_bug_in_the_store_fails_requests_that_wait_for_a_draw(clock: ManualClock) -> None:
     class Broken(Count):
         async def take(self, project_id: str, window_started_at_ms: int, *, limit: int, wanted: int) -> int:
             raise ZeroDivisionError

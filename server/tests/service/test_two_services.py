@@ -1,4 +1,4 @@
-"""Two services over one memory store, joined by a bus: whoever waits or watches on one hears what the other did."""
+"""Two services over one memory store, joined by a signal bus."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
 
-from ..events.hub_nodes import PROJECT, lock, moved, turns, until, words
+from ..events.hub_nodes import PROJECT, advance, lock, summaries, turns, until
 
 KEY = LockKey("nightly")
 
@@ -30,14 +30,14 @@ def clock() -> ManualClock:
 async def services(clock: ManualClock) -> AsyncIterator[tuple[SignalBus, LockService, LockService]]:
     bus, store = SignalBus(), MemoryStore(clock)
     signals = [MemorySignals(bus) for _ in range(2)]
-    a, b = (LockService(store, clock, several_nodes=True, signals=one) for one in signals)
-    for one in (a, b):
-        one.hub.start()
+    a, b = (LockService(store, clock, several_nodes=True, signals=each) for each in signals)
+    for service in (a, b):
+        service.hub.start()
     await turns()
     yield bus, a, b
-    for service, one in zip((a, b), signals, strict=True):
+    for service, each in zip((a, b), signals, strict=True):
         await service.close()
-        await one.close()
+        await each.close()
 
 
 async def do(service: LockService, command: Command, wait_ms: int = 0) -> Reply:
@@ -56,11 +56,11 @@ def owner(number: int) -> bytes:
     return number.to_bytes(32, "big")
 
 
-async def test_a_release_on_one_node_wakes_the_line_of_another(clock: ManualClock) -> None:
-    """WAIT-10, EVENT-4: without waiting for a look; and who watches on either is told the same."""
+async def test_a_release_on_one_node_grants_a_waiter_of_another(clock: ManualClock) -> None:
+    """WAIT-10, EVENT-4: without a timer; subscribers of both get the same events."""
     async with services(clock) as (_, a, b):
-        watchers = [Subscriber(PROJECT, key=KEY) for _ in range(2)]
-        for service, watcher in zip((a, b), watchers, strict=True):
+        subscribers = [Subscriber(PROJECT, key=KEY) for _ in range(2)]
+        for service, watcher in zip((a, b), subscribers, strict=True):
             await service.hub.subscribe(watcher)
         await do(a, Acquire(owner(1), 30))
         waiting = wait(b, owner(2))
@@ -68,13 +68,13 @@ async def test_a_release_on_one_node_wakes_the_line_of_another(clock: ManualCloc
         await do(a, Release(owner(1)))
         await turns()
         assert granted(waiting)
-        told = ["acquired nightly", "waiting nightly", "released nightly", "acquired nightly"]
-        assert [words(watcher) for watcher in watchers] == [told, told]
+        expected = ["acquired nightly", "waiting nightly", "released nightly", "acquired nightly"]
+        assert [summaries(watcher) for watcher in subscribers] == [expected, expected]
         await until(lambda: a.hub.waiters(lock(KEY)) == 0)
 
 
-async def test_a_message_that_is_lost_is_made_up_for(clock: ManualClock) -> None:
-    """WAIT-10: by a look within two seconds, or at once where the loss is known."""
+async def test_a_lost_message_only_delays_the_grant(clock: ManualClock) -> None:
+    """WAIT-10: until a recheck within two seconds, or at once if the loss is known."""
     async with services(clock) as (bus, a, b):
         await do(a, Acquire(owner(1), 30))
         first, second = wait(b, owner(2)), wait(b, owner(3))
@@ -83,7 +83,7 @@ async def test_a_message_that_is_lost_is_made_up_for(clock: ManualClock) -> None
         await do(a, Release(owner(1)))
         await turns()
         assert not first.done()
-        await moved(clock, RECHECK_EVERY_SECONDS * 1_000)
+        await advance(clock, RECHECK_EVERY_SECONDS * 1_000)
         assert granted(first)
         await do(a, Release(owner(2)))
         await turns()
@@ -95,42 +95,42 @@ async def test_a_message_that_is_lost_is_made_up_for(clock: ManualClock) -> None
 
 
 async def test_no_node_starves_another(clock: ManualClock) -> None:
-    """WAIT-10: with a long line on one node, the waiter of the other has its turn after eight."""
+    """WAIT-10: with a long queue on one node, the waiter of the other gets its turn after eight grants."""
     async with services(clock) as (_, a, b):
         await do(a, Acquire(owner(1), 30))
-        crowd = [wait(a, owner(number)) for number in range(2, 40)]
+        waiters = [wait(a, owner(number)) for number in range(2, 40)]
         await turns()
-        alone = wait(b, owner(1_000))
+        lone_waiter = wait(b, owner(1_000))
         await until(lambda: a.hub.others_wait(lock(KEY)))
-        holder, handed_on = 1, 0
-        while not granted(alone):
+        holder, handoffs = 1, 0
+        while not granted(lone_waiter):
             await do(a, Release(owner(holder)))
             await turns()
-            if granted(alone):
+            if granted(lone_waiter):
                 break
-            if granted(crowd[holder - 1]):
-                holder, handed_on = holder + 1, handed_on + 1
+            if granted(waiters[holder - 1]):
+                holder, handoffs = holder + 1, handoffs + 1
             else:
-                await moved(clock, YIELD_MS)
-            assert handed_on <= 2 * HANDOFFS_IN_A_ROW_MAX
-        assert handed_on == HANDOFFS_IN_A_ROW_MAX
-        for one in crowd:
+                await advance(clock, YIELD_MS)
+            assert handoffs <= 2 * HANDOFFS_IN_A_ROW_MAX
+        assert handoffs == HANDOFFS_IN_A_ROW_MAX
+        for one in waiters:
             one.cancel()
-        await asyncio.wait(crowd)
+        await asyncio.wait(waiters)
 
 
-async def test_watching_costs_nothing_where_nobody_watches(clock: ManualClock) -> None:
-    """EVENT-6: batches write nothing down, nodes say nothing, and it is so again after a watcher left."""
+async def test_events_cost_nothing_without_subscribers(clock: ManualClock) -> None:
+    """EVENT-6: batches record none and nodes send none, again so after a subscriber left."""
     async with services(clock) as (bus, a, _):
-        said: list[bytes] = []
-        bus.nodes[0].heard = said.append
+        sent: list[bytes] = []
+        bus.nodes[0].heard = sent.append
         await do(a, Acquire(owner(1), 30))
         await do(a, Release(owner(1)))
         await turns()
-        assert (said, a.queues.new_recorder, a.queues.begin_batch([lock(KEY)])) == ([], None, None)
+        assert (sent, a.queues.new_recorder, a.queues.begin_batch([lock(KEY)])) == ([], None, None)
         watcher = Subscriber(PROJECT)
         await a.hub.subscribe(watcher)
         assert a.queues.new_recorder is not None
         a.hub.unsubscribe(watcher)
-        await moved(clock, 60_000)
+        await advance(clock, 60_000)
         assert a.queues.new_recorder is None
