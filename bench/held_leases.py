@@ -100,17 +100,17 @@ def _create_files(folder: Path, held: int) -> tuple[Project, Path, Path]:
 async def _write_leases(database: Path, project: Project, held: int) -> None:
     """Write the leases with the server's own rule and store, many in one commit."""
     from volcano_locks_server.ports.clock import SystemClock
-    from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+    from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
     from volcano_locks_server.rules.lease import Acquire, acquire
     from volcano_locks_server.rules.values import LockKey
     from volcano_locks_server.stores import open_store
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         decisions = {
             key: acquire(record, Acquire(key.key.encode().ljust(32, b"."), HELD_TTL_SECONDS, "bench/1"), now_ms)
             for key, record in records.items()
         }
-        return Stepped({key: one.record for key, one in decisions.items() if one.record is not None}, [])
+        return StepResult({key: one.record for key, one in decisions.items() if one.record is not None}, [])
 
     store = await open_store(f"sqlite:///{database}", SystemClock())
     try:

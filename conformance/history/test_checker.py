@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, Stepped
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, StepResult
 from volcano_locks_server.rules.lease import Free, Held, LockRecord
 
 from ..scenario.parser import Quota
@@ -195,7 +195,7 @@ class StoreWrapper:
         self.updates += 1
         return await self.inner.update(keys, lambda records, now_ms: self.between(records, now_ms, step))
 
-    def between(self, records: Records, now_ms: int, step: Step) -> Stepped:
+    def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
         return step(records, now_ms)
 
     async def list_locks(self, query: LockQuery) -> LockPage:
@@ -214,7 +214,7 @@ class StoreWrapper:
 class ForgettingTokensStore(StoreWrapper):
     """A freed record loses its fencing token, so that the next token can repeat it."""
 
-    def between(self, records: Records, now_ms: int, step: Step) -> Stepped:
+    def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
         freed = {k: replace(r, fencing_token=0) if isinstance(r, Free) else r for k, r in records.items()}
         return step(freed, now_ms)
 
@@ -222,7 +222,7 @@ class ForgettingTokensStore(StoreWrapper):
 class EarlyExpiryStore(StoreWrapper):
     """Leases seem to expire three seconds early."""
 
-    def between(self, records: Records, now_ms: int, step: Step) -> Stepped:
+    def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
         return step({key: self._early(record) for key, record in records.items()}, now_ms)
 
     def _early(self, record: LockRecord | None) -> LockRecord | None:
@@ -232,9 +232,9 @@ class EarlyExpiryStore(StoreWrapper):
 class LosingWritesStore(StoreWrapper):
     """One write in ten is acknowledged but lost."""
 
-    def between(self, records: Records, now_ms: int, step: Step) -> Stepped:
+    def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
         stepped = step(records, now_ms)
-        return stepped if self.updates % 10 else Stepped({}, stepped.results)
+        return stepped if self.updates % 10 else StepResult({}, stepped.results)
 
 
 class OvertakingService(LockServiceTarget):

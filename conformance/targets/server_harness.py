@@ -13,7 +13,7 @@ from typing import Final
 import httpx2
 
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.auth import Access
+from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.ports.registry import Registry
 from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.runtime.server import Server
@@ -88,7 +88,7 @@ class ServerHarness:
         """Whether the server only keeps `in_flight` requests in wait queues: all requests that its clients have."""
         if not self._up:
             return in_flight == 0
-        return (self._server.app if self._listening else self._app).rests_with(in_flight)
+        return (self._server.app if self._listening else self._app).is_idle_but_for(in_flight)
 
     def settle(self, in_flight: Callable[[], int]) -> None:
         """Return when the server is idle. `in_flight` returns the number of requests that its clients have."""
@@ -153,7 +153,7 @@ class ServerHarness:
             service=self._service,
             store=self._faults,
             registry=self._store.registry,
-            access=Access(self._store.registry, self.clock, ADMIN_TOKEN),
+            authenticator=Authenticator(self._store.registry, self.clock, ADMIN_TOKEN),
             clock=self.clock,
             log=self._own_log,
             metrics=Metrics(),

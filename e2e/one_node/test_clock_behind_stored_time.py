@@ -10,7 +10,7 @@ import pytest
 from testsupport.server_process import ServerExitedError, ServerProcess
 
 from volcano_locks.cli.exit_codes import UNAVAILABLE
-from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import open_store
@@ -28,8 +28,8 @@ async def write_store_at(path: Path, now_ms: int) -> None:
     """Create a store's file whose newest time is `now_ms`."""
     store = await open_store(f"sqlite:///{path}", ManualClock(now_ms))
 
-    def step(_records: Records, _now_ms: int) -> Stepped:
-        return Stepped({KEY: Free(now_ms, now_ms)}, [])
+    def step(_records: Records, _now_ms: int) -> StepResult:
+        return StepResult({KEY: Free(now_ms, now_ms)}, [])
 
     await store.locks.update([KEY], step)
     await store.close()

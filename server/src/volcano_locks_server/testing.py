@@ -1,11 +1,11 @@
-"""What tests of this server, and of things that use it, need: a clock that the test moves, and a running server."""
+"""Fixtures for tests of this server and of its clients: a manual clock, in-memory ports and a running server."""
 
 import asyncio
 import contextlib
 import heapq
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,8 @@ from .ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Step
 from .rules.errors import StoreUnavailableError
 from .runtime.server import Server
 from .runtime.settings import Settings
+from .stores import OpenStore
+from .stores.memory import MemoryRegistry, MemoryStore
 from .stores.signal_packets import SignalOutbox, parse_packet
 
 # 2026-07-20T14:00:00Z: a whole minute, so that a quota's window begins with the test.
@@ -26,10 +28,10 @@ START_MS: Final = 1_784_556_000_000
 
 
 class ManualClock:
-    """A clock that stands still until the test moves it. May be moved from any thread.
+    """A clock that stands still until the test moves it, from any thread.
 
-    What was to be done by the new time (`call_in`) is done soon after the move, by the loop that asked for it, in the
-    order of the times it was due at.
+    A timer (`call_in`) that is due by the new time fires soon after the move, in the loop that set it. Timers fire in
+    the order of their due times.
     """
 
     def __init__(self, now_ms: int = START_MS) -> None:
@@ -50,21 +52,21 @@ class ManualClock:
     def _fire(self) -> None:
         while self._timers and self._timers[0].due[0] <= self._now_ms:
             timer = heapq.heappop(self._timers)
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody waits for it any more
+            with contextlib.suppress(RuntimeError):  # its loop is closed
                 timer.loop.call_soon_threadsafe(timer.fire)
 
     def now_ms(self) -> int:
         return self._now_ms
 
     def next_due_ms(self) -> int | None:
-        """The instant at which the next thing is to be done, None if nothing is: to stop there on the way."""
+        """The due time of the next timer, None if there is none; for tests that stop there."""
         with self._guard:
             while self._timers and self._timers[0].call is None:
                 heapq.heappop(self._timers)
             return self._timers[0].due[0] if self._timers else None
 
     def advance(self, ms: int) -> int:
-        """Move on by `ms` milliseconds; the new time."""
+        """Advance by `ms` milliseconds; returns the new time."""
         if ms < 0:
             raise ValueError(f"a clock never goes back; got {ms} ms")
         with self._guard:
@@ -73,7 +75,7 @@ class ManualClock:
             return self._now_ms
 
     def set(self, now_ms: int) -> int:
-        """Move on to the instant `now_ms`; the new time."""
+        """Advance to `now_ms`; returns the new time."""
         with self._guard:
             if now_ms < self._now_ms:
                 raise ValueError(f"a clock never goes back; it is {self._now_ms}, got {now_ms}")
@@ -84,7 +86,7 @@ class ManualClock:
 
 @dataclass(slots=True)
 class _ManualTimer:
-    due: tuple[int, int]  # when, and which of those that are due together
+    due: tuple[int, int]  # due time, then order of creation
     loop: asyncio.AbstractEventLoop
     call: Callable[[], None] | None
 
@@ -193,7 +195,7 @@ class FaultyStore:
 
 
 class MemoryQuotas:
-    """A `QuotaStore` for several services in one event loop. `gone` counts what was drawn, by project and minute."""
+    """A `QuotaStore` for several services in one event loop. `gone` counts draws by project and minute."""
 
     def __init__(self) -> None:
         self.gone: Final[Counter[tuple[str, int]]] = Counter()
@@ -205,9 +207,9 @@ class MemoryQuotas:
 
 
 class SignalBus:
-    """What joins several services in one event loop; `MemorySignals(bus)` for each.
+    """Connects several services in one event loop, each through its `MemorySignals(bus)`.
 
-    While `loses` is true, nothing that is told arrives, and nobody hears of that.
+    While `loses` is true, messages are lost silently.
     """
 
     def __init__(self) -> None:
@@ -215,32 +217,32 @@ class SignalBus:
         self.loses = False
 
     def miss(self) -> None:
-        """Let every node hear that it may have missed something."""
+        """Notify every node that it may have missed messages."""
         for node in list(self.nodes):
-            node.missed()
+            node.on_missed()
 
 
 class MemorySignals:
-    """The `Signals` of one service on a bus. What is told is heard in the next turn of the loop."""
+    """The `Signals` of one service on a bus. A message arrives in the next turn of the loop."""
 
     def __init__(self, bus: SignalBus) -> None:
         self._bus: Final = bus
         self._outbox: Final = SignalOutbox(100_000)
         self._is_sending = False
-        self.heard: Callable[[bytes], None]
-        self.missed: Callable[[], None]
+        self.on_message: Callable[[bytes], None]
+        self.on_missed: Callable[[], None]
 
     @property
     def working(self) -> bool:
         return self in self._bus.nodes
 
-    def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        self.heard, self.missed = heard, missed
+    def start(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
+        self.on_message, self.on_missed = on_message, on_missed
         self._bus.nodes.append(self)
         asyncio.get_running_loop().call_soon(self._send)
-        missed()
+        on_missed()
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         self._outbox.put(message)
         if self.working and not self._is_sending:
             self._is_sending = True
@@ -259,15 +261,14 @@ class MemorySignals:
         for packet in packets:
             for node in list(self._bus.nodes):
                 if packet is not None and not self._bus.loses:
-                    packet.deliver(node.heard, node.missed)
+                    packet.deliver(node.on_message, node.on_missed)
 
 
 @dataclass(frozen=True, slots=True)
 class RunningServer:
-    """A server that answers at `url`, with a project and a service key made for the test.
+    """A server that listens at `url`, with a project and a service key for the test.
 
-    `server.app` is its ASGI application, for tests in the same event loop. `service_key` and `admin_token` are
-    secrets, so they are not in the repr.
+    `server.app` is its ASGI application, for tests in the same event loop. The repr leaves out the secrets.
     """
 
     server: Server
@@ -275,6 +276,15 @@ class RunningServer:
     project_id: str
     service_key: str = field(repr=False)
     admin_token: str = field(repr=False)
+
+
+def memory_store(locks: MemoryStore, *, close: Callable[[], Awaitable[None]] | None = None) -> OpenStore:
+    """An open store around `locks`, for a `Server` that gets its store from the test."""
+
+    async def nothing_to_close() -> None:
+        return
+
+    return OpenStore(locks, MemoryRegistry(locks), close if close is not None else nothing_to_close)
 
 
 def _settings(settings: Settings | None, store_url: str) -> Settings:
@@ -286,11 +296,16 @@ async def running_server_async(
     settings: Settings | None = None,
     *,
     clock: Clock | None = None,
+    store: OpenStore | None = None,
     store_url: str = "memory://",
     log_stream: TextIO | None = None,
 ) -> AsyncIterator[RunningServer]:
-    """A server in this event loop, on a free loopback port unless `settings` say otherwise."""
-    async with Server(_settings(settings, store_url), clock=clock, log_stream=log_stream) as server:
+    """A server in this event loop, on a free loopback port unless `settings` say otherwise.
+
+    `store` is an open store to use in place of `store_url`, such as `memory_store(FaultyStore(…))`.
+    """
+    server = Server(_settings(settings, store_url), clock=clock, store=store, log_stream=log_stream)
+    async with server:
         issued = await server.issue_service_key("test", "test")
         yield RunningServer(server, server.url, issued.project_id, issued.secret, server.admin_token)
 

@@ -15,9 +15,9 @@ from volcano_locks.cli.exit_codes import Stop
 from volcano_locks_server.cli.copy import Tally, refuse_clock_ahead
 from volcano_locks_server.http.auth import secret_digest
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import RecordKey, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, StepResult
 from volcano_locks_server.ports.registry import Project, ServiceKey
-from volcano_locks_server.ports.snapshot import Entry, KeptLock
+from volcano_locks_server.ports.snapshot import Entry, StoredLock
 from volcano_locks_server.rules.lease import Free, Held
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import open_store
@@ -45,7 +45,7 @@ async def _fill(path: Path, ahead_ms: int) -> int:
         ),
         RecordKey("p-1", LockKey("free")): Free(now_ms + ahead_ms, now_ms, (OWNER,)),
     }
-    await store.locks.update(list(records), lambda _found, _now_ms: Stepped(records, ()))
+    await store.locks.update(list(records), lambda _found, _now_ms: StepResult(records, ()))
     await store.close()
     return now_ms
 
@@ -197,7 +197,7 @@ async def test_a_difference_of_one_token_is_found() -> None:
     """KEEP-3: the sums differ although the counts do not."""
     one, other = Tally("x"), Tally("y")
     for tally, token in ((one, 1), (other, 2)):
-        async for _ in tally.over(pages_of(KeptLock(RecordKey("p", LockKey("a")), Free(token, 9)))):
+        async for _ in tally.over(pages_of(StoredLock(RecordKey("p", LockKey("a")), Free(token, 9)))):
             pass
     assert one.counted == other.counted
     assert one != other

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from volcano_locks_server.events import EventHub, LockEvent, NumberedEvent, Subscriber, lock_events
 from volcano_locks_server.ports.clock import Clock
-from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.ports.signals import Signals
 from volcano_locks_server.rules.lease import Command, LockRecord, Outcome, decide
 from volcano_locks_server.rules.values import LockKey
@@ -60,7 +60,7 @@ class Node:
         events: list[LockEvent] = []
         outcomes: list[Outcome] = []
 
-        def step(records: Records, now_ms: int) -> Stepped:
+        def step(records: Records, now_ms: int) -> StepResult:
             kept: dict[RecordKey, LockRecord | None] = dict(records)
             for key, command in commands:
                 record_key = lock(key, project_id)
@@ -68,7 +68,7 @@ class Node:
                 kept[record_key], outcome = decide(before, command, now_ms)
                 outcomes.append(outcome)
                 events.extend(lock_events(record_key, command, before, kept[record_key], outcome, now_ms=now_ms))
-            return Stepped({key: record for key, record in kept.items() if record is not None}, outcomes)
+            return StepResult({key: record for key, record in kept.items() if record is not None}, outcomes)
 
         await self.store.update([lock(key, project_id) for key in {key for key, _ in commands}], step)
         if self.hub.live:

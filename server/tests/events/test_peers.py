@@ -22,13 +22,13 @@ def recorded_messages(bus: SignalBus) -> list[list[object]]:
     """The messages on the bus from now on, in a list that grows."""
     sent: list[list[object]] = []
     first = bus.nodes[0]
-    heard = first.heard
+    heard = first.on_message
 
     def record(message: bytes) -> None:
         sent.append(json.loads(message))
         heard(message)
 
-    first.heard = record
+    first.on_message = record
     return sent
 
 
@@ -230,7 +230,7 @@ async def test_a_node_that_joins_later_learns_what_its_peers_want(clock: ManualC
         await late.perform("x", TAKE)
         assert not late.hub.live
         bus.nodes.append(gone)
-        gone.missed()
+        gone.on_missed()
         await turns()
         assert late.hub.live
         assert summaries(watcher) == ["reset missed"]
@@ -247,11 +247,11 @@ async def test_overtaken_events_are_not_published(clock: ManualClock) -> None:
         await a.perform("x", Acquire(MINE, 5))
         await turns()
         held_back: list[bytes] = []
-        receive = bus.nodes[1].heard
-        bus.nodes[1].heard = held_back.append
+        receive = bus.nodes[1].on_message
+        bus.nodes[1].on_message = held_back.append
         await a.perform("x", Renew(MINE, 5))
         await turns()
-        bus.nodes[1].heard = receive
+        bus.nodes[1].on_message = receive
         await b.perform("x", Release(MINE))
         for message in held_back:
             receive(message)
@@ -281,8 +281,8 @@ async def test_unknown_messages_are_ignored(clock: ManualClock, message: bytes) 
     """EVENT-4: of another release, or forged."""
     async with nodes(2, clock) as (bus, (a, b)):
         watcher = await b.subscribe()
-        bus.nodes[0].heard(message)
-        bus.nodes[1].heard(message)
+        bus.nodes[0].on_message(message)
+        bus.nodes[1].on_message(message)
         await a.perform("x", TAKE)
         await turns()
         assert summaries(watcher) == ["acquired x"]

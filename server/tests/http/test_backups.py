@@ -71,7 +71,7 @@ async def test_a_strange_offset_is_refused(admin: httpx2.AsyncClient, offset: st
 async def test_a_body_with_fields_is_refused(admin: httpx2.AsyncClient) -> None:
     """HTTP-12."""
     answer = await admin.post("/backups", json={"path": "/etc/passwd"})
-    assert answer.json() == {"error": "the body may hold nothing; got 'path'", "code": "invalid_request"}
+    assert answer.json() == {"error": "the body may have no fields; got 'path'", "code": "invalid_request"}
 
 
 @pytest.mark.parametrize("bearer", ["service key", None])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.http import auth as access_module
-from volcano_locks_server.http.auth import CREDENTIAL_SECONDS_MAX, Access
+from volcano_locks_server.http import auth
+from volcano_locks_server.http.auth import CREDENTIAL_SECONDS_MAX, Authenticator
 from volcano_locks_server.ports.registry import Credential
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 
@@ -109,53 +109,53 @@ async def test_a_key_revoked_elsewhere_stops_within_five_seconds(house: House) -
 
 async def test_a_lookup_that_began_before_a_change_is_not_remembered(house: House) -> None:
     """ADMIN-9: a change while the store is being asked is not undone by the answer."""
-    slow, access = await slow_access(house)
+    slow, authenticator = await slow_authenticator(house)
     assert slow.gate is not None
     header = f"Bearer {UNKNOWN}".encode()
-    together = [asyncio.create_task(access.caller(header)) for _ in range(3)]
+    together = [asyncio.create_task(authenticator.principal(header)) for _ in range(3)]
     while not slow.asked:
         await asyncio.sleep(0)
-    access.forget()
+    authenticator.invalidate()
     slow.gate.set()
     await asyncio.gather(*together)
     assert slow.asked == 1  # those that came together shared one question
-    assert access.caller_now(header) is None
-    await access.caller(header)
+    assert authenticator.cached_principal(header) is None
+    await authenticator.principal(header)
     assert slow.asked == 2
-    assert access.caller_now(header) is not None
+    assert authenticator.cached_principal(header) is not None
 
 
-async def slow_access(house: House) -> tuple["_OneKey", Access]:
-    """Access over a registry that answers only while its gate is open."""
+async def slow_authenticator(house: House) -> tuple["_OneKey", Authenticator]:
+    """Authenticator over a registry that answers only while its gate is open."""
     registry = house.server.store.registry
     (key,) = (await registry.service_keys(house.project_id, limit=10, cursor=None)).items
     slow = _OneKey(key, await registry.project(house.project_id))
     slow.gate = asyncio.Event()
-    return slow, Access(slow, house.clock, ADMIN_TOKEN)
+    return slow, Authenticator(slow, house.clock, ADMIN_TOKEN)
 
 
 async def test_a_crowd_of_made_up_keys_neither_fills_the_store_s_queue_nor_shuts_out_a_good_key(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-24: unknown secrets wait outside; a key whose answer has aged is asked for again all the same."""
-    monkeypatch.setattr(access_module, "LOOKUPS_MAX", 40)
-    slow, access = await slow_access(house)
+    monkeypatch.setattr(auth, "LOOKUPS_MAX", 40)
+    slow, authenticator = await slow_authenticator(house)
     assert slow.gate is not None
     good = f"Bearer {UNKNOWN}".encode()
     slow.gate.set()
-    await access.caller(good)
+    await authenticator.principal(good)
     slow.gate.clear()
     house.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
-    crowd = [asyncio.create_task(access.caller(f"Bearer sk-{n:043}".encode())) for n in range(40)]
+    crowd = [asyncio.create_task(authenticator.principal(f"Bearer sk-{n:043}".encode())) for n in range(40)]
     async with asyncio.timeout(30):
-        while slow.asked <= access_module.LOOKUPS_AT_ONCE or len(access._lookups) < 40:
+        while slow.asked <= auth.LOOKUPS_AT_ONCE or len(authenticator._lookups) < 40:
             await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert slow.asked == 1 + access_module.LOOKUPS_AT_ONCE
+    assert slow.asked == 1 + auth.LOOKUPS_AT_ONCE
     with pytest.raises(LockError, match="too many unknown credentials"):
-        await access.caller(b"Bearer sk-" + b"B" * 43)
-    asking = asyncio.create_task(access.caller(good))
+        await authenticator.principal(b"Bearer sk-" + b"B" * 43)
+    asking = asyncio.create_task(authenticator.principal(good))
     await asyncio.sleep(0)
     slow.gate.set()
     assert (await asking).project_id == house.project_id
@@ -167,15 +167,15 @@ async def test_a_store_that_hangs_does_not_hang_who_presents_a_key(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """LEASE-16: the answer is unavailable, not silence; the question goes on for those who ask later."""
-    monkeypatch.setattr(access_module, "LOOKUP_SECONDS_MAX", 0.02)
-    slow, access = await slow_access(house)
+    monkeypatch.setattr(auth, "LOOKUP_SECONDS_MAX", 0.02)
+    slow, authenticator = await slow_authenticator(house)
     with pytest.raises(StoreUnavailableError) as caught:
-        await access.caller(f"Bearer {UNKNOWN}".encode())
+        await authenticator.principal(f"Bearer {UNKNOWN}".encode())
     assert caught.value.cause_code == "lookup_late"
     assert slow.gate is not None
-    monkeypatch.setattr(access_module, "LOOKUP_SECONDS_MAX", 30.0)
+    monkeypatch.setattr(auth, "LOOKUP_SECONDS_MAX", 30.0)
     slow.gate.set()
-    assert (await access.caller(f"Bearer {UNKNOWN}".encode())).project_id == house.project_id
+    assert (await authenticator.principal(f"Bearer {UNKNOWN}".encode())).project_id == house.project_id
     assert slow.asked == 1
 
 

@@ -10,7 +10,6 @@ from typing import ClassVar
 import pytest
 
 from volcano_locks_server.http.server import connection_limits, http1
-from volcano_locks_server.http.server.listener import Listener
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 HALF_BODY = (
@@ -345,17 +344,15 @@ async def text(running: RunningServer, path: str) -> str:
 
 def sweep_later(running: RunningServer, seconds: float) -> int:
     """Look at all connections as if `seconds` had passed; how many are left."""
-    listener = running.server._listener
-    assert isinstance(listener, Listener)
+    listener = running.server.listener
     now = asyncio.get_running_loop().time() + seconds
-    for one in list(listener._connections.open):
-        one.hang_up_if_overdue(now)
-    return sum(not one.transport.is_closing() for one in listener._connections.open)
+    for one in list(listener.limits.open):
+        one.close_if_overdue(now)
+    return sum(not one.transport.is_closing() for one in listener.limits.open)
 
 
 async def settled(running: RunningServer, count: int) -> None:
-    listener = running.server._listener
-    assert isinstance(listener, Listener)
+    listener = running.server.listener
     async with asyncio.timeout(30):
         while listener.connections != count:
             await asyncio.sleep(0.001)
@@ -380,9 +377,8 @@ async def test_each_kind_of_silence_ends(running: RunningServer, sent: bytes, li
     if sent == SMALL_GET:
         assert (await wire.answer())[0] == 200
     await settled(running, 1)
-    listener = running.server._listener
-    assert isinstance(listener, Listener)
-    (one,) = listener._connections.open
+    listener = running.server.listener
+    (one,) = listener.limits.open
     async with asyncio.timeout(30):
         while sent and not one._in_head and one.cycle is None:
             await asyncio.sleep(0.001)
@@ -400,9 +396,8 @@ async def test_those_that_wait_make_room_for_those_that_come(
     running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-24: where there are too many connections, idle ones are closed, and a new one is served."""
-    listener = running.server._listener
-    assert isinstance(listener, Listener)
-    monkeypatch.setattr(listener._connections, "limit", 8)
+    listener = running.server.listener
+    monkeypatch.setattr(listener.limits, "limit", 8)
     for _ in range(8):
         await Wire.open(running)
     await settled(running, 8)
@@ -415,15 +410,14 @@ async def test_a_connection_there_is_no_room_for_is_told_so(
     running: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-24: requests in flight are never thrown out for new ones; those hear lock_service_unavailable."""
-    listener = running.server._listener
-    assert isinstance(listener, Listener)
-    monkeypatch.setattr(listener._connections, "limit", 2)
+    listener = running.server.listener
+    monkeypatch.setattr(listener.limits, "limit", 2)
     half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
     busy = [await Wire.open(running) for _ in range(2)]
     for wire in busy:
         wire.writer.write(half)
     async with asyncio.timeout(30):
-        while any(one.makes_room() for one in listener._connections.open) or listener.connections < 2:
+        while any(one.is_idle() for one in listener.limits.open) or listener.connections < 2:
             await asyncio.sleep(0.001)
     assert await said(running, b"") == (503, "lock_service_unavailable", True)
 

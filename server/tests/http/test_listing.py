@@ -9,8 +9,8 @@ import httpx2
 import pytest
 
 from volcano_locks_server.http import lock_list_routes as listing_module
-from volcano_locks_server.http.auth import Access
-from volcano_locks_server.http.lock_list_routes import LISTS_AT_ONCE, LISTS_WAITING_MAX, Listing
+from volcano_locks_server.http.auth import Authenticator
+from volcano_locks_server.http.lock_list_routes import LISTS_AT_ONCE, LISTS_WAITING_MAX, LockListReader
 from volcano_locks_server.http.lock_routes import LockRoutes
 from volcano_locks_server.ports.lock_store import LockPage, LockQuery, RecordKey
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
@@ -289,10 +289,10 @@ def held_up() -> HeldUpStore:
 async def onlooker(house: House, held_up: HeldUpStore) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of lock routes whose lists come from `held_up`; ten wait for the lock `a`."""
     server = house.server
-    access = Access(server.store.registry, house.clock, ADMIN_TOKEN)
+    authenticator = Authenticator(server.store.registry, house.clock, ADMIN_TOKEN)
     service = LockService(server.store.locks, house.clock)
-    listing = Listing(held_up, lambda record: 10 if record == RecordKey(house.project_id, LockKey("a")) else 0)
-    app = OnlyLocks(LockRoutes(service, listing, access, server.log, server.metrics))
+    listing = LockListReader(held_up, lambda record: 10 if record == RecordKey(house.project_id, LockKey("a")) else 0)
+    app = OnlyLocks(LockRoutes(service, listing, authenticator, server.log, server.metrics))
     headers = {"Authorization": f"Bearer {house.service_key}"}
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:

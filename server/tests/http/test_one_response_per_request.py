@@ -13,8 +13,8 @@ import pytest
 from uvicorn.server import ServerState
 
 from volcano_locks_server.http.codec import Receive, Scope, Send
-from volcano_locks_server.http.server.connection_limits import Connections
-from volcano_locks_server.http.server.http1 import HEAD_BYTES_MAX, METHODS, BoundedHttpProtocol
+from volcano_locks_server.http.server.connection_limits import ConnectionLimits
+from volcano_locks_server.http.server.http1 import HEAD_BYTES_MAX, METHODS, Http1Connection
 from volcano_locks_server.http.server.listener import _config
 
 BODY = b"DELETE /hidden HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
@@ -90,7 +90,7 @@ class Connection:
     def __init__(self) -> None:
         state = ServerState()
         self.transport = Transport()
-        self.protocol = BoundedHttpProtocol(self.config, state, Connections(cast(Any, state.connections), limit=1))
+        self.protocol = Http1Connection(self.config, state, ConnectionLimits(cast(Any, state.connections), limit=1))
         self.protocol.connection_made(self.transport)
 
     def feed(self, data: bytes) -> None:

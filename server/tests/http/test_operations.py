@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.auth import Access
-from volcano_locks_server.http.lock_list_routes import Listing
+from volcano_locks_server.http.auth import Authenticator
+from volcano_locks_server.http.lock_list_routes import LockListReader
 from volcano_locks_server.http.lock_routes import LockRoutes
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
@@ -34,9 +34,9 @@ async def failing(house: House) -> AsyncIterator[FaultyStore]:
     server = house.server
     service = LockService(store, house.clock, on_batch=server.metrics.batch)
     registry = server.store.registry
-    access = Access(registry, house.clock, ADMIN_TOKEN)
+    authenticator = Authenticator(registry, house.clock, ADMIN_TOKEN)
     app = App(
-        service=service, store=store, registry=registry, access=access,
+        service=service, store=store, registry=registry, authenticator=authenticator,
         clock=house.clock, log=server.log, metrics=server.metrics,
     )  # fmt: skip
     await house.client.aclose()
@@ -119,8 +119,10 @@ async def test_a_bug_on_the_lock_routes_is_500(house: House) -> None:
     """HTTP-19: the caller learns its request id, the log the trace."""
     server, store = house.server, house.server.store
     service = LockService(store.locks, BrokenClock())
-    access = Access(store.registry, house.clock, ADMIN_TOKEN)
-    routes = LockRoutes(service, Listing(server.store.locks, lambda _key: 0), access, server.log, server.metrics)
+    authenticator = Authenticator(store.registry, house.clock, ADMIN_TOKEN)
+    routes = LockRoutes(
+        service, LockListReader(server.store.locks, lambda _key: 0), authenticator, server.log, server.metrics
+    )
     app = OnlyLocks(routes)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
         answer = await client.get("/locks/a", headers={"Authorization": f"Bearer {house.service_key}"})

@@ -6,7 +6,7 @@ import httpx2
 import pytest
 
 from volcano_locks_server.http.app import App
-from volcano_locks_server.http.auth import Access
+from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.testing import MemoryQuotas
@@ -140,9 +140,9 @@ async def shared(house: House) -> AsyncIterator[SharedCount]:
     count, server = SharedCount(), house.server
     store, clock = server.store, house.clock
     service = LockService(store.locks, clock, quotas=count)
-    access = Access(store.registry, clock, server.admin_token)
+    authenticator = Authenticator(store.registry, clock, server.admin_token)
     app = App(
-        service=service, store=store.locks, registry=store.registry, access=access,
+        service=service, store=store.locks, registry=store.registry, authenticator=authenticator,
         clock=clock, log=server.log, metrics=server.metrics,
     )  # fmt: skip
     await house.client.aclose()

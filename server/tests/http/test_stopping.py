@@ -21,20 +21,16 @@ from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.runtime import server
 from volcano_locks_server.runtime.server import ListenError, Server
 from volcano_locks_server.runtime.settings import Settings, SettingsError
-from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import FaultyStore, ManualClock, RunningServer, running_server, running_server_async
+from volcano_locks_server.testing import FaultyStore, ManualClock, memory_store, running_server, running_server_async
 
 from .conftest import new_token
 
 
-async def gated(running: RunningServer) -> FaultyStore:
-    """Put a gate before the commits of a running server."""
-    store = FaultyStore(running.server.store.locks)
+def gated_store() -> FaultyStore:
+    """A memory store whose commits wait for the test."""
+    store = FaultyStore(MemoryStore(ManualClock()))
     store.gate.clear()
-    service = running.server._service
-    assert service is not None
-    service._commit._store = store  # type: ignore[misc]
     return store
 
 
@@ -43,22 +39,21 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.M
     """HTTP-23: a stop is bounded."""
     monkeypatch.setattr(server, "STORE_CLOSE_SECONDS_MAX", 0.05)
     log = io.StringIO()
-    async with running_server_async(log_stream=log, settings=Settings(store="memory://", port=0)) as running:
-        store = running.server.store
 
-        async def hang() -> None:
-            await asyncio.Event().wait()
+    async def hang() -> None:
+        await asyncio.Event().wait()
 
-        monkeypatch.setattr(running.server, "_store", OpenStore(store.locks, store.registry, hang))
+    store = memory_store(MemoryStore(ManualClock()), close=hang)
+    async with running_server_async(Settings(port=0), store=store, log_stream=log):
+        pass
     events = [json.loads(line)["event"] for line in log.getvalue().splitlines()]
     assert events == ["started", "stopping", "store_close_cut_short", "stopped"]
 
 
 async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
     """HTTP-23, OPS-2: a stopping server answers new requests 503, `/readyz` too; the one in flight gets its lease."""
-    clock = ManualClock()
-    async with running_server_async(clock=clock) as running:
-        store = await gated(running)
+    store = gated_store()
+    async with running_server_async(store=memory_store(store)) as running:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             await client.get("/healthz")
@@ -84,9 +79,8 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
 
 async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
     """HTTP-24: its command may still be done; the server goes on and says nothing scary."""
-    clock = ManualClock()
-    async with running_server_async(clock=clock) as running:
-        store = await gated(running)
+    store = gated_store()
+    async with running_server_async(store=memory_store(store)) as running:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             impatient = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
@@ -220,11 +214,10 @@ async def test_a_ready_made_key_is_made_once_and_renewed_after() -> None:
 
 async def test_what_is_old_is_forgotten_in_bites() -> None:
     """LEASE-13."""
-    server = Server(Settings(store="memory://", log_level="error"), clock=ManualClock())
-    await server.open()
-    store = server.store.locks
-    assert isinstance(store, MemoryStore)
+    store = MemoryStore(ManualClock())
     store.records.update({RecordKey("p", LockKey(f"k{number}")): Free(1, 1) for number in range(2_500)})
+    server = Server(Settings(log_level="error"), store=memory_store(store))
+    await server.open()
     await server.purge()
     assert not store.records
     await server.close()

@@ -1,4 +1,4 @@
-"""Streams of events over HTTP: what begins one, what it tells, what ends it."""
+"""EventStreams of events over HTTP: what begins one, what it tells, what ends it."""
 
 import asyncio
 import json
@@ -131,8 +131,7 @@ async def test_every_kind_of_event_is_told_once_with_its_fields(house: House) ->
 
 async def test_those_who_wait_are_told_too(house: House) -> None:
     """EVENT-2, LIST-2: joining the line, leaving it, and being granted the lock from it."""
-    service = house.server._service
-    assert service is not None
+    service = house.server.service
     await house.acquire("a", owner := new_token())
 
     def wait(letter: bytes, ms: int) -> "asyncio.Task[Any]":
@@ -224,7 +223,7 @@ async def test_what_cannot_be_watched_is_an_ordinary_refusal(
 ) -> None:
     """EVENT-1, HTTP-7, HTTP-13."""
     assert problem(await house.ask("GET", path)) == expected
-    assert house.server._service.hub.subscriber_count == 0  # type: ignore[union-attr]
+    assert house.server.service.hub.subscriber_count == 0
 
 
 async def test_streams_are_judged_like_every_request(house: House) -> None:
@@ -321,7 +320,7 @@ async def test_streams_are_bounded_and_leave_their_place(house: House, monkeypat
         async with listening(house, "/locks/b/events") as second:
             assert second.status == 200
     names = {task.get_name() for task in asyncio.all_tasks()}
-    assert "stream-hang-up" not in names
+    assert "stream-disconnect" not in names
 
 
 async def test_a_slow_reader_loses_its_stream_and_costs_the_others_nothing(
@@ -425,7 +424,7 @@ async def test_a_connection_is_of_use_after_a_refused_stream() -> None:
 async def test_a_client_that_hangs_up_leaves_nothing() -> None:
     """EVENT-7, HTTP-24: an ordinary end or a torn connection."""
     async with running_server_async(clock=ManualClock()) as running:
-        watched = running.server._service.hub  # type: ignore[union-attr]
+        watched = running.server.service.hub
         for torn in (False, True):
             reader, writer = await connected(running)
             writer.write(request(running))
@@ -449,7 +448,7 @@ async def test_a_stop_is_not_held_up_by_a_reader_that_stalls() -> None:
         writer.write(request(running))
         await read_until(reader, lambda read: b": watching" in read)
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        watched = running.server._service.hub  # type: ignore[union-attr]
+        watched = running.server.service.hub
         (watcher,) = watched._feeds[running.project_id].subscribers
         told = hub.LockEvent("waiting", hub.RecordKey(running.project_id, LockKey("a")), None, "h" * 128, 1, "held")
         for _ in range(40):

@@ -16,7 +16,6 @@ from volcano_locks_server.rules.lease import Read, Release, Released, State
 from volcano_locks_server.rules.values import LockKey, OwnerToken
 from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
-from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 from .conftest import House, new_token, problem
@@ -232,15 +231,9 @@ async def wire(running: RunningServer) -> Wire:
     return Wire(running, reader, writer)
 
 
-def service_of(running: RunningServer) -> LockService:
-    service = running.server._service
-    assert service is not None
-    return service
-
-
 async def until_waiting(running: RunningServer, count: int) -> None:
     async with asyncio.timeout(5):
-        while service_of(running).queues.request_count != count:
+        while running.server.service.queues.request_count != count:
             await asyncio.sleep(0.001)
 
 
@@ -281,7 +274,7 @@ async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
     slow_lookups(running.server, monkeypatch)
     monkeypatch.setattr(auth, "CREDENTIAL_SECONDS_MAX", 0)
     command = Release(OwnerToken.parse(holder).digest)
-    release = perform(service_of(running), running.project_id, 0, LockKey("a"), command)
+    release = perform(running.server.service, running.project_id, 0, LockKey("a"), command)
     assert isinstance((await release).outcome, Released)
     assert await held(running)
     await gone.hang_up()
@@ -293,7 +286,7 @@ async def test_who_hangs_up_while_the_key_is_looked_up_keeps_nothing(
 
 async def held(running: RunningServer) -> bool:
     """Whether the lock "a" is held, asked of the service itself."""
-    state = (await perform(service_of(running), running.project_id, 0, LockKey("a"), Read())).outcome
+    state = (await perform(running.server.service, running.project_id, 0, LockKey("a"), Read())).outcome
     assert isinstance(state, State)
     return state.lease is not None
 
@@ -322,7 +315,7 @@ async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monke
     for limit in ("HEAD_SECONDS_MAX", "BODY_SECONDS_MAX", "WRITE_SECONDS_MAX", "KEEP_ALIVE_SECONDS"):
         monkeypatch.setattr(http1, limit, 0.01)
     monkeypatch.setattr(connection_limits, "SWEEP_SECONDS", 0.01)
-    service = service_of(running)
+    service = running.server.service
     holder = await wire(running)
     token = new_token()
     holder.wait("a", token)

@@ -35,7 +35,7 @@ def test_it_never_goes_back() -> None:
 @pytest.mark.real_time
 async def test_what_is_to_be_done_later_is_never_done_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-4: by this clock, which counts suspended time; a long time is slept in bites, and may be called off."""
-    monkeypatch.setattr("volcano_locks_server.ports.clock.TIMER_BITE_MS", 5)
+    monkeypatch.setattr("volcano_locks_server.ports.clock.TIMER_STEP_MS", 5)
     clock = SystemClock()
     done: list[int] = []
     due_ms = clock.now_ms() + 30

@@ -14,7 +14,7 @@ from volcano_locks_server.rules.quota import (
     Share,
     Verdict,
     admit_from,
-    share_given_back,
+    share_with_returned,
     with_drawn,
 )
 
@@ -46,7 +46,7 @@ class Nodes:
     def give_back(self, node: int, admission: Admission) -> None:
         share = self.shares[node]
         assert share is not None
-        self.shares[node] = share_given_back(share, admission)
+        self.shares[node] = share_with_returned(share, admission)
 
 
 @settings(deadline=None)

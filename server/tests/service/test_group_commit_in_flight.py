@@ -185,9 +185,9 @@ async def test_a_late_batch_keeps_its_key_until_it_ends() -> None:
         await late
     (later,) = await submitted(group, (A, 2))
     assert store.in_flight == [["a"]]
-    await store.let_go()
+    await store.complete()
     assert store.in_flight == [["a"]]
-    await store.let_go()
+    await store.complete()
     assert await later == 12
     await group.close()
 

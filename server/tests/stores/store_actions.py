@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 
-from volcano_locks_server.ports.lock_store import LockStore, RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import LockStore, RecordKey, Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Command, Free, Held, LockRecord, Outcome, decide
 from volcano_locks_server.rules.values import LockKey
@@ -28,20 +28,20 @@ def held(name: str, at_ms: int, *, ttl_seconds: int = 30, holder: str | None = N
 
 async def write_records(locks: LockStore, *records: tuple[RecordKey, LockRecord]) -> None:
     """Write these records, whatever was there."""
-    await locks.update([one for one, _ in records], lambda _found, _now_ms: Stepped(dict(records), ()))
+    await locks.update([one for one, _ in records], lambda _found, _now_ms: StepResult(dict(records), ()))
 
 
 async def read_records(locks: LockStore, *keys: RecordKey) -> Sequence[LockRecord | None]:
     """The records of `keys`, without a change."""
     return await locks.update(  # type: ignore[return-value]
-        keys, lambda records, _now_ms: Stepped({}, [records[one] for one in keys])
+        keys, lambda records, _now_ms: StepResult({}, [records[one] for one in keys])
     )
 
 
 async def run_commands(locks: LockStore, *commands: tuple[RecordKey, Command]) -> Sequence[Outcome]:
     """Run several commands as one batch, by the rules of `lease`."""
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         current = dict(records)
         outcomes = []
         for one, command in commands:
@@ -49,7 +49,7 @@ async def run_commands(locks: LockStore, *commands: tuple[RecordKey, Command]) -
             current[one] = decision.record
             outcomes.append(decision.outcome)
         changed = {one: record for one, record in current.items() if record is not None and record is not records[one]}
-        return Stepped(changed, outcomes)
+        return StepResult(changed, outcomes)
 
     keys = list(dict.fromkeys(one for one, _ in commands))
     return await locks.update(keys, step)  # type: ignore[return-value]
@@ -58,10 +58,10 @@ async def run_commands(locks: LockStore, *commands: tuple[RecordKey, Command]) -
 async def increment(locks: LockStore, one: RecordKey) -> int:
     """Read the lock's number and raise it by one; returns the new number."""
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         before = records[one]
         after = Free((before.fencing_token if before else 0) + 1, now_ms, ())
-        return Stepped({one: after}, [after.fencing_token])
+        return StepResult({one: after}, [after.fencing_token])
 
     return (await locks.update([one], step))[0]  # type: ignore[return-value]
 

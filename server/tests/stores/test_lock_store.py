@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.stores import OpenStore
@@ -52,7 +52,7 @@ async def test_a_step_may_have_no_keys(store: OpenStore) -> None:
 
 
 async def test_a_step_that_raises_changes_nothing_and_leaves_the_store_usable(store: OpenStore) -> None:
-    def broken(_records: Records, _now_ms: int) -> Stepped:
+    def broken(_records: Records, _now_ms: int) -> StepResult:
         raise RuntimeError("a bug in a rule")
 
     with pytest.raises(RuntimeError, match="a bug in a rule"):
@@ -87,7 +87,7 @@ async def test_one_of_64_racing_takeovers_of_an_expired_lease_wins(store: OpenSt
 
 async def test_the_clock_is_read_when_the_step_runs(store: OpenStore, clock: ManualClock) -> None:
     """case 30: the instant is read in the step's transaction, not when the caller arrived."""
-    waiting = store.locks.update([], lambda _records, now_ms: Stepped({}, [now_ms]))
+    waiting = store.locks.update([], lambda _records, now_ms: StepResult({}, [now_ms]))
     clock.advance(7_000)
     assert list(await waiting) == [clock.now_ms()]
 

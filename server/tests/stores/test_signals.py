@@ -47,12 +47,12 @@ async def test_every_node_receives_every_message_in_order_including_its_own(open
     one, other = await recorder(opened), await recorder(opened)
     sent = [b"%d" % number for number in range(2_000)]
     for message in sent[:1_000]:
-        one.signals.tell(message)
+        one.signals.publish(message)
     await other.until_received(*sent[:1_000])
     for message in sent[1_000:]:
-        one.signals.tell(message)
+        one.signals.publish(message)
         await asyncio.sleep(0)
-    other.signals.tell(b"back")
+    other.signals.publish(b"back")
     await other.until_received(*sent)
     await one.until_received(*sent)
     await one.until_received(b"back")
@@ -66,7 +66,7 @@ async def test_a_message_arrives_unchanged(opened: Opener) -> None:
     sent = [every, b"", "'; DROP TABLE lock; -- %27 \\ é €".encode(), b'{"key":"a"}', b"x" * SIGNAL_BYTES_MAX]
     sent += [b"\xff" * SIGNAL_BYTES_MAX, b"'" * SIGNAL_BYTES_MAX]
     for message in sent:
-        one.signals.tell(message)
+        one.signals.publish(message)
     await other.until_received(*sent)
     assert other.received == sent
 
@@ -74,16 +74,16 @@ async def test_a_message_arrives_unchanged(opened: Opener) -> None:
 async def test_invalid_messages_are_refused(opened: Opener) -> None:
     signals = await opened()
     with pytest.raises(ValueError, match=f"up to {SIGNAL_BYTES_MAX} bytes; got {SIGNAL_BYTES_MAX + 1}$"):
-        signals.tell(b"x" * (SIGNAL_BYTES_MAX + 1))
+        signals.publish(b"x" * (SIGNAL_BYTES_MAX + 1))
     with pytest.raises(ValueError, match="newline"):
-        signals.tell(b"a\nb")
+        signals.publish(b"a\nb")
     await signals.close()
 
 
 async def test_messages_queued_before_the_start_are_sent(opened: Opener) -> None:
     other = await recorder(opened)
     signals = await opened()
-    signals.tell(b"early")
+    signals.publish(b"early")
     assert not signals.working
     one = SignalRecorder(signals)
     await one.until_received(b"early")
@@ -95,7 +95,7 @@ async def test_a_full_queue_drops_the_oldest_and_every_node_learns_of_it(opened:
     before = one.missed, other.missed
     sent = [b"%d" % number for number in range(SIGNALS_QUEUED_MAX + 5)]
     for message in sent:
-        one.signals.tell(message)
+        one.signals.publish(message)
     for each in (one, other):
         await each.until_received(*sent[5:])
         assert each.received == sent[5:]
@@ -110,13 +110,13 @@ async def test_the_start_reports_a_gap(opened: Opener) -> None:
 
 async def test_close_sends_the_queue_and_ends_every_task(opened: Opener) -> None:
     one, other = await recorder(opened), await recorder(opened)
-    one.signals.tell(b"last")
+    one.signals.publish(b"last")
     await one.signals.close()
     await one.signals.close()
     await other.until_received(b"last")
     received = len(one.received)
-    one.signals.tell(b"after")
-    other.signals.tell(b"to the other nodes")
+    one.signals.publish(b"after")
+    other.signals.publish(b"to the other nodes")
     await other.until_received(b"to the other nodes")
     assert len(one.received) == received
     assert not one.signals.working

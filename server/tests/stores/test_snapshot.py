@@ -9,7 +9,14 @@ import pytest
 from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.registry import Project, ServiceKey
-from volcano_locks_server.ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, Snapshot
+from volcano_locks_server.ports.snapshot import (
+    PAGE_ENTRIES_MAX,
+    Entry,
+    Snapshot,
+    StoredLock,
+    StoredSecret,
+    StoredServiceKey,
+)
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Held
 from volcano_locks_server.stores import OpenStore, open_store
@@ -21,8 +28,8 @@ P1 = Project("p-1", "zebra", 600, 1_000)
 P2 = Project("p-2", "aardvark", 0, 2_000)
 K1 = ServiceKey("k-9", "p-1", "worker", "sk-abcd", ("*",), 1_001, last_used_at_ms=5)
 K2 = ServiceKey("k-2", "p-2", "cron", "sk-efgh", ("*", "locks.manage"), 1_002, expires_at_ms=9_000)
-HELD = KeptLock(key("a", "p-1"), replace(held("one", START_MS, holder="host/1"), fencing_token=START_MS + 70))
-FREE = KeptLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), digest("y"))))
+HELD = StoredLock(key("a", "p-1"), replace(held("one", START_MS, holder="host/1"), fencing_token=START_MS + 70))
+FREE = StoredLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), digest("y"))))
 
 
 def new_url(kind: str, tmp_path: Path) -> str:
@@ -77,15 +84,15 @@ async def test_pages_contain_every_entry(store: OpenStore) -> None:
     assert entries[:4] == [
         P1,
         P2,
-        KeptKey(K1, (KeptSecret(new, None), KeptSecret(old, 7_000))),
-        KeptKey(K2, (KeptSecret(two, None),)),
+        StoredServiceKey(K1, (StoredSecret(new, None), StoredSecret(old, 7_000))),
+        StoredServiceKey(K2, (StoredSecret(two, None),)),
     ]
     assert set(entries[4:]) == {HELD, FREE}
 
 
 async def test_a_load_copies_the_whole_store(store: OpenStore, target: OpenStore) -> None:
     await fill(store)
-    many = [KeptLock(key(f"m{number}", "p-2"), Free(number, 1)) for number in range(2 * PAGE_ENTRIES_MAX)]
+    many = [StoredLock(key(f"m{number}", "p-2"), Free(number, 1)) for number in range(2 * PAGE_ENTRIES_MAX)]
     await write_records(store.locks, *many)
     await whole(target).load(whole(store).pages(), await whole(store).newest_ms())
     loaded, expected = await all_of(target), await all_of(store)
@@ -101,7 +108,7 @@ async def test_a_load_copies_the_whole_store(store: OpenStore, target: OpenStore
 async def test_pages_are_neither_empty_nor_too_long(store: OpenStore) -> None:
     await fill(store)
     await write_records(
-        store.locks, *(KeptLock(key(f"m{number}", "p-1"), Free(1, 1)) for number in range(PAGE_ENTRIES_MAX))
+        store.locks, *(StoredLock(key(f"m{number}", "p-1"), Free(1, 1)) for number in range(PAGE_ENTRIES_MAX))
     )
     lengths = [len(page) async for page in whole(store).pages()]
     assert min(lengths) >= 1
@@ -113,7 +120,7 @@ async def test_a_load_refuses_a_store_that_is_not_empty(target: OpenStore, there
     await target.registry.add_project(P2)
     if there == "lock":
         await write_records(target.locks, FREE)
-    with pytest.raises(StoreUnavailableError, match="name an empty one"):
+    with pytest.raises(StoreUnavailableError, match="choose an empty one"):
         await whole(target).load(pages_of(P1), 0)
     assert await all_of(target) == ([P2, FREE] if there == "lock" else [P2])
 

@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
@@ -172,4 +173,5 @@ class Stores(RuleBasedStateMachine):
 
 
 TestStores = Stores.TestCase
+TestStores.pytestmark = [pytest.mark.engines]  # it runs every engine
 TestStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)

@@ -145,7 +145,7 @@ class Tally:
     @property
     def counted(self) -> dict[str, int]:
         """How many of each kind."""
-        names = {"projects": "Project", "service_keys": "KeptKey", "locks": "KeptLock"}
+        names = {"projects": "Project", "service_keys": "StoredServiceKey", "locks": "StoredLock"}
         return {name: self._kinds[kind] for name, kind in names.items()}
 
     async def over(self, pages: "AsyncIterator[Sequence[Entry]]") -> "AsyncIterator[Sequence[Entry]]":

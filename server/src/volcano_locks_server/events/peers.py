@@ -161,7 +161,7 @@ class Peers:
 
     def _send(self, message: Message) -> None:
         if not self._closed:
-            self._signals.tell(encode(message))
+            self._signals.publish(encode(message))
 
     def _send_interest(self, *, asks: bool) -> None:
         self._interest_sent_at_ms = self._clock.now_ms()

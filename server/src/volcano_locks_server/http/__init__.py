@@ -1,1 +1,1 @@
-"""The HTTP door: what comes in over the wire becomes a command, what came of it becomes an answer."""
+"""The HTTP API: turns requests into commands and outcomes into responses."""

@@ -1,7 +1,7 @@
-"""The admin API: projects and their service keys, behind the admin token (ADMIN rules in spec/http.md).
+"""The admin API: projects and their service keys (ADMIN rules in spec/http.md).
 
-A secret is made here, answered once, and kept only as its digest. A change of what a credential opens makes this
-node forget what it believed of them, so that it is felt at the next request.
+A secret is generated here, returned once, and stored only as its digest. Every change of a project or a key empties
+this node's credential cache, so that the change takes effect with the next request.
 """
 
 import uuid
@@ -28,16 +28,16 @@ from ..rules.values import (
     shown,
 )
 from ..telemetry import Log
-from .auth import PREFIX_LENGTH, Access, new_secret, secret_digest
+from .auth import PREFIX_LENGTH, Authenticator, new_secret, secret_digest
 from .codec import instant, json_object, parse_instant_ms, read_body
 
 
-class Admin:
-    """The addresses under `/projects`. Each method answers one method of one address, or raises LockError."""
+class AdminRoutes:
+    """The endpoints under `/projects`. Each may raise LockError."""
 
-    def __init__(self, registry: Registry, access: Access, clock: Clock, log: Log) -> None:
+    def __init__(self, registry: Registry, authenticator: Authenticator, clock: Clock, log: Log) -> None:
         self._registry: Final = registry
-        self._access: Final = access
+        self._authenticator: Final = authenticator
         self._clock: Final = clock
         self._log: Final = log
 
@@ -47,11 +47,11 @@ class Admin:
             str(uuid.uuid4()), parse_name(fields.get("name")), REQUESTS_PER_MINUTE_DEFAULT, self._clock.now_ms()
         )
         await self._registry.add_project(project)
-        self._tell("project_created", request, project_id=project.id, name=project.name)
+        self._log_event("project_created", request, project_id=project.id, name=project.name)
         return _json(_project(project), 201)
 
     async def projects(self, request: Request) -> Response:
-        limit, cursor = _page_asked(request)
+        limit, cursor = _page_position(request)
         return _json(_page(await self._registry.projects(limit=limit, cursor=cursor)))
 
     async def project(self, request: Request) -> Response:
@@ -61,25 +61,25 @@ class Admin:
         project_id = _project_id(request)
         fields = json_object(await _body(request), ("name", "requests_per_minute"))
         if not fields:
-            raise LockError("invalid_request", "the body must hold name, requests_per_minute or both; got neither")
+            raise LockError("invalid_request", "the body must have name, requests_per_minute or both; got neither")
         name = parse_name(fields["name"]) if "name" in fields else None
         requests_per_minute = None
         if "requests_per_minute" in fields:
             asked = fields["requests_per_minute"]
             requests_per_minute = parse_whole_number(asked, "requests_per_minute", 0, REQUESTS_PER_MINUTE_MAX)
-        with self._felt_at_once():
+        with self._effective_at_once():
             project = await self._registry.change_project(
                 project_id, name=name, requests_per_minute=requests_per_minute
             )
         now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
-        self._tell("project_changed", request, project_id=project.id, **now)
+        self._log_event("project_changed", request, project_id=project.id, **now)
         return _json(_project(project))
 
     async def delete_project(self, request: Request) -> Response:
         project_id = _project_id(request)
-        with self._felt_at_once():
+        with self._effective_at_once():
             await self._registry.delete_project(project_id)
-        self._tell("project_deleted", request, project_id=project_id)
+        self._log_event("project_deleted", request, project_id=project_id)
         return Response(status_code=204)
 
     async def create_service_key(self, request: Request) -> Response:
@@ -97,11 +97,11 @@ class Admin:
             expires_at_ms=_expiry(fields.get("expires_at"), now_ms),
         )
         await self._registry.add_service_key(service_key, secret_digest(secret))
-        self._tell_of_key("service_key_created", request, service_key)
+        self._log_key("service_key_created", request, service_key)
         return _json(_service_key(service_key) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
-        limit, cursor = _page_asked(request)
+        limit, cursor = _page_position(request)
         page = await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor)
         return _json(_page(page))
 
@@ -110,9 +110,9 @@ class Admin:
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
-        with self._felt_at_once():
+        with self._effective_at_once():
             await self._registry.delete_service_key(project_id, key_id)
-        self._tell("service_key_deleted", request, project_id=project_id, key_id=key_id)
+        self._log_event("service_key_deleted", request, project_id=project_id, key_id=key_id)
         return Response(status_code=204)
 
     async def regenerate_service_key(self, request: Request) -> Response:
@@ -121,7 +121,7 @@ class Admin:
         asked = fields.get("keep_old_seconds", 0)
         keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
         secret = new_secret()
-        with self._felt_at_once():
+        with self._effective_at_once():
             service_key = await self._registry.replace_secret(
                 project_id,
                 key_id,
@@ -129,26 +129,26 @@ class Admin:
                 key_prefix=secret[:PREFIX_LENGTH],
                 old_secret_good_until_ms=self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None,
             )
-        self._tell_of_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
+        self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
         return _json(_service_key(service_key) | {"key_value": secret})
 
     @contextmanager
-    def _felt_at_once(self) -> Iterator[None]:
-        """Also where the store fails: a change whose outcome is unknown may have happened, or happened in part."""
+    def _effective_at_once(self) -> Iterator[None]:
+        """Invalidate cached credentials, also if the store fails: the change may have happened, whole or in part."""
         try:
             yield
         finally:
-            self._access.forget()
+            self._authenticator.invalidate()
 
-    def _tell(self, event: str, request: Request, **about: object) -> None:
-        self._log.event(event, request_id=request.scope["volcano.request_id"], **about)
+    def _log_event(self, event: str, request: Request, **about: object) -> None:
+        self._log.info(event, request_id=request.scope["volcano.request_id"], **about)
 
-    def _tell_of_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
+    def _log_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
         about = {"project_id": service_key.project_id, "key_id": service_key.id, "name": service_key.name}
-        self._tell(event, request, **about, **more)
+        self._log_event(event, request, **about, **more)
 
 
-# --- what comes in ----------------------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------------------
 
 
 async def _body(request: Request) -> bytes:
@@ -164,16 +164,16 @@ def _key_id(request: Request) -> str:
 
 
 def _id(text: str, what: str) -> str:
-    """An id as this server gives them, or LockError `not_found`: no other can belong to anything."""
+    """The id if this server can have made it, else LockError `not_found`."""
     try:
         if str(uuid.UUID(text)) == text:
             return text
     except ValueError:
         pass
-    raise LockError("not_found", f"there is no {what} with id {shown(text)}")
+    raise LockError("not_found", f"there is no {what} with the id {shown(text)}")
 
 
-def _page_asked(request: Request) -> tuple[int, str | None]:
+def _page_position(request: Request) -> tuple[int, str | None]:
     asked = request.query_params.get("limit")
     if asked is None:
         limit = PAGE_LIMIT_DEFAULT
@@ -188,11 +188,11 @@ def _expiry(value: object, now_ms: int) -> int | None:
         return None
     expires_at_ms = parse_instant_ms(value, "expires_at")
     if expires_at_ms <= now_ms:
-        raise LockError("invalid_request", f"expires_at must lie in the future; got {shown(value)}")
+        raise LockError("invalid_request", f"expires_at must be in the future; got {shown(value)}")
     return expires_at_ms
 
 
-# --- what goes out ----------------------------------------------------------------------------------------
+# --- responses --------------------------------------------------------------------------------------------
 
 
 def _json(value: dict[str, object], status: int = 200) -> Response:

@@ -1,7 +1,7 @@
-"""The ASGI application: lock routes straight, everything else by a table of addresses.
+"""The ASGI application: lock routes directly, everything else by the tables below.
 
-The same object runs under any ASGI server and in-process in tests. Every answer, whatever fails, is ours: JSON
-with a code, and a request id. `drain` lets what is in flight end and turns the rest away (HTTP-23).
+The same object runs under any ASGI server, and in-process in tests. Every response, whatever fails, is JSON with an
+error code and has a request id. `drain` completes the requests in flight and refuses new ones (HTTP-23).
 """
 
 import asyncio
@@ -19,41 +19,69 @@ from ..ports.snapshot import Backups
 from ..rules.errors import LockError, StoreUnavailableError
 from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
-from .admin_routes import Admin
-from .audit_log import tell_failure
-from .auth import Access
+from .admin_routes import AdminRoutes
+from .audit_log import log_rejection
+from .auth import Authenticator
 from .backup_routes import BackupRoutes
 from .codec import (
     AUTHORIZATION,
-    CONTENT_LENGTH,
+    FIELDS_IN_SCOPE,
     REQUEST_ID,
     ClientGoneError,
     Message,
     Receive,
     Scope,
     Send,
-    headers_of,
-    refuse_long_body,
-    refuse_long_query,
-    refuse_many_parameters,
+    header_fields,
 )
-from .health_routes import Operations
-from .lock_list_routes import Listing
-from .lock_routes import ALL_LOCKS, PREFIX, LockRoutes, request_id_of
+from .health_routes import HealthRoutes
+from .lock_list_routes import LockListReader
+from .lock_operations import ALL_LOCKS, PREFIX
+from .lock_routes import LockRoutes
 from .problems import (
-    DRAINING_MESSAGE,
     INTERNAL_MESSAGE,
     JSON_TYPE,
     STATUS_BY_CODE,
     UNAVAILABLE_MESSAGE,
     MethodNotAllowedError,
+    error_headers,
     problem_body,
-    problem_headers,
 )
+from .request_checks import check_after_credential, check_before_credential, request_id_of
 
-ADDRESS_BYTES_MAX: Final = 1_024  # longer than each address that is served, with ids that look like any
+ADDRESS_BYTES_MAX: Final = 1_024  # longer than every address of the table with valid ids
 
 Endpoint = Callable[[Request], Awaitable[Response]]
+ByMethod = dict[str, Endpoint]
+Routes = dict[str, ByMethod]
+
+
+def _admin_routes(admin: AdminRoutes, backups: BackupRoutes) -> Routes:
+    """The addresses that need the admin token."""
+    keys = "/projects/{project_id}/service-keys"
+    return {
+        "/projects": {"GET": admin.projects, "POST": admin.create_project},
+        "/projects/{project_id}": {
+            "GET": admin.project,
+            "PATCH": admin.change_project,
+            "DELETE": admin.delete_project,
+        },
+        keys: {"GET": admin.service_keys, "POST": admin.create_service_key},
+        keys + "/{key_id}": {"GET": admin.service_key, "DELETE": admin.delete_service_key},
+        keys + "/{key_id}/regenerate": {"POST": admin.regenerate_service_key},
+        "/backups": {"POST": backups.create},
+        "/backups/{backup_id}": {"GET": backups.part, "DELETE": backups.delete},
+    }
+
+
+def _open_routes(health: HealthRoutes) -> Routes:
+    """The addresses that need no credential."""
+    return {
+        "/healthz": {"GET": health.healthz},
+        "/readyz": {"GET": health.readyz},
+        "/metrics": {"GET": health.metrics},
+        "/openapi.json": {"GET": health.openapi},
+    }
 
 
 class App:
@@ -65,7 +93,7 @@ class App:
         service: LockService,
         store: LockStore,
         registry: Registry,
-        access: Access,
+        authenticator: Authenticator,
         clock: Clock,
         log: Log,
         metrics: Metrics,
@@ -75,11 +103,15 @@ class App:
         self._metrics: Final = metrics
         self._service: Final = service
         self._hub: Final = service.hub
-        self._locks: Final = LockRoutes(service, Listing(store, service.hub.waiters), access, log, metrics)
-        self._operations: Final = Operations(store, metrics)
+        lock_list = LockListReader(store, service.hub.waiters)
+        self._locks: Final = LockRoutes(service, lock_list, authenticator, log, metrics)
+        self._health: Final = HealthRoutes(store, metrics)
         self._backups: Final = BackupRoutes(backups, log)
-        self._addresses: Final = _addresses(
-            Admin(registry, access, clock, log), self._backups, self._operations, access
+        admin = AdminRoutes(registry, authenticator, clock, log)
+        self._router: Final = _Router(
+            need_admin_token=_admin_routes(admin, self._backups),
+            need_no_credential=_open_routes(self._health),
+            authenticator=authenticator,
         )
         self._in_flight = 0
         self._idle: Final = asyncio.Event()
@@ -99,25 +131,25 @@ class App:
             if raw_path.startswith(PREFIX) or raw_path == ALL_LOCKS:
                 stream = await self._locks.serve(scope, raw_path, receive, send)
             else:
-                await self._serve_rest(scope, raw_path, receive, send)
+                await self._serve_route(scope, raw_path, receive, send)
         finally:
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
         if stream is not None:
-            await stream.run(receive, send)  # not in flight: a stop ends it
+            await stream.run(receive, send)  # not in flight: `drain` ends it instead of waiting for it
 
-    def rests_with(self, waiting: int) -> bool:
-        """Whether all that goes on is `waiting` requests waiting in lines: for whoever moves the clock."""
+    def is_idle_but_for(self, waiting: int) -> bool:
+        """Whether nothing runs but `waiting` requests in wait queues; for tests that move the clock."""
         still = self._service.is_idle and self._hub.is_idle
         return still and self._in_flight == waiting == self._service.queues.request_count
 
     async def drain(self, seconds: float) -> bool:
-        """Turn new requests away and wait until those in flight are answered; False if `seconds` were too few."""
-        self._locks.draining = self._operations.draining = True
+        """Refuse new requests and complete those in flight. Returns False if some are left after `seconds`."""
+        self._locks.draining = self._health.draining = True
         self._service.stop_waiting()
         self._hub.end_subscribers()
-        self._backups.forget()
+        self._backups.discard()
         self._idle.clear()
         if not self._in_flight:
             return True
@@ -128,17 +160,17 @@ class App:
             return False
         return True
 
-    async def _serve_rest(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
-        found = headers_of(scope)
-        request_id, fault = request_id_of(found.get(REQUEST_ID))
+    async def _serve_route(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
+        fields = header_fields(scope)
+        request_id, fault = request_id_of(fields.get(REQUEST_ID))
         scope = {
             **scope,
             "path": raw_path.decode("latin-1"),  # as it was sent: HTTP-6
             "root_path": "",
-            "volcano.headers": found,
+            FIELDS_IN_SCOPE: fields,
             "volcano.request_id": request_id.decode(),
             "volcano.request_id_fault": fault,
-            "volcano.draining": self._operations.draining,
+            "volcano.draining": self._health.draining,
         }
         started = False
 
@@ -150,20 +182,20 @@ class App:
             await send(message)
 
         try:
-            await self._addresses(scope, receive, send_with_id)
+            await self._router(scope, receive, send_with_id)
         except ClientGoneError:
             return
         except LockError as error:
             await _send_problem(send_with_id, self._failure(error, request_id))
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
-            self._log.bug("internal", error, request_id=request_id.decode())
+        except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
+            self._log.unexpected_error("internal", error, request_id=request_id.decode())
             if not started:
                 await _send_problem(send_with_id, LockError("internal", INTERNAL_MESSAGE))
 
     def _failure(self, error: LockError, request_id: bytes) -> LockError:
-        """The error as the client is to see it; counted and logged as it is."""
-        if self._log.often():
-            tell_failure(self._log, error, request_id.decode(), None)
+        """Log and count the error; the one that the client gets has none of the store's own words."""
+        if self._log.within_rate():
+            log_rejection(self._log, error, request_id.decode(), None)
         if not isinstance(error, StoreUnavailableError):
             return error
         self._metrics.store_error(error.cause_code)
@@ -171,46 +203,44 @@ class App:
 
 
 class _Resource:
-    """One address: its methods, and the access its callers need (None: none)."""
+    """One address: its endpoints by method, and the authenticator of the admin token if it needs one."""
 
-    def __init__(self, access: Access | None, **by_method: Endpoint) -> None:
-        self._access: Final = access
+    def __init__(self, by_method: ByMethod, authenticator: Authenticator | None) -> None:
         self._by_method: Final = by_method
+        self._authenticator: Final = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         endpoint = self._by_method.get(request.method)
         if endpoint is None:
             raise MethodNotAllowedError(", ".join(self._by_method))
-        found: dict[bytes, bytes] = scope["volcano.headers"]
+        needs_admin = self._authenticator is not None
+        fields: dict[bytes, bytes] = scope[FIELDS_IN_SCOPE]
         query: bytes = scope["query_string"]
-        refuse_long_query(query)
-        refuse_long_body(found.get(CONTENT_LENGTH))
-        if self._access is not None:
-            if scope["volcano.draining"]:
-                raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
-            await self._access.admin(found.get(AUTHORIZATION))
-            if scope["volcano.request_id_fault"] is not None:
-                raise scope["volcano.request_id_fault"]
-        refuse_many_parameters(query)
+        check_before_credential(query, fields, draining=needs_admin and scope["volcano.draining"])
+        if self._authenticator is not None:
+            await self._authenticator.require_admin(fields.get(AUTHORIZATION))
+        check_after_credential(query, scope["volcano.request_id_fault"] if needs_admin else None)
         await (await endpoint(request))(scope, receive, send)
 
 
-class _Addresses:
-    """Finds the resource of an address. Every second part of a path is the id of what the part before it names."""
+class _Router:
+    """Finds the resource of an address. Every second segment of a path is an id of what the segment before it names."""
 
-    def __init__(self, resources: dict[str, _Resource]) -> None:
-        self._found: Final = {}
-        for path, resource in resources.items():
-            names, ids = _split(path)
-            self._found[names, len(ids)] = resource, [one.strip("{}") for one in ids]
+    def __init__(self, *, need_admin_token: Routes, need_no_credential: Routes, authenticator: Authenticator) -> None:
+        self._found: Final[dict[tuple[tuple[str, ...], int], tuple[_Resource, list[str]]]] = {}
+        for routes, admin in ((need_admin_token, authenticator), (need_no_credential, None)):
+            for path, by_method in routes.items():
+                names, ids = _split(path)
+                resource = _Resource(by_method, admin)
+                self._found[names, len(ids)] = resource, [one.strip("{}") for one in ids]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         names, ids = _split(path if len(path) <= ADDRESS_BYTES_MAX else "")
         found = self._found.get((names, len(ids)))
         if found is None or "" in ids:
-            raise LockError("not_found", "there is no such address: see /openapi.json for those there are")
+            raise LockError("not_found", "there is no such address: see /openapi.json for all addresses")
         resource, id_names = found
         scope["path_params"] = dict(zip(id_names, ids, strict=True))
         await resource(scope, receive, send)
@@ -222,36 +252,8 @@ def _split(path: str) -> tuple[tuple[str, ...], list[str]]:
     return tuple(parts[::2]), parts[1::2]
 
 
-def _addresses(admin: Admin, backups: BackupRoutes, operations: Operations, access: Access) -> _Addresses:
-    keys = "/projects/{project_id}/service-keys"
-    guarded = {
-        "/projects": _Resource(access, GET=admin.projects, POST=admin.create_project),
-        "/projects/{project_id}": _Resource(
-            access, GET=admin.project, PATCH=admin.change_project, DELETE=admin.delete_project
-        ),
-        keys: _Resource(access, GET=admin.service_keys, POST=admin.create_service_key),
-        keys + "/{key_id}": _Resource(access, GET=admin.service_key, DELETE=admin.delete_service_key),
-        keys + "/{key_id}/regenerate": _Resource(access, POST=admin.regenerate_service_key),
-        "/backups": _Resource(access, POST=backups.create),
-        "/backups/{backup_id}": _Resource(access, GET=backups.part, DELETE=backups.delete),
-    }
-    open_to_all = {
-        "/healthz": _Resource(None, GET=operations.healthz),
-        "/readyz": _Resource(None, GET=operations.readyz),
-        "/metrics": _Resource(None, GET=operations.metrics),
-        "/openapi.json": _Resource(None, GET=operations.openapi),
-    }
-    return _Addresses(guarded | open_to_all)
-
-
 async def _send_problem(send: Send, error: LockError) -> None:
     body = problem_body(error.code, error.message)
-    headers = [
-        *problem_headers(error.code, error.retry_after_seconds),
-        JSON_TYPE,
-        (b"content-length", b"%d" % len(body)),
-    ]
-    if isinstance(error, MethodNotAllowedError):
-        headers.append((b"allow", error.allowed.encode()))
+    headers = [*error_headers(error), JSON_TYPE, (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": STATUS_BY_CODE[error.code], "headers": headers})
     await send({"type": "http.response.body", "body": body})

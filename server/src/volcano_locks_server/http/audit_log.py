@@ -1,7 +1,7 @@
-"""Which lock events go into the log, and what is said of them. Never a token; keys and holders' labels may.
+"""The log lines about lock requests. They never hold a token; keys and holder labels may appear.
 
-At `info`: a lease that lapsed (told when it is taken over, and when its owner renews too late), a force release,
-a refusal (within the budget of `Log.often`) and a store that cannot answer. At `debug`: everything else.
+Level `info`: an expired lease (when it is taken over, or when its owner renews too late), a force release, a refusal
+(within the rate of `Log.within_rate`) and a store that cannot answer. Level `debug`: everything else (OPS-6).
 """
 
 from ..rules.errors import LockError, StoreUnavailableError
@@ -11,10 +11,10 @@ from ..telemetry import Log
 from .codec import instant
 
 
-def worth_telling(operation: str, outcome: Outcome | Denied, *, waited: bool = False) -> bool:
-    """Whether `tell` has something to say at level `info`; asked first, so that the daily work builds nothing.
+def is_logged_at_info(operation: str, outcome: Outcome | Denied, *, waited: bool = False) -> bool:
+    """Whether `log_outcome` writes at level `info`. Ask first, so that ordinary requests build no log line.
 
-    That a wait ended without the lock is no refusal: whoever waits longer asks again every minute.
+    A wait that ends without the lock is not logged at `info`: a client that waits longer repeats it every minute.
     """
     if waited and outcome is HELD:
         return False
@@ -23,12 +23,12 @@ def worth_telling(operation: str, outcome: Outcome | Denied, *, waited: bool = F
     return not isinstance(outcome, State) and (operation == "force_release" or not isinstance(outcome, Released))
 
 
-def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str | None]) -> None:
-    """Log what is worth it of one outcome; `about` says whose request it was and which lock's, as far as known."""
+def log_outcome(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str | None]) -> None:
+    """Log one outcome; `about` names the request, its project and its lock, as far as they are known."""
     about["operation"] = operation
     if isinstance(outcome, Granted):
         if outcome.lapsed is not None:
-            log.event(
+            log.info(
                 "lease_lapsed",
                 **about,
                 lapsed_holder=outcome.lapsed.holder,
@@ -36,35 +36,31 @@ def tell(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, s
                 expired_at=instant(outcome.lapsed.expires_at_ms),
                 taken_over_with=outcome.fencing_token,
             )
-        log.detail("granted", **about, how=outcome.how, fencing_token=outcome.fencing_token)
+        log.debug("granted", **about, how=outcome.how, fencing_token=outcome.fencing_token)
     elif isinstance(outcome, Released):
-        say = log.event if operation == "force_release" else log.detail
+        is_forced = operation == "force_release"
         held = outcome.ended
         fencing_token, holder = (None, None) if held is None else (held.fencing_token, held.holder)
-        say(
-            "force_released" if operation == "force_release" else "released",
-            **about,
-            holder=holder,
-            fencing_token=fencing_token,
-        )
+        write = log.info if is_forced else log.debug
+        write("force_released" if is_forced else "released", **about, holder=holder, fencing_token=fencing_token)
     elif isinstance(outcome, Refused):
-        if log.often():
-            log.event("late_renewal" if outcome is LAPSED else "refused", **about, code=outcome.code)
+        if log.within_rate():
+            log.info("late_renewal" if outcome is LAPSED else "refused", **about, code=outcome.code)
     elif isinstance(outcome, Denied):
-        if not log.often():
+        if not log.within_rate():
             return
         if outcome.code == "lock_service_unavailable":
-            log.trouble("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
+            log.warning("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
             if outcome.cause is not None:
-                log.bug("store_failed", outcome.cause, **about)
+                log.unexpected_error("store_failed", outcome.cause, **about)
         else:
-            log.event("refused", **about, code=outcome.code)
+            log.info("refused", **about, code=outcome.code)
 
 
-def tell_failure(log: Log, error: LockError, request_id: str, project_id: str | None) -> None:
-    """Log a request that was refused before it came to a lease. Ask `Log.often` first."""
+def log_rejection(log: Log, error: LockError, request_id: str, project_id: str | None) -> None:
+    """Log a request that was rejected before it became a command. Ask `Log.within_rate` first."""
     if isinstance(error, StoreUnavailableError):
         about = {"request_id": request_id, "project_id": project_id}
-        log.trouble("store_unavailable", cause=error.cause_code, message=error.message, **about)
+        log.warning("store_unavailable", cause=error.cause_code, message=error.message, **about)
     else:
-        log.event("refused", code=error.code, request_id=request_id, project_id=project_id)
+        log.info("refused", code=error.code, request_id=request_id, project_id=project_id)

@@ -1,13 +1,12 @@
-"""Who is calling, and what may they do.
+"""Authentication: turns an `Authorization` header into a principal (HTTP-14, HTTP-15, ADMIN-1).
 
-A credential is a secret with a kind: a service key (`sk-…`) opens the locks of one project, the admin token
-opens projects and keys, and neither opens the other's door. Of a service key only its digest is known; the
-store is asked for it, and its answer is believed for CREDENTIAL_SECONDS_MAX. On this node a change is felt at
-once (`forget`): lookups that began before it are not remembered. Whether a key has expired is asked of the
-clock at each request. Rules: spec/http.md, HTTP and ADMIN.
+A service key (`sk-…`) authenticates for the locks of one project, the admin token for the admin API. Neither works in
+place of the other. The store keeps only a digest of each service key. Its lookups are cached for
+CREDENTIAL_SECONDS_MAX. `invalidate` empties the cache, so that a change on this node takes effect with the next
+request; a lookup that began before the change is not cached. The expiry of a key is checked at each request.
 
-Anybody can make up secrets, so at most LOOKUPS_AT_ONCE stand in the store's queue, where lock traffic stands too,
-and at most LOOKUPS_MAX wait. A key that was good before is not refused for the crowd beside it.
+Anyone can send made-up secrets, and lookups share the store with lock traffic. Therefore at most LOOKUPS_AT_ONCE
+lookups run and at most LOOKUPS_MAX are pending. A key that is cached, even if stale, is exempt from LOOKUPS_MAX.
 """
 
 import asyncio
@@ -35,17 +34,17 @@ _JWT: Final = re.compile(rb"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 
 
 def new_secret() -> str:
-    """A service key's secret: 256 random bits behind its kind. Its first PREFIX_LENGTH characters may be shown."""
+    """A new service key secret: `sk-` and 256 random bits. Its first PREFIX_LENGTH characters may be shown."""
     return "sk-" + secrets.token_urlsafe(SECRET_BYTES)
 
 
 def secret_digest(secret: str) -> bytes:
-    """What is kept of a secret."""
+    """The digest that is stored in place of a secret."""
     return sha256(secret.encode()).digest()
 
 
-class Caller:
-    """A bearer of a service key that is good now."""
+class Principal:
+    """An authenticated service key with its project and permissions."""
 
     __slots__ = (
         "digest",
@@ -69,97 +68,106 @@ class Caller:
         self.good_until_ms: Final = credential.good_until_ms
         self.read_at_ms: Final = read_at_ms
 
+    def is_fresh(self, now_ms: int) -> bool:
+        """Whether what the store said may still be used."""
+        return now_ms - self.read_at_ms < CREDENTIAL_SECONDS_MAX * 1_000
 
-class Access:
-    """Turns an `Authorization` header into a caller, or into a LockError that says what is wrong with it."""
+    def is_expired(self, now_ms: int) -> bool:
+        return self.good_until_ms is not None and now_ms >= self.good_until_ms
+
+
+class Authenticator:
+    """Authenticates service keys and the admin token; raises a LockError that says what is wrong with a credential."""
 
     def __init__(self, registry: Registry, clock: Clock, admin_token: str) -> None:
         self._registry: Final = registry
         self._clock: Final = clock
         self._admin_digest: Final = sha256(admin_token.encode()).digest()
-        self._callers: dict[bytes, Caller] = {}
-        self._lookups: dict[bytes, asyncio.Task[Caller | None]] = {}
-        self._asking: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self._principals: dict[bytes, Principal] = {}
+        self._lookups: dict[bytes, asyncio.Task[Principal | None]] = {}
+        self._lookup_slots: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
         self._last_used_at_ms: dict[str, int] = {}
 
-    def caller_now(self, authorization: bytes | None) -> Caller | None:
-        """The caller if it is remembered and good; None where `caller` has to be asked. Never waits."""
+    def cached_principal(self, authorization: bytes | None) -> Principal | None:
+        """The principal if it is cached and valid; None means: call `principal`. Never waits."""
         if authorization is None or len(authorization) > CREDENTIAL_BYTES_MAX:
             return None
         if authorization[:7].lower() != b"bearer ":
             return None
         digest = sha256(authorization[7:]).digest()
-        caller = self._callers.get(digest)
-        if caller is None or not compare_digest(caller.digest, digest):
+        principal = self._principals.get(digest)
+        if principal is None or not compare_digest(principal.digest, digest):
             return None
         now_ms = self._clock.now_ms()
-        if now_ms - caller.read_at_ms >= CREDENTIAL_SECONDS_MAX * 1_000:
+        if not principal.is_fresh(now_ms) or principal.is_expired(now_ms):
             return None
-        if caller.good_until_ms is not None and now_ms >= caller.good_until_ms:
-            return None
-        self._last_used_at_ms[caller.key_id] = now_ms
-        return caller
+        self._last_used_at_ms[principal.key_id] = now_ms
+        return principal
 
-    async def caller(self, authorization: bytes | None) -> Caller:
-        """The bearer of a good service key.
+    async def principal(self, authorization: bytes | None) -> Principal:
+        """The principal of a valid service key.
 
         Raises LockError `invalid_credentials` (none, malformed, unknown, revoked, expired), `service_key_required`
         (a credential of another kind), and StoreUnavailableError.
         """
         secret = _bearer(authorization)
         digest = sha256(secret).digest()
-        if self._is_admin(digest) or secret.startswith(b"ak-") or _JWT.fullmatch(secret) is not None:
+        if self._is_admin(digest) or _is_other_kind(secret):
             raise LockError(
-                "service_key_required", "locks are opened by a service key (sk-…); this credential is another kind"
+                "service_key_required",
+                "lock requests need a service key (sk-…); this credential is of another kind: send a service key",
             )
-        caller = await self._known(digest) if _SERVICE_KEY.fullmatch(secret) is not None else None
+        principal = await self._cached_or_looked_up(digest) if _SERVICE_KEY.fullmatch(secret) is not None else None
         now_ms = self._clock.now_ms()
-        if caller is None or (caller.good_until_ms is not None and now_ms >= caller.good_until_ms):
-            raise _unknown()
-        self._last_used_at_ms[caller.key_id] = now_ms
-        return caller
+        if principal is None or principal.is_expired(now_ms):
+            raise LockError(
+                "invalid_credentials",
+                "this credential is unknown, revoked or expired: check it, or ask for a new service key",
+            )
+        self._last_used_at_ms[principal.key_id] = now_ms
+        return principal
 
-    async def admin(self, authorization: bytes | None) -> None:
-        """Return if the bearer has the admin token.
+    async def require_admin(self, authorization: bytes | None) -> None:
+        """Return if the credential is the admin token.
 
-        Raises LockError `admin_token_required` for a good service key or a credential of another kind,
-        `invalid_credentials` for anything unknown, and StoreUnavailableError.
+        Raises LockError `admin_token_required` for a valid service key or a credential of another kind,
+        `invalid_credentials` for an unknown one, and StoreUnavailableError.
         """
         secret = _bearer(authorization)
-        digest = sha256(secret).digest()
-        if self._is_admin(digest):
+        if self._is_admin(sha256(secret).digest()):
             return
-        other_kind = secret.startswith(b"ak-") or _JWT.fullmatch(secret) is not None
-        if not other_kind:
-            await self.caller(authorization)
-        raise LockError("admin_token_required", "projects and keys are opened by the admin token alone")
+        if not _is_other_kind(secret):
+            await self.principal(authorization)
+        raise LockError("admin_token_required", "the admin API needs the admin token; this credential is another one")
 
-    def forget(self) -> None:
-        """Projects or keys changed: believe nothing that was read before."""
-        self._callers.clear()
+    def invalidate(self) -> None:
+        """Empty the cache after a change of projects or keys; running lookups are not cached."""
+        self._principals.clear()
         self._lookups.clear()
 
     def take_last_used(self) -> dict[str, int]:
-        """When keys were used since the last call, by key id: for the registry to remember."""
+        """When keys were used since the last call, by key id; for the registry to store."""
         taken, self._last_used_at_ms = self._last_used_at_ms, {}
         return taken
 
     def _is_admin(self, digest: bytes) -> bool:
         return compare_digest(digest, self._admin_digest)
 
-    async def _known(self, digest: bytes) -> Caller | None:
-        """What the registry says of a secret; callers that ask at the same time share one answer."""
-        caller = self._callers.get(digest)
-        if caller is not None and self._clock.now_ms() - caller.read_at_ms < CREDENTIAL_SECONDS_MAX * 1_000:
-            return caller
+    async def _cached_or_looked_up(self, digest: bytes) -> Principal | None:
+        """The principal of a digest. Concurrent calls for one digest share a lookup."""
+        principal = self._principals.get(digest)
+        if principal is not None and principal.is_fresh(self._clock.now_ms()):
+            return principal
         lookup = self._lookups.get(digest)
         if lookup is None:
-            if caller is None and len(self._lookups) >= LOOKUPS_MAX:
+            if principal is None and len(self._lookups) >= LOOKUPS_MAX:
                 raise LockError(
-                    "lock_service_unavailable", "too many unknown credentials at once", retry_after_seconds=1
+                    "lock_service_unavailable",
+                    "this server is checking too many unknown credentials at once: try again in a moment",
+                    retry_after_seconds=1,
                 )
             lookup = self._lookups[digest] = asyncio.create_task(self._look_up(digest), name="credential")
-            lookup.add_done_callback(_heard)
+            lookup.add_done_callback(_retrieve_exception)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
                 return await asyncio.shield(lookup)
@@ -167,30 +175,31 @@ class Access:
             late = f"the store did not answer within {LOOKUP_SECONDS_MAX:g} s"
             raise StoreUnavailableError("lookup_late", late) from None
 
-    async def _look_up(self, digest: bytes) -> Caller | None:
+    async def _look_up(self, digest: bytes) -> Principal | None:
         this = asyncio.current_task()
         read_at_ms = self._clock.now_ms()
         try:
-            async with self._asking:
+            async with self._lookup_slots:
                 credential = await self._registry.credential(digest)
         finally:
-            current = self._lookups.get(digest) is this
-            if current:
+            is_current = self._lookups.get(digest) is this  # not after `invalidate`
+            if is_current:
                 del self._lookups[digest]
         if credential is None:
-            if current:
-                self._callers.pop(digest, None)
+            if is_current:
+                self._principals.pop(digest, None)
             return None
-        caller = Caller(credential, digest, read_at_ms)
-        if current:
-            if len(self._callers) >= CREDENTIALS_MAX:
-                self._callers.pop(next(iter(self._callers)))
-            self._callers.pop(digest, None)
-            self._callers[digest] = caller
-        return caller
+        principal = Principal(credential, digest, read_at_ms)
+        if is_current:
+            if len(self._principals) >= CREDENTIALS_MAX:
+                self._principals.pop(next(iter(self._principals)))
+            self._principals.pop(digest, None)
+            self._principals[digest] = principal
+        return principal
 
 
 def _bearer(authorization: bytes | None) -> bytes:
+    """The secret in the header. Raises LockError `invalid_credentials`."""
     if authorization is None:
         raise LockError(
             "invalid_credentials", "header Authorization is missing: send Authorization: Bearer <credential>"
@@ -203,18 +212,18 @@ def _bearer(authorization: bytes | None) -> bytes:
     scheme, _, secret = authorization.partition(b" ")
     secret = secret.strip(b" ")
     if scheme.lower() != b"bearer" or not secret or b" " in secret or b"," in secret:
-        raise LockError("invalid_credentials", "header Authorization must be: Bearer <credential>, and come once")
+        raise LockError(
+            "invalid_credentials", "header Authorization must be sent once, in the form: Bearer <credential>"
+        )
     return secret
 
 
-def _heard(lookup: "asyncio.Task[Caller | None]") -> None:
-    """A lookup that failed after all who waited hung up is nobody's surprise."""
+def _is_other_kind(secret: bytes) -> bool:
+    """Whether the secret is an anon key or a JWT."""
+    return secret.startswith(b"ak-") or _JWT.fullmatch(secret) is not None
+
+
+def _retrieve_exception(lookup: "asyncio.Task[Principal | None]") -> None:
+    """Keep asyncio from logging a failed lookup whose clients have all disconnected."""
     if not lookup.cancelled():
         lookup.exception()
-
-
-def _unknown() -> LockError:
-    return LockError(
-        "invalid_credentials",
-        "this credential is unknown, revoked or expired: check it, or ask an operator for a new one",
-    )

@@ -1,8 +1,8 @@
-"""Back-ups over the wire, for `volcano-locks backup` (KEEP-9): make one, fetch it part by part, delete it.
+"""Backups over HTTP, for `volcano-locks backup` (KEEP-9): make one, download it in parts, delete it.
 
-An answer of this server is always whole and small, therefore the parts. There is one backup at a time: a newer one
-takes the place of the one before, and what nobody fetches any more goes by itself, so that no room is lost to a
-caller that went away. Behind the admin token: a backup holds the digests of all secrets, though no secret.
+Responses of this server are small and complete, therefore the parts. The server keeps one backup at a time. It deletes
+a backup when a newer one is made, and KEPT_SECONDS after the last download. A backup holds the digests of all secrets
+but no secret; these routes need the admin token.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _OFFSET_DIGITS_MAX: Final = 15
 
 
 class BackupRoutes:
-    """The addresses under `/backups`. `backups` is None for a store that is backed up by other means."""
+    """The endpoints under `/backups`. `backups` is None for a store that is backed up by other means."""
 
     def __init__(self, backups: Backups | None, log: Log) -> None:
         self._backups: Final = backups
@@ -39,15 +39,15 @@ class BackupRoutes:
         if self._backups is None:
             raise LockError("not_found", "this server's store is not one file: back it up with its engine's own tools")
         made = await self._backups.take()
-        self.forget()
+        self.discard()
         self._id, self._file = str(uuid.uuid4()), made
         self._keep()
-        self._log.event("backup_taken", request_id=request.scope["volcano.request_id"], size_bytes=made.size_bytes)
-        answer = {"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}
-        return Response(msgspec.json.encode(answer), 201, media_type="application/json")
+        self._log.info("backup_taken", request_id=request.scope["volcano.request_id"], size_bytes=made.size_bytes)
+        body = {"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}
+        return Response(msgspec.json.encode(body), 201, media_type="application/json")
 
     async def part(self, request: Request) -> Response:
-        """The bytes from `offset` on, PART_BYTES of them or what is left."""
+        """Up to PART_BYTES bytes from `offset` on."""
         file = self._known(request)
         asked = request.query_params.get("offset", "0")
         if not (asked.isascii() and asked.isdigit() and len(asked) <= _OFFSET_DIGITS_MAX):
@@ -61,11 +61,11 @@ class BackupRoutes:
 
     async def delete(self, request: Request) -> Response:
         self._known(request)
-        self.forget()
+        self.discard()
         return Response(status_code=204)
 
-    def forget(self) -> None:
-        """Let go of the backup that is kept, if any."""
+    def discard(self) -> None:
+        """Delete the kept backup, if any."""
         if self._expiry is not None:
             self._expiry.cancel()
         if self._file is not None:
@@ -74,11 +74,11 @@ class BackupRoutes:
 
     def _known(self, request: Request) -> BackupFile:
         if self._file is None or request.path_params["backup_id"] != self._id:
-            raise LockError("not_found", "there is no backup with this id any more: make a new one")
+            raise LockError("not_found", "there is no backup with this id, or no longer: make a new one")
         return self._file
 
     def _keep(self) -> None:
-        """From now on for KEPT_SECONDS."""
+        """Keep the backup for KEPT_SECONDS from now."""
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self.forget)
+        self._expiry = asyncio.get_running_loop().call_later(KEPT_SECONDS, self.discard)

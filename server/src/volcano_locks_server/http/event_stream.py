@@ -1,12 +1,13 @@
-"""What happens to locks, as server-sent events (EVENT rules in spec/watching.md).
+"""Streams lock events to a client as server-sent events (EVENT rules in spec/watching.md).
 
     retry: 1000                      id: 1f0c2b7a9d3e-18
     id: 1f0c2b7a9d3e-17              event: released
     : watching                       data: {"key":"nightly","fencing_token":…,"holder":"host/4121","at":…,"why":…}
 
-A stream is begun like any lock request and then goes on by itself: a stop ends it and waits for nothing of it. Every
-PING_MS it says something, so that proxies keep it and a connection that broke is noticed, and looks whether its key is
-still good; with what `Access` believes meanwhile and RECHECK_SECONDS_MAX that makes the 15 seconds of EVENT-7.
+A stream is opened like any lock request and then runs apart from it: `App.drain` ends streams and does not wait for
+them. Every PING_MS a stream sends a comment, so that proxies keep it open and a broken connection is noticed. It also
+authenticates its key again. Together with the cache of `Authenticator` and RECHECK_SECONDS_MAX, a revoked key ends its
+stream within the 15 seconds of EVENT-7.
 """
 
 import asyncio
@@ -20,8 +21,8 @@ from ..events import EventHub, LockEvent, NumberedEvent, Subscriber
 from ..ports.clock import Timer
 from ..rules.errors import LockError
 from ..rules.values import LockKey
-from .auth import Access, Caller
-from .codec import LAST_EVENT_ID, Receive, Scope, Send, instant
+from .auth import Authenticator, Principal
+from .codec import AUTHORIZATION, LAST_EVENT_ID, Receive, Send, instant
 from .problems import Headers
 
 PING_MS: Final = 8_000
@@ -31,52 +32,54 @@ PING: Final = b":\n\n"
 HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # a proxy that gathered events would keep them from whoever waits for them
+    (b"x-accel-buffering", b"no"),  # tells nginx not to buffer events
 )
 
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Stream:
-    """One stream that may begin. Whoever has it either runs it or leaves it."""
+class EventStreamResponse:
+    """The response of one stream. Its owner calls either `run` or `close`."""
 
-    def __init__(self, hub: EventHub, access: Access, watcher: Subscriber, authorization: bytes | None) -> None:
+    def __init__(
+        self, hub: EventHub, authenticator: Authenticator, subscriber: Subscriber, authorization: bytes | None
+    ) -> None:
         self.headers: Headers = []
         self._hub: Final = hub
-        self._access: Final = access
-        self._watcher: Final = watcher
+        self._authenticator: Final = authenticator
+        self._subscriber: Final = subscriber
         self._authorization: Final = authorization
         self._ping_due = False
         self._timer: Timer | None = None
 
-    def leave(self) -> None:
-        """End it."""
-        self._hub.unsubscribe(self._watcher)
+    def close(self) -> None:
+        """Unsubscribe from the hub."""
+        self._hub.unsubscribe(self._subscriber)
         if self._timer is not None:
             self._timer.cancel()
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Tell until the client, the server or the key's validity ends it."""
-        listening = asyncio.create_task(self._end_when_gone(receive), name="stream-hang-up")
+        """Send events until the client disconnects, the server stops or the key is no longer valid."""
+        disconnect = asyncio.create_task(self._end_on_disconnect(receive), name="stream-disconnect")
         try:
             headers = [*HEADERS, *self.headers]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            first = b"retry: %d\nid: %b\n: watching\n\n" % (RETRY_MS, self._watcher.began_at.encode())
+            part = b"retry: %d\nid: %b\n: watching\n\n" % (RETRY_MS, self._subscriber.began_at.encode())
             self._set_timer()
-            while not self._watcher.ended:
-                await send({"type": "http.response.body", "body": first, "more_body": True})
-                told = await self._watcher.take()
-                first = b"".join(one.encoded or encode(one) for one in told)
+            while not self._subscriber.ended:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+                events = await self._subscriber.take()
+                part = b"".join(one.encoded or encode(one) for one in events)
                 if self._ping_due:
-                    if not await self._is_good_still():
+                    if not await self._is_still_permitted():
                         break
-                    first += PING
+                    part += PING
                     self._set_timer()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            self.leave()
-            listening.cancel()
+            self.close()
+            disconnect.cancel()
 
     def _set_timer(self) -> None:
         self._ping_due = False
@@ -84,49 +87,49 @@ class Stream:
 
     def _ping(self) -> None:
         self._ping_due = True
-        self._watcher.wake()
+        self._subscriber.wake()
 
-    async def _is_good_still(self) -> bool:
-        """Whether the key still opens what it opened. What cannot be found out is not good."""
+    async def _is_still_permitted(self) -> bool:
+        """Whether the key may still read its project's locks. False if that cannot be found out in time."""
         with contextlib.suppress(LockError, TimeoutError):
             async with asyncio.timeout(RECHECK_SECONDS_MAX):
-                caller = await self._access.caller(self._authorization)
-            return caller.may_read_locks and caller.project_id == self._watcher.project_id
+                principal = await self._authenticator.principal(self._authorization)
+            return principal.may_read_locks and principal.project_id == self._subscriber.project_id
         return False
 
-    async def _end_when_gone(self, receive: Receive) -> None:
+    async def _end_on_disconnect(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
-        self._watcher.end()
+        self._subscriber.end()
 
 
-class Streams:
-    """Begins streams."""
+class EventStreams:
+    """Opens event streams."""
 
-    def __init__(self, hub: EventHub, access: Access) -> None:
+    def __init__(self, hub: EventHub, authenticator: Authenticator) -> None:
         self._hub: Final = hub
-        self._access: Final = access
+        self._authenticator: Final = authenticator
 
-    async def begin(
-        self, caller: Caller, scope: Scope, authorization: bytes | None, *, key: LockKey | None, prefix: str
-    ) -> Stream:
-        """A stream of one lock's events, or of those of all locks with that prefix.
+    async def open(
+        self, principal: Principal, fields: dict[bytes, bytes], *, key: LockKey | None, prefix: str
+    ) -> EventStreamResponse:
+        """A stream of one lock's events, or of the events of all locks with that prefix.
 
-        Raises LockError `lock_service_unavailable` where there is no room for it (EVENT-7).
+        Raises LockError `lock_service_unavailable` if too many streams are open (EVENT-7).
         """
-        watcher = Subscriber(caller.project_id, key=key, prefix=prefix)
-        stream = Stream(self._hub, self._access, watcher, authorization)
-        after = next((value for name, value in scope["headers"] if name == LAST_EVENT_ID and value), None)
+        subscriber = Subscriber(principal.project_id, key=key, prefix=prefix)
+        stream = EventStreamResponse(self._hub, self._authenticator, subscriber, fields.get(AUTHORIZATION))
+        after = fields.get(LAST_EVENT_ID) or None
         try:
-            await self._hub.subscribe(watcher, after=None if after is None else after.decode("latin-1"))
+            await self._hub.subscribe(subscriber, after=None if after is None else after.decode("latin-1"))
         except BaseException:
-            stream.leave()
+            stream.close()
             raise
         return stream
 
 
 def asks_for_stream(parameters: bytes) -> bool:
-    """Whether `GET /locks/events` means the events of all locks, and not the lock of that name (EVENT-1)."""
+    """Whether `GET /locks/events` asks for the events of all locks, and not for the lock of that name (EVENT-1)."""
     return any(name == "prefix" for name, _ in parse_qsl(parameters.decode("latin-1"), keep_blank_values=True))
 
 

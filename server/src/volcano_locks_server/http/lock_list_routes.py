@@ -1,7 +1,7 @@
-"""The bodies of `GET /locks` and `GET /locks/{key}?view=full`: who holds what, for whoever looks (LIST rules).
+"""The lists of locks: `GET /locks` and `GET /locks/{key}?view=full` (LIST rules in spec/watching.md).
 
-Looking must not stand in the way of working: at most LISTS_AT_ONCE pages and rows are asked of the store at once, at
-most LISTS_WAITING_MAX wait for that, and none for longer than LIST_SECONDS_MAX.
+Lists must not slow down lock traffic. Therefore at most LISTS_AT_ONCE queries run in the store and at most
+LISTS_WAITING_MAX wait, each for at most LIST_SECONDS_MAX.
 """
 
 import asyncio
@@ -27,13 +27,13 @@ _HELD_BY_STATE: Final = {"held": True, "free": False, "all": None}
 _CURSOR: Final = "locks."
 
 
-class Listed(NamedTuple):
-    """The body of a page or a row, in JSON."""
+class LockListBody(NamedTuple):
+    """A page or a row as JSON."""
 
     body: bytes
 
 
-class _Row(msgspec.Struct):
+class _LockRow(msgspec.Struct):
     key: str
     held: bool
     holder: str | None = None
@@ -45,42 +45,42 @@ class _Row(msgspec.Struct):
     waiters: int = 0
 
 
-class _Page(msgspec.Struct):
-    items: list[_Row]
+class _LockPage(msgspec.Struct):
+    items: list[_LockRow]
     next_cursor: str | None
 
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Listing:
-    """Pages and rows of one store's locks. `waiters` tells how many requests wait for a lock."""
+class LockListReader:
+    """Reads pages and rows of one store's locks. `waiters` counts the waiters of a lock."""
 
     def __init__(self, store: LockStore, waiters: Waiters) -> None:
         self._store: Final = store
         self._waiters: Final = waiters
         self._at_once: Final = asyncio.Semaphore(LISTS_AT_ONCE)
-        self._begun = 0
+        self._pending = 0
 
-    async def page(self, project_id: str, parameters: bytes) -> Listed:
-        """The page that the address asks for. Raises LockError `invalid_request`, `lock_service_unavailable`."""
-        page = await self._asked(lock_query(project_id, parameters))
+    async def page(self, project_id: str, query: bytes) -> LockListBody:
+        """The page that the query asks for. Raises LockError `invalid_request`, `lock_service_unavailable`."""
+        page = await self._query(lock_query(project_id, query))
         rows = [self._row(project_id, key, record, page.now_ms) for key, record in page.records]
         next_cursor = None if page.next_after is None else _CURSOR + page.next_after
-        return Listed(_encode(_Page(rows, next_cursor)))
+        return LockListBody(_encode(_LockPage(rows, next_cursor)))
 
-    async def row(self, project_id: str, key: LockKey) -> Listed:
-        """The row of one lock, also if nothing is stored about it. Raises LockError `lock_service_unavailable`."""
-        page = await self._asked(LockQuery(project_id, 1, prefix=key))  # of keys that begin so, it is the first
+    async def row(self, project_id: str, key: LockKey) -> LockListBody:
+        """The row of one lock, known or not. Raises LockError `lock_service_unavailable`."""
+        page = await self._query(LockQuery(project_id, 1, prefix=key))  # a key sorts before all that it is a prefix of
         record = next((record for found, record in page.records if found == key), None)
-        return Listed(_encode(self._row(project_id, key, record, page.now_ms)))
+        return LockListBody(_encode(self._row(project_id, key, record, page.now_ms)))
 
-    def _row(self, project_id: str, key: LockKey, record: LockRecord | None, now_ms: int) -> _Row:
+    def _row(self, project_id: str, key: LockKey, record: LockRecord | None, now_ms: int) -> _LockRow:
         waiters = self._waiters(RecordKey(project_id, key))
-        token = None if record is None else record.fencing_token or None  # 0: it was freed before it was ever held
+        token = None if record is None else record.fencing_token or None  # 0: released before it was ever held
         if not isinstance(record, Held) or not blocks_others(record, now_ms):
-            return _Row(str(key), held=False, fencing_token=token, waiters=waiters)
-        return _Row(
+            return _LockRow(str(key), held=False, fencing_token=token, waiters=waiters)
+        return _LockRow(
             str(key),
             held=True,
             holder=record.holder,
@@ -92,14 +92,14 @@ class Listing:
             waiters=waiters,
         )
 
-    async def _asked(self, query: LockQuery) -> LockPage:
-        if self._begun >= LISTS_AT_ONCE + LISTS_WAITING_MAX:
+    async def _query(self, query: LockQuery) -> LockPage:
+        if self._pending >= LISTS_AT_ONCE + LISTS_WAITING_MAX:
             raise LockError(
                 "lock_service_unavailable",
-                "too many requests list locks at once: try again in a moment",
+                "too many requests are listing locks: try again in a moment",
                 retry_after_seconds=1,
             )
-        self._begun += 1
+        self._pending += 1
         try:
             async with asyncio.timeout(LIST_SECONDS_MAX), self._at_once:
                 return await self._store.list_locks(query)
@@ -107,25 +107,25 @@ class Listing:
             late = f"the store did not list locks within {LIST_SECONDS_MAX:g} s"
             raise StoreUnavailableError("list_late", late) from None
         finally:
-            self._begun -= 1
+            self._pending -= 1
 
 
-def wants_row(parameters: bytes) -> bool:
-    """Whether a read of one lock asks for its row (`view=full`). LockError `invalid_request` for another view."""
-    view = _named(parameters, ("view",)).get("view")
+def wants_row(query: bytes) -> bool:
+    """Whether a read of one lock asks for its row (`view=full`). Raises LockError `invalid_request` (LIST-5)."""
+    view = _parameters(query, ("view",)).get("view")
     if view not in (None, "full"):
-        raise LockError("invalid_request", f"view must be full or be left out; got {shown(view)}")
+        raise LockError("invalid_request", f"view must be full, or be left out; got {shown(view)}")
     return view is not None
 
 
-def asked_prefix(parameters: bytes) -> str:
-    """What the keys to be watched begin with, or LockError `invalid_request` (EVENT-1)."""
-    return parse_key_prefix(_named(parameters, ("prefix",)).get("prefix", ""))
+def watched_prefix(query: bytes) -> str:
+    """The prefix of the keys to watch, or LockError `invalid_request` (EVENT-1)."""
+    return parse_key_prefix(_parameters(query, ("prefix",)).get("prefix", ""))
 
 
-def lock_query(project_id: str, parameters: bytes) -> LockQuery:
-    """What the address asks for, or LockError `invalid_request` (LIST-1, LIST-6)."""
-    named = _named(parameters, ("prefix", "state", "limit", "cursor"))
+def lock_query(project_id: str, query: bytes) -> LockQuery:
+    """The query for a page, or LockError `invalid_request` (LIST-1, LIST-6)."""
+    named = _parameters(query, ("prefix", "state", "limit", "cursor"))
     state = named.get("state", "all")
     if state not in _HELD_BY_STATE:
         raise LockError("invalid_request", f"state must be held, free or all; got {shown(state)}")
@@ -140,7 +140,7 @@ def lock_query(project_id: str, parameters: bytes) -> LockQuery:
 
 
 def after_of(cursor: str) -> str:
-    """The key behind which the page begins, or LockError `invalid_request` for a strange cursor."""
+    """The key after which the page begins, or LockError `invalid_request` for an unknown cursor."""
     begin, key = cursor[: len(_CURSOR)], cursor[len(_CURSOR) :]
     try:
         if begin == _CURSOR:
@@ -152,21 +152,21 @@ def after_of(cursor: str) -> str:
     )
 
 
-def _limit(asked: str | None) -> int:
-    if asked is None:
+def _limit(text: str | None) -> int:
+    if text is None:
         return LIST_LIMIT_DEFAULT
-    is_short_number = asked.isascii() and asked.isdigit() and len(asked) <= len(str(LIST_LIMIT_MAX))
-    return parse_whole_number(int(asked) if is_short_number else asked, "limit", 1, LIST_LIMIT_MAX)
+    is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(LIST_LIMIT_MAX))
+    return parse_whole_number(int(text) if is_short_number else text, "limit", 1, LIST_LIMIT_MAX)
 
 
-def _named(parameters: bytes, names: Iterable[str]) -> dict[str, str]:
-    """Those of the address's parameters that have these names, each at most once."""
+def _parameters(query: bytes, names: Iterable[str]) -> dict[str, str]:
+    """The query parameters with these names. Raises LockError `invalid_request` for one that is repeated."""
     known = frozenset(names)
     found: dict[str, str] = {}
-    for name, value in parse_qsl(parameters.decode("latin-1"), keep_blank_values=True):
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in known:
             continue
         if name in found:
-            raise LockError("invalid_request", f"{name} must stand in the address once; it came several times")
+            raise LockError("invalid_request", f"{name} must be given once; it was given several times")
         found[name] = value
     return found

@@ -1,15 +1,13 @@
-"""The lock routes: `/locks/{key}`, `/locks/{key}/lease` and the list `/locks`; plain ASGI, for the hot path is here.
+"""The lock routes: `/locks`, `/locks/{key}`, `/locks/{key}/lease` and their events. Plain ASGI, as the hot path.
 
-The order of judgement is HTTP-13's: address and method, the sizes, whether the server is stopping, the caller. Until
-the caller is known, only work of constant size is done: nothing is parsed (HTTP-27). From there on the request counts
-and its answer tells the quota (QUOTA-2, QUOTA-3), also where the permission, a header or the body turns out wrong. A
-client that hangs up gets no answer; what it asked for may still happen. One that waits for a lock is watched, and when
-it hangs up it was never granted (WAIT-5).
+The order of checks is in `request_checks`. A request counts against the quota once its principal is known, and from
+then on its response shows the quota (QUOTA-2, QUOTA-3). A client that disconnects gets no response; its command may
+still take effect. An acquire that waits ends when its client disconnects, and is then never granted (WAIT-5).
 """
 
 import asyncio
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 
 from ..ports.lock_store import RecordKey
 from ..queue.wait_request import WaitRequest
@@ -18,25 +16,20 @@ from ..rules.lease import (
     Acquire,
     Command,
     ForceRelease,
-    Granted,
     Outcome,
     Read,
-    Refused,
     Release,
-    Released,
     Renew,
-    State,
 )
 from ..rules.quota import Admission, Verdict
-from ..rules.values import LockKey, OwnerToken, parse_holder, parse_request_id
+from ..rules.values import LockKey, OwnerToken, parse_holder
 from ..service.lock_service import Denied, LockService
 from ..telemetry import Log, Metrics
-from .audit_log import tell, tell_failure, worth_telling
-from .auth import Access, Caller
+from . import lock_operations as operations
+from .audit_log import is_logged_at_info, log_outcome, log_rejection
+from .auth import Authenticator, Principal
 from .codec import (
     AUTHORIZATION,
-    CONTENT_LENGTH,
-    FREE_BODY,
     LOCK_HOLDER,
     LOCK_TOKEN,
     REQUEST_ID,
@@ -44,171 +37,130 @@ from .codec import (
     Receive,
     Scope,
     Send,
-    hang_up,
-    headers_of,
-    held_body,
-    lease_body,
+    client_disconnect,
+    header_fields,
     lock_key,
-    new_request_id,
+    parse_acquire_body,
+    parse_renew_body,
     read_body,
-    refuse_long_body,
-    refuse_long_query,
-    refuse_many_parameters,
-    ttl_and_wait,
-    ttl_seconds,
 )
-from .event_stream import Stream, Streams, asks_for_stream
-from .lock_list_routes import Listed, Listing, asked_prefix, wants_row
-from .problems import (
-    DRAINING_MESSAGE,
-    INTERNAL_MESSAGE,
-    JSON_TYPE,
-    STATUS_BY_CODE,
-    UNAVAILABLE_MESSAGE,
-    Headers,
-    MethodNotAllowedError,
-    problem_body,
-    problem_headers,
+from .event_stream import EventStreamResponse, EventStreams, asks_for_stream
+from .lock_list_routes import LockListBody, LockListReader, wants_row, watched_prefix
+from .lock_operations import LockOperation, lock_operation
+from .problems import DRAINING_MESSAGE, INTERNAL_MESSAGE, UNAVAILABLE_MESSAGE
+from .request_checks import check_after_credential, check_before_credential, request_id_of
+from .responses import (
+    LockResponse,
+    error_response,
+    outcome_response,
+    problem_response,
+    request_headers,
+    send_response,
 )
 
-ALL_LOCKS: Final = b"/locks"
-PREFIX: Final = b"/locks/"
-_LEASE: Final = b"/lease"
-_EVENTS: Final = b"/events"
 _ALL_EVENTS_KEY: Final = b"events"
 
 
-class Operation(NamedTuple):
-    """One method of one address. `granted` is the status of a lease; the others answer 200 or 204."""
-
-    name: str
-    on_lease: bool = False
-    takes_ttl: bool = False
-    granted: int = 200
-    changes_nothing: bool = False
-
-
-_ACQUIRE: Final = Operation("acquire", on_lease=True, takes_ttl=True, granted=201)
-_RENEW: Final = Operation("renew", on_lease=True, takes_ttl=True)
-_RELEASE: Final = Operation("release", on_lease=True)
-_READ: Final = Operation("read", changes_nothing=True)
-_VIEW: Final = Operation("view", changes_nothing=True)
-_LIST: Final = Operation("list", changes_nothing=True)
-_WATCH: Final = Operation("watch", changes_nothing=True)
-_WATCH_ALL: Final = Operation("watch", changes_nothing=True)
-_FORCE_RELEASE: Final = Operation("force_release")
-
-_ON_LEASE: Final = {"POST": _ACQUIRE, "PATCH": _RENEW, "DELETE": _RELEASE}
-_ON_LOCK: Final = {"GET": _READ, "DELETE": _FORCE_RELEASE}
-_ON_ALL_LOCKS: Final = {"GET": _LIST}
-_ON_EVENTS: Final = {"GET": _WATCH}
-
-
-class Answer(NamedTuple):
-    """What goes back: a body (empty: none), the headers of a failure, and the outcome's name for the metrics."""
-
-    status: int
-    body: bytes
-    outcome: str
-    headers: Headers
-
-
-class _Request:
-    """One request on its way: what came, and what was found out so far."""
+class _LockRequest:
+    """One request, and what the checks have found out about it so far."""
 
     __slots__ = (
-        "admission", "caller", "fault", "found", "id", "key", "operation", "parameters", "raw_key", "receive", "scope",
+        "admission", "fields", "id", "id_fault", "key", "operation", "principal", "query", "raw_key", "receive",
         "wait_ms",
     )  # fmt: skip
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.found: Final = headers_of(scope)
-        self.scope: Final = scope
+        self.fields: Final = header_fields(scope)
         self.receive: Final = receive
-        self.id, self.fault = request_id_of(self.found.get(REQUEST_ID))
-        self.operation: Operation | None = None
+        self.id, self.id_fault = request_id_of(self.fields.get(REQUEST_ID))
+        self.operation: LockOperation | None = None
         self.raw_key = b""
-        self.parameters: Final[bytes] = scope.get("query_string", b"")
+        self.query: Final[bytes] = scope.get("query_string", b"")
         self.key: str | None = None
-        self.caller: Caller | None = None
+        self.principal: Principal | None = None
         self.admission: Admission | None = None
         self.wait_ms = 0
 
 
 class LockRoutes:
-    """Serves the lock routes. `draining` turns every new request away."""
+    """Serves the lock routes. While `draining`, new requests are refused."""
 
-    def __init__(self, service: LockService, listing: Listing, access: Access, log: Log, metrics: Metrics) -> None:
+    def __init__(
+        self, service: LockService, lock_list: LockListReader, authenticator: Authenticator, log: Log, metrics: Metrics
+    ) -> None:
         self.draining = False
         self._service: Final = service
-        self._listing: Final = listing
-        self._streams: Final = Streams(service.hub, access)
-        self._access: Final = access
+        self._lock_list: Final = lock_list
+        self._streams: Final = EventStreams(service.hub, authenticator)
+        self._authenticator: Final = authenticator
         self._log: Final = log
         self._metrics: Final = metrics
 
-    async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> Stream | None:
-        """Answer one request whose undecoded path is ALL_LOCKS or begins with PREFIX.
+    async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> EventStreamResponse | None:
+        """Serve one request whose undecoded path is ALL_LOCKS or begins with PREFIX.
 
-        A stream that it asked for is given back instead: whoever called this is to run it.
+        If it opens a stream, nothing is sent yet: returns the response, which the caller must run.
         """
         began = perf_counter()
-        request = _Request(scope, receive)
+        request = _LockRequest(scope, receive)
         try:
-            request.operation, request.raw_key = operation, _ = _routed(raw_path, scope["method"])
+            request.operation, request.raw_key = operation, _ = lock_operation(raw_path, scope["method"])
             outcome = await self._outcome(operation, request)
-            if isinstance(outcome, Stream):
-                outcome.headers = _headers_of(request)
-                self._metrics.request(_WATCH.name, "streaming", perf_counter() - began)
+            if isinstance(outcome, EventStreamResponse):
+                outcome.headers = request_headers(request.id, request.admission)
+                self._metrics.request(operations.WATCH.name, "streaming", perf_counter() - began)
                 return outcome
-            if not isinstance(outcome, Listed) and (
-                self._log.debug or worth_telling(operation.name, outcome, waited=request.wait_ms > 0)
+            if not isinstance(outcome, LockListBody) and (
+                self._log.debug_enabled or is_logged_at_info(operation.name, outcome, waited=request.wait_ms > 0)
             ):
                 about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
-                tell(self._log, operation.name, outcome, about)
-            answer = self._answer(operation, outcome)
+                log_outcome(self._log, operation.name, outcome, about)
+            response = self._response(operation, outcome)
         except ClientGoneError:
             return None
         except LockError as error:
-            answer = self._failed(error, request)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets an answer without its trace
-            self._log.bug("internal", error, request_id=request.id.decode())
-            answer = _problem("internal", INTERNAL_MESSAGE, None)
-        await _send(send, answer, request)
+            response = self._failed(error, request)
+        except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
+            self._log.unexpected_error("internal", error, request_id=request.id.decode())
+            response = problem_response("internal", INTERNAL_MESSAGE, None)
+        await send_response(send, response, request.id, request.admission)
         if request.wait_ms:
-            self._metrics.waited(answer.outcome, perf_counter() - began)
+            self._metrics.waited(response.outcome, perf_counter() - began)
         elif request.operation is not None:
-            self._metrics.request(request.operation.name, answer.outcome, perf_counter() - began)
+            self._metrics.request(request.operation.name, response.outcome, perf_counter() - began)
         return None
 
-    async def _outcome(self, operation: Operation, request: _Request) -> Outcome | Denied | Listed | Stream:
-        """What came of a request. Raises LockError where it holds no command, ClientGoneError."""
-        refuse_long_query(request.parameters)
-        refuse_long_body(request.found.get(CONTENT_LENGTH))
-        if self.draining:
-            raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
-        authorization = request.found.get(AUTHORIZATION)
-        request.caller = caller = self._access.caller_now(authorization) or await self._access.caller(authorization)
-        may_draw = operation is _RENEW or operation is _RELEASE
-        limit = caller.requests_per_minute
-        admission = self._service.admit_now(caller.project_id, limit, may_draw_on_reserve=may_draw)
+    async def _outcome(
+        self, operation: LockOperation, request: _LockRequest
+    ) -> Outcome | Denied | LockListBody | EventStreamResponse:
+        """The outcome of a request. Raises LockError if a check fails before it is a command, ClientGoneError."""
+        check_before_credential(request.query, request.fields, draining=self.draining)
+        authorization = request.fields.get(AUTHORIZATION)
+        principal = self._authenticator.cached_principal(authorization)
+        if principal is None:
+            principal = await self._authenticator.principal(authorization)
+        request.principal = principal
+        may_draw = operation is operations.RENEW or operation is operations.RELEASE
+        limit = principal.requests_per_minute
+        admission = self._service.admit_now(principal.project_id, limit, may_draw_on_reserve=may_draw)
         if admission is None:
-            admission = await self._service.admit(caller.project_id, limit, may_draw_on_reserve=may_draw)
+            admission = await self._service.admit(principal.project_id, limit, may_draw_on_reserve=may_draw)
         request.admission = admission
-        if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(caller.project_id, admission)):
+        if admission.verdict is Verdict.SPENT and (denied := self._service.abandon(principal.project_id, admission)):
             return denied
         try:
-            _refuse_unpermitted(operation, request, caller)
-            if operation.changes_nothing and (found := await self._looked_up(operation, request, caller)) is not None:
+            _check_permission(operation, principal)
+            check_after_credential(request.query, request.id_fault)
+            if operation.is_read_only and (found := await self._read(operation, request, principal)) is not None:
                 return found
             key, command = await _command(operation, request)
         except (LockError, ClientGoneError) as error:
-            denied = self._service.abandon(caller.project_id, admission)
+            denied = self._service.abandon(principal.project_id, admission)
             if denied is None or isinstance(error, ClientGoneError):
                 raise
             return denied
         request.key = key
-        lock = RecordKey(caller.project_id, key)
+        lock = RecordKey(principal.project_id, key)
         if request.wait_ms:
             return await self._waited(request, lock, command, admission)
         outcome = await self._service.perform(lock, command, admission)
@@ -216,17 +168,17 @@ class LockRoutes:
         return outcome
 
     async def _waited(
-        self, request: _Request, lock: RecordKey, command: Command, admission: Admission
+        self, request: _LockRequest, lock: RecordKey, command: Command, admission: Admission
     ) -> Outcome | Denied:
-        """What came of an acquire that waits. Raises ClientGoneError."""
-        authorization = request.found.get(AUTHORIZATION)
+        """The outcome of an acquire that waits. Raises ClientGoneError."""
+        authorization = request.fields.get(AUTHORIZATION)
 
         async def still_may() -> None:
-            if self._access.caller_now(authorization) is None:
-                await self._access.caller(authorization)
+            if self._authenticator.cached_principal(authorization) is None:
+                await self._authenticator.principal(authorization)
 
-        gone = asyncio.create_task(hang_up(request.receive), name="hang-up")
-        gone.add_done_callback(_heard)
+        gone = asyncio.create_task(client_disconnect(request.receive), name="client-disconnect")
+        gone.add_done_callback(_retrieve_exception)
         try:
             wait = WaitRequest(request.wait_ms, disconnected=gone, authorize=still_may)
             outcome = await self._service.perform(lock, command, admission, wait=wait)
@@ -237,162 +189,90 @@ class LockRoutes:
             raise ClientGoneError
         return outcome
 
-    async def _looked_up(self, operation: Operation, request: _Request, caller: Caller) -> Listed | Stream | None:
-        """The list, the row or the stream that is asked for; None for a plain read. Raises LockError."""
-        if operation is _LIST:
-            return await self._listing.page(caller.project_id, request.parameters)
-        if operation is _READ and request.raw_key == _ALL_EVENTS_KEY and asks_for_stream(request.parameters):
-            request.operation = operation = _WATCH_ALL
-        if operation is _WATCH or operation is _WATCH_ALL:
-            key = None if operation is _WATCH_ALL else lock_key(request.raw_key)
-            prefix = "" if key is not None else asked_prefix(request.parameters)
-            authorization = request.found.get(AUTHORIZATION)
-            return await self._streams.begin(caller, request.scope, authorization, key=key, prefix=prefix)
-        if not request.parameters or not wants_row(request.parameters):
+    async def _read(
+        self, operation: LockOperation, request: _LockRequest, principal: Principal
+    ) -> LockListBody | EventStreamResponse | None:
+        """The list, row or stream that is asked for; None for a plain read. Raises LockError."""
+        if operation is operations.LIST:
+            return await self._lock_list.page(principal.project_id, request.query)
+        if operation is operations.READ and request.raw_key == _ALL_EVENTS_KEY and asks_for_stream(request.query):
+            request.operation = operation = operations.WATCH_ALL
+        if operation is operations.WATCH or operation is operations.WATCH_ALL:
+            key = None if operation is operations.WATCH_ALL else lock_key(request.raw_key)
+            prefix = "" if key is not None else watched_prefix(request.query)
+            return await self._streams.open(principal, request.fields, key=key, prefix=prefix)
+        if not request.query or not wants_row(request.query):
             return None
-        request.operation = _VIEW
+        request.operation = operations.VIEW
         request.key = key = lock_key(request.raw_key)
-        return await self._listing.row(caller.project_id, key)
+        return await self._lock_list.row(principal.project_id, key)
 
-    def _answer(self, operation: Operation, outcome: Outcome | Denied | Listed) -> Answer:
-        if isinstance(outcome, Granted):
-            body = lease_body(outcome.expires_at_ms, outcome.fencing_token)
-            answer = Answer(operation.granted, body, outcome.how, [])
-        elif isinstance(outcome, Released):
-            answer = Answer(204, b"", "released" if outcome.ended is not None else "was_free", [])
-        elif isinstance(outcome, State):
-            answer = _state(outcome)
-        elif isinstance(outcome, Listed):
-            answer = Answer(200, outcome.body, "listed", [])
-        elif isinstance(outcome, Refused):
-            answer = _problem(outcome.code, outcome.message, None)
-        else:
-            answer = self._denied(outcome)
-        return answer
+    def _response(self, operation: LockOperation, outcome: Outcome | Denied | LockListBody) -> LockResponse:
+        if isinstance(outcome, LockListBody):
+            return LockResponse(200, outcome.body, "listed", [])
+        if isinstance(outcome, Denied):
+            return self._denied(outcome)
+        return outcome_response(operation, outcome)
 
-    def _denied(self, denied: Denied) -> Answer:
+    def _denied(self, denied: Denied) -> LockResponse:
         if denied.cause_code == "stopping":
-            return _problem(denied.code, DRAINING_MESSAGE, denied.retry_after_seconds)
+            return problem_response(denied.code, DRAINING_MESSAGE, denied.retry_after_seconds)
         if denied.code == "lock_service_unavailable":
             self._metrics.store_error(denied.cause_code)
-            return _problem(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
+            return problem_response(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
         if denied.code == "lock_rate_limited":
             self._metrics.quota_refusals += 1
-        return _problem(denied.code, denied.message, denied.retry_after_seconds)
+        return problem_response(denied.code, denied.message, denied.retry_after_seconds)
 
-    def _failed(self, error: LockError, request: _Request) -> Answer:
-        """The answer to a request that holds no command, or whose bearer could not be looked up."""
+    def _failed(self, error: LockError, request: _LockRequest) -> LockResponse:
+        """The response to a request that failed a check."""
         message = error.message
         if isinstance(error, StoreUnavailableError):
             self._metrics.store_error(error.cause_code)
             message = UNAVAILABLE_MESSAGE
-        if self._log.often():
-            tell_failure(self._log, error, request.id.decode(), _project_of(request))
-        answer = _problem(error.code, message, error.retry_after_seconds)
-        if isinstance(error, MethodNotAllowedError):
-            answer.headers.append((b"allow", error.allowed.encode()))
-        return answer
+        if self._log.within_rate():
+            log_rejection(self._log, error, request.id.decode(), _project_of(request))
+        return error_response(error, message)
 
 
-def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
-    """The id to echo: the one sent, or a new one; and what is wrong with the one sent, if anything (HTTP-9)."""
-    if sent is None:
-        return new_request_id(), None
-    try:
-        return parse_request_id(sent.decode("latin-1")).encode(), None
-    except LockError as error:
-        return new_request_id(), error
+def _check_permission(operation: LockOperation, principal: Principal) -> None:
+    """Raise LockError `missing_permission` (HTTP-15)."""
+    if operation.is_read_only:
+        if not principal.may_read_locks:
+            raise LockError(
+                "missing_permission",
+                "this service key lacks a permission: the request needs locks.read, locks.manage or *",
+            )
+    elif not principal.may_manage_locks:
+        raise LockError(
+            "missing_permission", "this service key lacks a permission: the request needs locks.manage or *"
+        )
 
 
-def _routed(raw_path: bytes, method: str) -> tuple[Operation, bytes]:
-    """The operation and the undecoded key, or LockError `not_found`, `method_not_allowed`.
-
-    `GET /locks/events` is a read here: whether it asks for a stream is told by its query, which is parsed later.
-    """
-    if raw_path == ALL_LOCKS:
-        raw_key, operations = b"", _ON_ALL_LOCKS
-    elif raw_path.endswith(_LEASE) and len(raw_path) > len(PREFIX) + len(_LEASE) - 1:
-        raw_key, operations = raw_path[len(PREFIX) : -len(_LEASE)], _ON_LEASE
-    elif raw_path.endswith(_EVENTS) and len(raw_path) > len(PREFIX) + len(_EVENTS) - 1:
-        raw_key, operations = raw_path[len(PREFIX) : -len(_EVENTS)], _ON_EVENTS
-    else:
-        raw_key, operations = raw_path[len(PREFIX) :], _ON_LOCK
-    if b"/" in raw_key:
-        raise LockError("not_found", "there is no such address: a key holds no /, a lease is at /locks/{key}/lease")
-    operation = operations.get(method)
-    if operation is None:
-        raise MethodNotAllowedError(", ".join(operations))
-    return operation, raw_key
-
-
-def _refuse_unpermitted(operation: Operation, request: _Request, caller: Caller) -> None:
-    """LockError if the key's permissions, the request id or the number of parameters do not let the request through."""
-    if operation.changes_nothing:
-        if not caller.may_read_locks:
-            raise LockError("missing_permission", "this service key needs the permission locks.read, locks.manage or *")
-    elif not caller.may_manage_locks:
-        raise LockError("missing_permission", "this service key needs the permission locks.manage or *")
-    if request.fault is not None:
-        raise request.fault
-    refuse_many_parameters(request.parameters)
-
-
-async def _command(operation: Operation, request: _Request) -> tuple[LockKey, Command]:
-    """What the path, the headers and the body ask for, or LockError."""
+async def _command(operation: LockOperation, request: _LockRequest) -> tuple[LockKey, Command]:
+    """The command in the path, the header fields and the body, or LockError."""
     key = lock_key(request.raw_key)
-    found = request.found
+    fields = request.fields
     if not operation.on_lease:
-        return key, Read() if operation is _READ else ForceRelease()
-    token = found.get(LOCK_TOKEN)
+        return key, Read() if operation is operations.READ else ForceRelease()
+    token = fields.get(LOCK_TOKEN)
     owner = OwnerToken.parse(None if token is None else token.decode("latin-1"))
-    holder = found.get(LOCK_HOLDER)
+    holder = fields.get(LOCK_HOLDER)
     label = None if holder is None else parse_holder(holder.decode("latin-1"))
     if not operation.takes_ttl:
         return key, Release(owner.digest)
     body = await read_body(request.receive)
-    if operation is _RENEW:
-        return key, Renew(owner.digest, ttl_seconds(body), label)
-    ttl, request.wait_ms = ttl_and_wait(body)
+    if operation is operations.RENEW:
+        return key, Renew(owner.digest, parse_renew_body(body), label)
+    ttl, request.wait_ms = parse_acquire_body(body)
     return key, Acquire(owner.digest, ttl, label)
 
 
-def _heard(gone: "asyncio.Task[None]") -> None:
-    """A server that fails to say that its client is gone says so too."""
+def _retrieve_exception(gone: "asyncio.Task[None]") -> None:
+    """Keep asyncio from logging that `receive` failed; like a disconnect, it ends the wait."""
     if not gone.cancelled():
         gone.exception()
 
 
-def _project_of(request: _Request) -> str | None:
-    return None if request.caller is None else request.caller.project_id
-
-
-def _state(state: State) -> Answer:
-    if state.lease is None:
-        return Answer(200, FREE_BODY, "free", [])
-    return Answer(200, held_body(state.lease.expires_at_ms, state.lease.fencing_token), "held", [])
-
-
-def _problem(code: str, message: str, retry_after_seconds: int | None) -> Answer:
-    headers = problem_headers(code, retry_after_seconds)
-    return Answer(STATUS_BY_CODE[code], problem_body(code, message), code, headers)
-
-
-def _headers_of(request: _Request) -> Headers:
-    """What every answer to a request tells: its id, and how the quota stands if it counted."""
-    headers: Headers = [(REQUEST_ID, request.id)]
-    admission = request.admission
-    if admission is not None:
-        headers.append((b"x-ratelimit-limit", b"%d" % admission.limit))
-        headers.append((b"x-ratelimit-remaining", b"%d" % admission.remaining))
-        headers.append((b"x-ratelimit-reset", b"%d" % admission.reset_at_seconds))
-    return headers
-
-
-async def _send(send: Send, answer: Answer, request: _Request) -> None:
-    headers = answer.headers
-    if answer.body:
-        headers.append(JSON_TYPE)
-        headers.append((b"content-length", b"%d" % len(answer.body)))
-    headers += _headers_of(request)
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+def _project_of(request: _LockRequest) -> str | None:
+    return None if request.principal is None else request.principal.project_id

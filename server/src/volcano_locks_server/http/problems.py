@@ -1,7 +1,7 @@
-"""Which status belongs to which code, and how a failure looks on the wire: nobody else knows.
+"""The form of error responses: the status of each code, the body and the header fields (HTTP-17, HTTP-18).
 
-`STATUS_BY_CODE` is the one table in the code; spec/errors.yaml is the same for people, and a test compares them.
-A failure's body is `{"error": sentence, "code": code}`; what a program needs besides stands in headers.
+`STATUS_BY_CODE` is the only such table in the code; a test compares it with spec/errors.yaml. The body is
+`{"error": sentence, "code": code}`. Whatever else a program needs is in header fields.
 """
 
 from typing import Final
@@ -43,20 +43,22 @@ _CHALLENGE: Final = (b"www-authenticate", b'Bearer realm="volcano-locks"')
 _encode: Final = msgspec.json.Encoder().encode
 
 UNAVAILABLE_MESSAGE: Final = (
-    "the lock store cannot answer now, so what became of this request is not known: send it again with the same "
+    "the lock store cannot answer now, so the outcome of this request is unknown: send it again with the same "
     "owner token"
 )
-DRAINING_MESSAGE: Final = "this server is stopping: send the same request again, to another server or in a moment"
-INTERNAL_MESSAGE: Final = "this server has a bug: report the request id, and read the lock to learn where it stands"
+DRAINING_MESSAGE: Final = "this server is stopping: send the same request to another server, or again in a moment"
+INTERNAL_MESSAGE: Final = (
+    "this request met a bug in the server: report its request id, and read the lock to see its state"
+)
 
 
 def problem_body(code: str, message: str) -> bytes:
-    """The JSON body of a failure."""
+    """The JSON body of an error response."""
     return _encode({"error": message, "code": code})
 
 
 def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:
-    """The headers that belong to a failure: how to present a credential, when to come back."""
+    """The header fields of an error response: how to present a credential, when to retry."""
     headers: Headers = []
     if code == "invalid_credentials":
         headers.append(_CHALLENGE)
@@ -66,8 +68,16 @@ def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:
 
 
 class MethodNotAllowedError(LockError):
-    """The address exists and takes only the methods in `allowed`, which the answer's `Allow` lists."""
+    """The address does not take the request's method; `allowed` goes into the header field `Allow`."""
 
     def __init__(self, allowed: str, message: str | None = None) -> None:
-        super().__init__("method_not_allowed", message or f"this address takes {allowed}")
+        super().__init__("method_not_allowed", message or f"this address takes only {allowed}")
         self.allowed: Final = allowed
+
+
+def error_headers(error: LockError) -> Headers:
+    """`problem_headers` of an exception, with `Allow` for a MethodNotAllowedError."""
+    headers = problem_headers(error.code, error.retry_after_seconds)
+    if isinstance(error, MethodNotAllowedError):
+        headers.append((b"allow", error.allowed.encode()))
+    return headers

@@ -1,11 +1,11 @@
-"""Time comes in through this door.
+"""The port of time, and the system's clock.
 
-`Clock.now_ms()` is wall time in whole milliseconds, in UTC, and never goes backwards. `SystemClock` reads the
-wall once and then counts with a clock that runs on through suspend and that nobody can step (LEASE-1): setting
-the machine's date changes no lease. What it does not promise: a wall clock that was wrong at the start stays
-wrong until a restart; the store compares it with the newest instant it remembers and refuses to go back.
+`Clock.now_ms()` is UTC wall time in whole milliseconds and never goes backwards. `SystemClock` reads the wall clock
+once and then counts with a monotonic clock that includes suspended time (LEASE-1), so that setting the machine's date
+changes no lease. If the wall clock is wrong at the start, it stays wrong until a restart; a store refuses a clock that
+is behind the newest instant it has stored.
 
-`Clock.call_in` is how something is done later: under a clock that a test moves, it is done when the test says so.
+`Clock.call_in` sets timers, which a test fires by moving its clock.
 """
 
 import asyncio
@@ -13,33 +13,34 @@ import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
-TIMER_BITE_MS: Final = 15_000
+TIMER_STEP_MS: Final = 15_000
 
 
 class Timer(Protocol):
-    """Something that is to be done later."""
+    """A timer that was set by `Clock.call_in`."""
 
     def cancel(self) -> None:
-        """Do it no more. No error if it was done, or cancelled before."""
+        """Cancel the timer. Has no effect if it has fired or was cancelled."""
         ...
 
 
 class Clock(Protocol):
-    """The time authority of a store that has no clock of its own."""
+    """The time of a store that has no clock of its own."""
 
     def now_ms(self) -> int:
-        """Milliseconds since 1970, UTC; never less than the answer before."""
+        """Milliseconds since 1970, UTC; never less than before."""
         ...
 
     def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
-        """Call once in the running event loop, when `ms` milliseconds of this clock have passed, never sooner, and up
-        to `slack_ms` later, so that many that may be late are done together.
+        """Call once in the running event loop after `ms` milliseconds of this clock, at most `slack_ms` later.
+
+        Slack lets many timers fire together.
         """
         ...
 
 
 def _steady_ns() -> int:
-    """Nanoseconds of a clock that counts suspended time too where the system has one."""
+    """Nanoseconds of the monotonic clock, including suspended time if the system can count it."""
     return time.clock_gettime_ns(_STEADY)
 
 
@@ -47,7 +48,7 @@ _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class SystemClock:
-    """The machine's wall clock, read once and carried on by its steady clock."""
+    """The machine's wall clock, read once and then continued by its monotonic clock."""
 
     __slots__ = ("_steady_ns", "_wall_minus_steady_ns")
 
@@ -59,13 +60,13 @@ class SystemClock:
         return (self._wall_minus_steady_ns + self._steady_ns()) // 1_000_000
 
     def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
-        return _InBites(self, self.now_ms() + ms, call, max(1, slack_ms))
+        return _SteppedTimer(self, self.now_ms() + ms, call, max(1, slack_ms))
 
 
-class _InBites:
-    """A timer in bites of TIMER_BITE_MS at the most: the loop's own clock stands still while the machine sleeps.
+class _SteppedTimer:
+    """A timer that sleeps at most TIMER_STEP_MS at once, because the loop's clock stops while the machine is suspended.
 
-    Bites end at whole multiples of `step_ms`, where those of all other timers of that step do.
+    Sleeps end at multiples of `step_ms`, so that timers with the same slack wake together.
     """
 
     __slots__ = ("_call", "_clock", "_due_ms", "_next", "_step_ms")
@@ -75,18 +76,18 @@ class _InBites:
         self._due_ms: Final = -(-due_ms // step_ms) * step_ms
         self._step_ms: Final = step_ms
         self._call: Final = call
-        self._next = self._bite(clock.now_ms())
+        self._next = self._sleep(clock.now_ms())
 
     def cancel(self) -> None:
         self._next.cancel()
 
-    def _bite(self, now_ms: int) -> asyncio.TimerHandle:
-        end_ms = min(self._due_ms, (now_ms + TIMER_BITE_MS) // self._step_ms * self._step_ms)
-        return asyncio.get_running_loop().call_later(max(1, end_ms - now_ms) / 1_000, self._look)
+    def _sleep(self, now_ms: int) -> asyncio.TimerHandle:
+        end_ms = min(self._due_ms, (now_ms + TIMER_STEP_MS) // self._step_ms * self._step_ms)
+        return asyncio.get_running_loop().call_later(max(1, end_ms - now_ms) / 1_000, self._wake)
 
-    def _look(self) -> None:
+    def _wake(self) -> None:
         now_ms = self._clock.now_ms()
         if now_ms >= self._due_ms:
             self._call()
         else:
-            self._next = self._bite(now_ms)
+            self._next = self._sleep(now_ms)

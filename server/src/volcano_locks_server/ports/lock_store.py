@@ -1,10 +1,9 @@
-"""The port of lock records: what the service needs from a store, which remembers and never decides.
+"""The port of lock records. A store keeps records and makes no decisions.
 
-`LockStore.update` is the one verb that writes. In one atomic unit it reads the records of `keys`, reads its
-clock once, calls the pure `step(records, now_ms)`, writes the records that changed, makes them durable, and only
-then returns the step's results (LEASE-14). If another writer got in between, the store calls `step` again with
-what it found, so `step` must have no effect but its return value. What cannot be done raises
-`StoreUnavailableError` with nothing half written (LEASE-16).
+`LockStore.update` is the only method that writes commands. Atomically, it reads the records of `keys`, reads its clock
+once, calls the pure `step(records, now_ms)`, writes the changed records and makes them durable. Then it returns the
+step's results (LEASE-14). After a conflict with another writer, it calls `step` again with the new records, so `step`
+must have no side effects. A failure raises `StoreUnavailableError`, with all written or nothing (LEASE-16).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,31 +15,33 @@ from ..rules.values import LockKey
 
 
 class RecordKey(NamedTuple):
-    """Which lock: its project's id and its key in that project."""
+    """A lock's project id and its key in that project."""
 
     project_id: str
     key: LockKey
 
 
 Records = Mapping[RecordKey, LockRecord | None]
-BATCH_MAX: Final = 512  # commands in one update, unless the store prefers fewer
+BATCH_MAX: Final = 512  # commands in one update, unless the store allows fewer
 
 R = TypeVar("R")
 
 
-class Stepped(NamedTuple):
-    """What a step returns: the records to write (only those that changed), and its results."""
+class StepResult(NamedTuple):
+    """The records to write (only those that changed), and the results for the commands."""
 
     changed: Mapping[RecordKey, LockRecord]
     results: Sequence[object]
 
 
-Step = Callable[[Records, int], Stepped]
+Step = Callable[[Records, int], StepResult]
 
 
 class LockQuery(NamedTuple):
-    """Which records to list: at most `limit` (at least 1) of a project's whose keys begin with `prefix` and come behind
-    `after` in the order of their bytes. `held` True or False asks for those that are so now (LEASE-12) alone.
+    """Selects at most `limit` records of a project, in the order of their keys' bytes.
+
+    Keys begin with `prefix` and come after `after`. `held` True or False selects by whether the lock is held now
+    (LEASE-12).
     """
 
     project_id: str
@@ -51,9 +52,9 @@ class LockQuery(NamedTuple):
 
 
 class LockPage(NamedTuple):
-    """Records as they were at one moment, in the order of their keys' bytes, and the instant to judge them by.
+    """Records as they were at one moment, in the order of their keys' bytes, and that moment's instant.
 
-    `next_after` is the `after` of the next page, None at the end. A page may be short, or empty, and not be the last.
+    `next_after` is the `after` of the next page, None at the end. A page may be short or empty without being the last.
     """
 
     records: Sequence[tuple[LockKey, LockRecord]]
@@ -65,34 +66,34 @@ class LockStore(Protocol):
     """The port for lock records. Every method may raise `StoreUnavailableError`."""
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
-        """One atomic, durable step over `keys` (distinct); see the module's head."""
+        """Run one atomic, durable step over `keys` (distinct); see the module's docstring."""
         ...
 
     async def list_locks(self, query: LockQuery) -> LockPage:
-        """One page of records, after bounded work however few of many fit the query (LIST-4).
+        """One page of records, after bounded work even if few of many records match (LIST-4).
 
-        What a step wrote before is in it. An instant that a step would not be judged by is refused here too.
+        It includes every update that returned before. A clock that `update` would refuse is refused here too.
         """
         ...
 
     async def count_held(self) -> int:
-        """How many locks are held now, over all projects (LEASE-12): for the gauge, may be a moment old."""
+        """The number of locks held now in all projects (LEASE-12), for the metric; may be slightly stale."""
         ...
 
     async def purge(self, *, limit: int) -> int:
-        """Forget up to `limit` records that `lease.purgeable` allows (LEASE-13); how many went."""
+        """Delete up to `limit` records that `lease.purgeable` allows (LEASE-13); returns how many."""
         ...
 
     async def ready(self) -> None:
-        """Return if the store can write now, else raise `StoreUnavailableError` that says why."""
+        """Return if the store can write now, else raise `StoreUnavailableError` with the reason."""
         ...
 
 
 @dataclass(slots=True)
 class StoreCounts:
-    """What a store over a network did since it was opened, for the metrics."""
+    """What a networked store did since it was opened, for the metrics."""
 
     round_trips: int = 0
-    conflicts: int = 0  # a step that another node got in the way of
-    retries: int = 0  # steps done again for that
+    conflicts: int = 0  # updates that conflicted with another node's
+    retries: int = 0  # updates retried after a conflict
     connects: int = 0

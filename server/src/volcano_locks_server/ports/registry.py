@@ -1,4 +1,4 @@
-"""The port of projects and service keys. Of a key's secret only its SHA-256 digest is stored."""
+"""The port of projects and service keys. Only the SHA-256 digest of a key's secret is stored."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,10 +17,9 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class ServiceKey:
-    """A credential of a project; its secret is known only to its bearer.
+    """A credential of a project.
 
-    `key_prefix` is the beginning of the secret, shown so that people can tell keys apart. `expires_at_ms` None means
-    never.
+    `key_prefix` is the beginning of its secret, by which people recognize it. `expires_at_ms` None means never.
     """
 
     id: str
@@ -34,9 +33,7 @@ class ServiceKey:
 
 
 class Credential(NamedTuple):
-    """What a secret opens: the key, its project, and until when: the end of the secret or of the key, whichever is
-    first (None: no end).
-    """
+    """The service key of a secret, its project, and when the secret or the key expires, whichever is first."""
 
     service_key: ServiceKey
     project: Project
@@ -44,7 +41,7 @@ class Credential(NamedTuple):
 
 
 class Page(NamedTuple):
-    """Part of a list: `items` in the order of their ids' creation, and where the next part begins, if any."""
+    """A page of a list: `items` in the order of their creation, and the cursor of the next page, if any."""
 
     items: Sequence[Project] | Sequence[ServiceKey]
     next_cursor: str | None
@@ -53,9 +50,9 @@ class Page(NamedTuple):
 class Registry(Protocol):
     """The port for projects and service keys.
 
-    Ids are UUIDs made by the caller. Methods raise LockError `name_taken` where a name is not unique, `not_found`
-    where an id is unknown, `invalid_request` for a cursor that this registry did not give, and
-    `StoreUnavailableError`. All writes are durable when the method returns.
+    Ids are UUIDs that the caller generates. Methods raise LockError `name_taken` for a name that is not unique,
+    `not_found` for an unknown id, `invalid_request` for an unknown cursor, and `StoreUnavailableError`. Writes are
+    durable when the method returns.
     """
 
     async def add_project(self, project: Project) -> None: ...
@@ -81,13 +78,13 @@ class Registry(Protocol):
         key_prefix: str,
         old_secret_good_until_ms: int | None,
     ) -> ServiceKey:
-        """Give the key a new secret; the one before lives on until the instant given, or ends now (None)."""
+        """Give the key a new secret. The old one stays valid until the given instant, or ends now (None)."""
         ...
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
-        """What this secret opens, without looking at the time: the caller compares `good_until_ms`."""
+        """The credential of a secret, expired or not: the caller checks `good_until_ms`."""
         ...
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
-        """Remember when keys (by id) were last used; unknown ids are passed over. Never moves back."""
+        """Store when keys (by id) were last used. Ignores unknown ids and instants that are earlier than stored."""
         ...

@@ -1,4 +1,4 @@
-"""The port of messages between nodes. They shorten a delay; no lease depends on them."""
+"""The port of messages between nodes. They reduce delays; no lease depends on them."""
 
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -7,34 +7,34 @@ SIGNAL_BYTES_MAX: Final = 1_500
 
 
 class Signals(Protocol):
-    """What the nodes of one service tell each other: soon, not durably, and maybe not at all.
+    """Best-effort messages between the nodes of one service: fast, not durable, possibly lost.
 
-    A message may be read, made up, repeated or kept back by whoever may use the store's engine: it is a reason to
-    look, never a truth, and holds no token and no digest.
+    Anyone with access to the store's engine can read, forge, repeat or suppress a message. Therefore a message is only
+    a reason to look at the store, and holds no token and no digest.
     """
 
     @property
     def working(self) -> bool:
-        """Whether messages are heard now. While not, `missed` is told every few seconds: look by yourself."""
+        """Whether messages are received now. While not, `on_missed` is called every few seconds."""
         ...
 
-    def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        """Begin to hear; once. Both are called in this event loop, and raise nothing.
+    def start(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
+        """Start to receive; call once. Both callbacks run in this event loop and must not raise.
 
-        `heard` gets each message of every node, this one's too, those of one node in the order they were told.
-        `missed` says that some may be lost: at the begin, after a reconnect, a compaction, a full queue, or while
-        nothing can be heard.
+        `on_message` gets each message of every node, this one included, in the order in which a node published them.
+        `on_missed` means that messages may have been lost: at the start, after a reconnect, a compaction or a full
+        queue, and repeatedly while nothing can be received.
         """
         ...
 
-    def tell(self, message: bytes) -> None:
-        """Queue a message for every node; never waits. Many go out together.
+    def publish(self, message: bytes) -> None:
+        """Queue a message for every node; never waits. Queued messages are sent together.
 
-        ValueError for one of more than SIGNAL_BYTES_MAX bytes, or with a newline. A full queue drops the oldest, and
-        everybody is told `missed` as soon as they can be. What is told before `start` waits for it.
+        Raises ValueError for more than SIGNAL_BYTES_MAX bytes, or a newline. A full queue drops the oldest message, and
+        then `on_missed` is called on every node. Messages published before `start` are sent after it.
         """
         ...
 
     async def close(self) -> None:
-        """Send what is queued if that goes quickly, then hear and tell nothing more."""
+        """Send what is queued if that is quick, then stop sending and receiving."""
         ...

@@ -1,16 +1,16 @@
-"""All that a store remembers, as a whole: copied with the service stopped, or backed up while it runs.
+"""The ports for the content of a store as a whole: copies while the service is stopped, backups while it runs.
 
-`Snapshot.pages` reads a store from end to end, `load` fills an empty one. Both go page by page, so that no store need
-fit in memory. What makes a copied lock safe is in two promises of `load`:
+`Snapshot.pages` reads a whole store, `load` fills an empty one. Both work page by page, so that a store need not fit
+in memory. Two promises of `load` keep copied locks safe:
 
-- *All or nothing.* When it returns, everything is durable. When it raises, the store is as empty as before, or can
-  serve nothing until a later `load` has begun anew: it is never half a copy that answers requests.
-- *Time goes on.* Afterwards the store never judges by an instant before `newest_ms`, the newest one of the store
-  that was read. So a lock whose record was purged before the copy gets a fencing token above its last one all the
-  same (LEASE-3), and no lease that had lapsed comes back to life (LEASE-1).
+- *All or nothing.* When it returns, everything is durable. When it raises, the store is empty, or refuses requests
+  until a later `load` succeeds. A partial copy never serves.
+- *Time goes on.* Afterwards the store uses no instant before `newest_ms`, the newest one of the store that was read.
+  So a lock that was purged before the copy gets a fencing token above its last one (LEASE-3), and an expired lease
+  stays expired (LEASE-1).
 
-What this does not promise: a picture of a store that is being written meanwhile. That is what `Backups` is for,
-where the store is one file; shared stores have their engines' own means.
+A snapshot of a store that is being written is not consistent. `Backups` is for that, if the store is one file; shared
+stores are backed up with their engines' tools.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -24,60 +24,60 @@ from .registry import Project, ServiceKey
 PAGE_ENTRIES_MAX: Final = 500
 
 
-class KeptSecret(NamedTuple):
-    """A secret of a service key: its SHA-256 digest, and how long it is good; None for the one that counts now."""
+class StoredSecret(NamedTuple):
+    """A secret of a service key: its SHA-256 digest, and when it expires; None for the current secret."""
 
     digest: bytes
     good_until_ms: int | None
 
 
-class KeptKey(NamedTuple):
-    """A service key with its secrets: the one that counts, then the one before while that is remembered."""
+class StoredServiceKey(NamedTuple):
+    """A service key with its secrets: the current one, then the previous one if it is stored."""
 
     service_key: ServiceKey
-    secrets: tuple[KeptSecret, ...]
+    secrets: tuple[StoredSecret, ...]
 
 
-class KeptLock(NamedTuple):
-    """A lock and what is remembered of it."""
+class StoredLock(NamedTuple):
+    """A lock and its record."""
 
     key: RecordKey
     record: LockRecord
 
 
-Entry = Project | KeptKey | KeptLock
+Entry = Project | StoredServiceKey | StoredLock
 
 
 class Snapshot(Protocol):
     """The port for reading and writing a whole store. Every method may raise `StoreUnavailableError`."""
 
     async def newest_ms(self) -> int:
-        """The newest instant by which this store has judged, 0 for a new one.
+        """The newest instant that this store has used, 0 for a new one.
 
-        A store that does not write it down answers with its clock's reading now, which is no earlier.
+        A store that does not record it returns its clock's time, which is not earlier.
         """
         ...
 
     def pages(self) -> AsyncIterator[Sequence[Entry]]:
         """Everything, in pages of 1 to PAGE_ENTRIES_MAX entries.
 
-        First all projects, then all service keys, both in the order of their creation, then all locks in any order.
-        Records that could be purged are among them.
+        First all projects, then all service keys, both in the order of their creation, then all locks in any order,
+        including those that could be purged.
         """
         ...
 
     async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
-        """Fill this store, which must be empty, with what another store's `pages` gave; see the module's head.
+        """Fill this store, which must be empty, with the pages of another one; see the module's docstring.
 
-        The order of creation is that of the pages. Raises `store_not_empty()` where a project, a service key or a
-        lock is there already, `stores.errors.clock_behind` where this store's clock has not come to `newest_ms`
-        and the store has no way of waiting for it later, and whatever `pages` raises.
+        The order of creation is that of the pages. Raises `store_not_empty()` if the store has a project, a service
+        key or a lock, `stores.errors.clock_behind` if this store's clock is before `newest_ms` and the store cannot
+        wait for it later, and whatever `pages` raises.
         """
         ...
 
 
 class BackupFile(Protocol):
-    """A finished backup: a file of `size_bytes` that is gone when it is closed."""
+    """A finished backup: a file of `size_bytes` that `close` deletes."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -89,15 +89,15 @@ class BackupFile(Protocol):
 
 
 class Backups(Protocol):
-    """The port for back-ups of a store that serves."""
+    """The port for backups of a running store."""
 
     async def take(self) -> BackupFile:
-        """A backup of now. Raises LockError where there is no room for it, `StoreUnavailableError`."""
+        """Make a backup. Raises LockError if the disk has no space for it, and `StoreUnavailableError`."""
         ...
 
 
 def store_not_empty() -> StoreUnavailableError:
-    """Two stores cannot be made one: the same lock might be held in both."""
+    """Two stores cannot be merged, because the same lock may be held in both."""
     return StoreUnavailableError(
-        "store_not_empty", "the store to fill holds projects, keys or locks already: name an empty one"
+        "store_not_empty", "the target store holds projects, keys or locks already: choose an empty one"
     )

@@ -1,1 +1,1 @@
-"""The rules of leases, quotas and values: pure functions of their arguments. No I/O and no clock."""
+"""The rules of leases, quotas and input values: pure functions, without I/O and without a clock."""

@@ -1,10 +1,9 @@
-"""What can go wrong, by name.
+"""The errors that a client can get.
 
-One exception type carries every failure a caller is told about: a machine code, a sentence for a person,
-and how long to wait where waiting helps. The code is the contract (spec/errors.yaml lists them all); which
-HTTP status belongs to it is known only to `http/problems.py`.
+One exception type carries them all: a code for programs, a sentence for people, and when to retry if that helps. The
+codes are the contract (spec/errors.yaml); `http/problems.py` maps them to HTTP statuses.
 
-A message never holds a token, a key's secret, a store's own words or a stack trace.
+A message never holds a token, a key's secret, a store's own error text or a stack trace.
 """
 
 from typing import Final, Literal, get_args
@@ -39,10 +38,10 @@ CODES: Final[frozenset[str]] = frozenset(get_args(Code))
 
 
 class LockError(Exception):
-    """A failure the caller is told about.
+    """An error that the client gets.
 
-    `code` is one of `CODES`, `message` a sentence that says what to do next, `retry_after_seconds` a whole
-    number of seconds where trying again later helps, else None.
+    `code` is one of `CODES`. `message` is a sentence that says what to do next. `retry_after_seconds` is a whole number
+    of seconds if a retry helps, else None.
     """
 
     def __init__(self, code: Code, message: str, *, retry_after_seconds: int | None = None) -> None:
@@ -53,10 +52,10 @@ class LockError(Exception):
 
 
 class StoreUnavailableError(LockError):
-    """The store cannot answer now (LEASE-16). Nothing half done is left behind.
+    """The store cannot answer now (LEASE-16). It has done all of the request or nothing of it.
 
-    `cause_code` names the trouble for logs, metrics and `/readyz` (`disk_full`, `store_busy` …); the caller of
-    a lock route only hears `lock_service_unavailable`.
+    `cause_code` names the cause for logs, metrics and `/readyz` (`disk_full`, `store_busy` …). Clients only get
+    `lock_service_unavailable`.
     """
 
     def __init__(self, cause_code: str, message: str) -> None:

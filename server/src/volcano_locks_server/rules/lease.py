@@ -1,21 +1,21 @@
-"""Every rule of a lease, and nothing else.
+"""The rules of a lease.
 
-The theory. A lock is a name. A *lease* is one holding of it, and it ends by itself: a holder that dies needs
-nobody to clean up after it. Because clocks and networks are late, two bands of time surround the expiry:
+The theory. A lock is a name. A *lease* is one holding of it, and it ends by itself, so that a dead holder needs no
+clean-up. Because clocks and networks are late, two bands of time surround the expiry:
 
     acquire          renewals …            expires_at - 1 s   expires_at   expires_at + 1 s
        |------------------ alive -----------------|--- margin ---|--- grace ---|---- free to take over ---->
-       owner may renew, repeat, release           | too late to extend         | anybody may acquire
-                                                    nobody else may acquire yet
+       owner may renew, repeat, release           | too late to extend         | any owner may acquire
+                                                    no other owner may acquire yet
 
-In the *margin* nothing may be extended, so an answer that travels for a while still finds its lease alive.
-In the *grace* nobody may take over, so a holder whose clock is a little slow has stopped before another
-begins. A *fencing token* rises at each change of hands; storage that remembers the highest it has seen can
-refuse a late write of a holder that was paused past its lease, which no lease can prevent by itself.
+In the *margin* a lease cannot be extended, so that every response that extends it arrives while it is alive. In the
+*grace* no other owner can take over, so that a holder whose clock is a little slow has stopped before the next one
+starts. A *fencing token* rises with each new lease. Storage that remembers the highest token it has seen can refuse a
+late write of a holder that was paused past its lease; no lease can prevent such a write by itself.
 
-The contract. `decide(record, command, now_ms)` returns the outcome to answer and the record to keep. It reads
-no clock, does no I/O, and holds for every store. `record` is None where nothing is remembered of a lock.
-Rule ids refer to spec/lease.md. What this module does not promise: durability and atomicity are the store's.
+The contract. `decide(record, command, now_ms)` returns the record to store and the outcome for the client. It reads
+no clock and does no I/O, so it is the same for every store. `record` is None for an unknown lock. Rule ids refer to
+spec/lease.md. Durability and atomicity are up to the store.
 
 Times are whole milliseconds since 1970 in UTC; owner tokens are SHA-256 digests (LEASE-15).
 """
@@ -31,12 +31,12 @@ RETENTION_MS: Final = 24 * 3600 * 1_000
 RETIRED_MAX: Final = 16
 
 
-# --- what is remembered of a lock -------------------------------------------------------------------------
+# --- records ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A lease: who holds the lock (by digest), until when, and for people since when and by which name."""
+    """A lock that has a lease. Times of acquisition and renewal, TTL and holder label are for people."""
 
     owner_digest: bytes
     fencing_token: int
@@ -50,7 +50,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Free:
-    """A lock nobody holds: its last fencing token, and the tokens that must not come back (LEASE-11)."""
+    """A lock without a lease: its last fencing token, and the retired owner tokens (LEASE-11)."""
 
     fencing_token: int
     freed_at_ms: int
@@ -60,7 +60,7 @@ class Free:
 LockRecord = Held | Free
 
 
-# --- what is asked ----------------------------------------------------------------------------------------
+# --- commands ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class ForceRelease:
 
 @dataclass(frozen=True, slots=True)
 class RevokeGrant:
-    """Ends a lease whose grant at `granted_at_ms` no client received; submitted by the service itself (WAIT-5)."""
+    """Revokes the grant of `granted_at_ms`, because its client disconnected before it got it (WAIT-5)."""
 
     owner_digest: bytes
     fencing_token: int
@@ -104,12 +104,12 @@ class Read:
 Command = Acquire | Renew | Release | ForceRelease | RevokeGrant | Read
 
 
-# --- what is answered -------------------------------------------------------------------------------------
+# --- outcomes ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """The caller holds the lock. `how` and `lapsed` (the lease taken over, if any) are for logs and metrics."""
+    """The client holds the lock. `how` and `lapsed` (the lease taken over, if any) are for logs and metrics."""
 
     expires_at_ms: int
     fencing_token: int
@@ -119,14 +119,14 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The lock is free of that caller. `ended` is the lease that this ended, None where the lock was free."""
+    """The client does not hold the lock. `ended` is the lease that this ended, None if there was none."""
 
     ended: Held | None
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a reader sees: the lease while it blocks others, or None where an acquire would succeed now."""
+    """The lease if it blocks other owners now; None if an acquire would succeed."""
 
     lease: Held | None
 
@@ -141,29 +141,30 @@ Outcome = Granted | Released | State | Refused
 
 
 class Decision(NamedTuple):
-    """The record to keep (the same object if nothing changes) and the outcome to answer."""
+    """The record to store (the same object if nothing changes) and the outcome for the client."""
 
     record: LockRecord | None
     outcome: Outcome
 
 
 HELD: Final = Refused(
-    "lock_held", "another owner holds this lock: try again after its lease ends, or wait for its release"
+    "lock_held", "another owner holds this lock: try again after its lease has ended, or acquire with wait_seconds"
 )
 LAPSED: Final = Refused(
     "lock_ownership_lost",
-    "this lease ended or is within a second of its end, too late to extend: stop the work, then acquire again "
+    "this lease has ended or ends within a second, too late to extend it: stop the work, then acquire again "
     "with a new owner token",
 )
 NOT_OWNER: Final = Refused(
     "lock_ownership_lost", "this owner token does not hold this lock: stop the work that relied on it"
 )
 RETIRED: Final = Refused(
-    "lock_ownership_lost", "this owner token was released or forced out: acquire again with a new owner token"
+    "lock_ownership_lost",
+    "this owner token was released or its lease was forced to end: acquire again with a new owner token",
 )
 
 
-# --- the clock's view of a lease --------------------------------------------------------------------------
+# --- a lease at an instant --------------------------------------------------------------------------------
 
 
 def extendable(held: Held, now_ms: int) -> bool:
@@ -177,7 +178,7 @@ def blocks_others(record: LockRecord | None, now_ms: int) -> bool:
 
 
 def owns(record: LockRecord | None, owner_digest: bytes, now_ms: int) -> bool:
-    """Whether this is the current owner, whom the quota's reserve serves (QUOTA rules): lease and grace not over."""
+    """Whether this is the current owner until the grace ends; only owners may use the quota's reserve (QUOTA-5)."""
     return (
         isinstance(record, Held)
         and compare_digest(record.owner_digest, owner_digest)
@@ -186,22 +187,22 @@ def owns(record: LockRecord | None, owner_digest: bytes, now_ms: int) -> bool:
 
 
 def purgeable(record: LockRecord, now_ms: int) -> bool:
-    """Whether the record has told its last: free, or past its grace, for RETENTION_MS (LEASE-13)."""
+    """Whether the record may be deleted: the lock was free, or past its grace, for RETENTION_MS (LEASE-13)."""
     free_since_ms = record.freed_at_ms if isinstance(record, Free) else record.expires_at_ms + GRACE_MS
     return now_ms >= free_since_ms + RETENTION_MS
 
 
 def next_fencing_token(record: LockRecord | None, now_ms: int) -> int:
-    """Above the lock's last token, and not below the clock: a forgotten record repeats none (LEASE-3)."""
+    """Above the lock's last token and at least the clock, so that a purged lock repeats no token (LEASE-3)."""
     return now_ms if record is None else max(record.fencing_token + 1, now_ms)
 
 
 def free_in_ms(record: LockRecord | None, now_ms: int) -> int:
-    """Milliseconds until another owner may have the lock if nothing happens; 0 where it may now."""
+    """Milliseconds until another owner may acquire, if nothing else happens; 0 if it may now."""
     return max(0, record.expires_at_ms + GRACE_MS - now_ms) if isinstance(record, Held) else 0
 
 
-# --- the verbs --------------------------------------------------------------------------------------------
+# --- the commands -----------------------------------------------------------------------------------------
 
 
 def acquire(record: LockRecord | None, command: Acquire, now_ms: int) -> Decision:
@@ -231,7 +232,7 @@ def acquire(record: LockRecord | None, command: Acquire, now_ms: int) -> Decisio
 
 
 def renew(record: LockRecord | None, command: Renew, now_ms: int) -> Decision:
-    """LEASE-8: by the owner, in time, or not at all."""
+    """LEASE-8."""
     if not isinstance(record, Held) or not compare_digest(record.owner_digest, command.owner_digest):
         return Decision(record, NOT_OWNER)
     if not extendable(record, now_ms):
@@ -240,8 +241,8 @@ def renew(record: LockRecord | None, command: Renew, now_ms: int) -> Decision:
 
 
 def release(record: LockRecord | None, command: Release, now_ms: int) -> Decision:
-    """LEASE-9 and LEASE-11: the token is retired even where the lock was free, so that a given-up acquire
-    which arrives after its own release stays without effect.
+    """LEASE-9 and LEASE-11. Retires the token even if the lock was free, so that an abandoned acquire that arrives
+    after its own release has no effect.
     """
     if isinstance(record, Held):
         if compare_digest(record.owner_digest, command.owner_digest):
@@ -258,7 +259,7 @@ def release(record: LockRecord | None, command: Release, now_ms: int) -> Decisio
 
 
 def force_release(record: LockRecord | None, _command: ForceRelease, now_ms: int) -> Decision:
-    """LEASE-10 and LEASE-11: whoever holds it is out, and stays out."""
+    """LEASE-10 and LEASE-11."""
     if not isinstance(record, Held):
         return Decision(record, Released(None))
     free = Free(record.fencing_token, now_ms, (record.owner_digest,))
@@ -266,8 +267,8 @@ def force_release(record: LockRecord | None, _command: ForceRelease, now_ms: int
 
 
 def revoke_grant(record: LockRecord | None, command: RevokeGrant, now_ms: int) -> Decision:
-    """WAIT-5: end that very lease, unless it was repeated or renewed since. The token is not retired: its client may
-    have lost only a connection, and may acquire with it again.
+    """WAIT-5: ends exactly this lease, unless it was repeated or renewed since. The token is not retired, because its
+    client may have lost only the connection and may send it again.
     """
     if (
         isinstance(record, Held)
@@ -287,7 +288,7 @@ def read(record: LockRecord | None, _command: Read, now_ms: int) -> Decision:
 
 
 def decide(record: LockRecord | None, command: Command, now_ms: int) -> Decision:
-    """The rule for any command; see the verb's own function."""
+    """Applies any command."""
     match command:
         case Acquire():
             return acquire(record, command, now_ms)
@@ -310,7 +311,7 @@ def _is_retired(record: Free, owner_digest: bytes) -> bool:
 
 
 def _extended(held: Held, command: Acquire | Renew, now_ms: int, how: Literal["repeated", "renewed"]) -> Decision:
-    """The same lease with a new expiry: never past its deadline, the fencing token unmoved."""
+    """The same lease and fencing token with a new expiry, at most the deadline."""
     lease = Held(
         owner_digest=held.owner_digest,
         fencing_token=held.fencing_token,

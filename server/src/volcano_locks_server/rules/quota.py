@@ -1,18 +1,17 @@
-"""The request quota of a project: a fixed minute, and a reserve for those who hold.
+"""The request quota of a project: a limit for each minute, and a reserve for lock owners (QUOTA rules in spec/http.md).
 
-A stampede of clients that poll a held lock spends the project's minute. Were its healthy holder then told to
-come back later, the stampede would cost it the lease. So when the quota is spent, renewals and releases by a
-current owner are still served, up to as many again in that minute (QUOTA rules in spec/http.md).
+Many clients that poll a held lock can spend the project's quota. If a renewal by its healthy owner were then refused,
+the owner would lose the lease. Therefore renewals and releases by a current owner are still served, as many again in
+that minute.
 
-Pure: windows are values, the time is an argument. Whether somebody is a current owner is the lease's to say
-(`lease.owns`), which is known only once the record is read: `admit` draws one from the reserve beforehand, so
-that it is never overdrawn, and `given_back` returns what was drawn for somebody who turned out not to own.
+The functions are pure: windows are values, the time is an argument. Ownership is known only once the record is read
+(`lease.owns`). So `admit` draws on the reserve first, which never overdraws it, and `window_with_returned` returns the
+draw of a request whose sender is not the owner.
 
-Where nodes share a project's minute, each counts from a `Share` that it has drawn ahead from the one count they have
-in common (`store.QuotaStore`). What is drawn belongs to one node, so together they never serve more than the limit.
-What a node has drawn and is not asked for is lost at the minute's end, and by so much another may refuse too early:
-at most by one part in SHARE_PARTS for each other node, 5 % with three nodes, however the load falls on them. The
-reserve is the second half of the same count: once the limit is gone, what is drawn up to twice the limit.
+Nodes that share a quota each count from a `Share`, drawn ahead from a common count (`ports.quota_store`). A draw
+belongs to one node, so together the nodes never exceed the limit. What a node draws and does not use is lost at the
+minute's end. For each further node, the others may thus refuse early by at most one part in SHARE_PARTS: 5 % with
+three nodes, for any distribution of the load. Draws between the limit and twice the limit are the reserve.
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +24,7 @@ SHARE_PARTS: Final = 40
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """One project's minute: when it began, what was used, what owners drew from the reserve."""
+    """One project's minute: its start, the requests counted, and the draws on the reserve."""
 
     started_at_ms: int
     used: int = 0
@@ -34,10 +33,9 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one node has of a project's minute that nodes share.
+    """One node's share of a project's minute.
 
-    `left` and `reserve_left` are drawn and not used yet. `drawn` is what all nodes together have drawn at least, as
-    far as this one knows.
+    `left` and `reserve_left` are drawn and unused. `drawn` is the total of all nodes, as far as this one knows.
     """
 
     started_at_ms: int
@@ -47,7 +45,7 @@ class Share:
 
 
 class Draw(NamedTuple):
-    """What a node is to draw before it can judge: up to `wanted`, unless `limit` are gone in this minute."""
+    """A draw that a node needs before it can decide: up to `wanted`, while fewer than `limit` are drawn in total."""
 
     started_at_ms: int
     limit: int
@@ -62,7 +60,7 @@ class Verdict(Enum):
 
 
 class Admission(NamedTuple):
-    """What the quota says of one request, and what its answer's X-RateLimit headers say.
+    """The quota's decision about one request, and the values of its X-RateLimit header fields.
 
     `limit` 0 means no quota. `reset_at_seconds` is epoch seconds; `retry_after_seconds` is at least 1.
     """
@@ -75,7 +73,7 @@ class Admission(NamedTuple):
 
 
 def window_at(window: Window | None, now_ms: int) -> Window:
-    """The window that `now_ms` falls into: the same one, or a fresh one. A window never goes back."""
+    """The window at `now_ms`: the same one or a new one, never an earlier one."""
     started_at_ms = now_ms - now_ms % WINDOW_MS
     if window is None or window.started_at_ms < started_at_ms:
         return Window(started_at_ms)
@@ -83,7 +81,7 @@ def window_at(window: Window | None, now_ms: int) -> Window:
 
 
 def admit(window: Window | None, now_ms: int, *, limit: int, may_draw_on_reserve: bool) -> tuple[Window, Admission]:
-    """Count one request. `may_draw_on_reserve` is for renew and release where the reserve is switched on."""
+    """Count one request. `may_draw_on_reserve` is for renew and release, if the reserve is switched on."""
     current = window_at(window, now_ms)
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
@@ -97,7 +95,7 @@ def admit(window: Window | None, now_ms: int, *, limit: int, may_draw_on_reserve
 
 
 def share_at(share: Share | None, now_ms: int) -> Share:
-    """The share in the minute that `now_ms` falls into: the same one, or an empty one. A minute never goes back."""
+    """The share at `now_ms`: the same one or an empty one of a new minute, never of an earlier one."""
     started_at_ms = now_ms - now_ms % WINDOW_MS
     if share is None or share.started_at_ms < started_at_ms:
         return Share(started_at_ms)
@@ -107,15 +105,15 @@ def share_at(share: Share | None, now_ms: int) -> Share:
 def admit_from(
     share: Share | None, now_ms: int, *, limit: int, may_draw_on_reserve: bool
 ) -> tuple[Share, Admission | Draw]:
-    """Count one request from a share, or say what to draw for it: hand that to `with_drawn`, then ask again.
+    """Count one request from a share, or return the draw that it needs: make it, apply `with_drawn`, then call again.
 
-    `remaining` is what this node knows of: there are at most so many, for others may have drawn meanwhile.
+    `remaining` is an upper bound, because other nodes may have drawn since.
     """
     current = share_at(share, now_ms)
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
     if current.left and _used(current) < limit:
-        # Spelt out: this is on every request's way, and `replace` costs half of it again.
+        # Not `replace`, which is half as slow again, because every request passes here.
         counted = Share(current.started_at_ms, current.left - 1, current.reserve_left, current.drawn)
         return counted, _admission(Verdict.ADMITTED, counted, now_ms, limit)
     if current.drawn < limit:
@@ -130,9 +128,9 @@ def admit_from(
 
 
 def with_drawn(share: Share, draw: Draw, count: int) -> Share:
-    """The share after a draw that brought `count`; a share of another minute is left alone.
+    """The share after a draw that yielded `count`; a share of another minute is unchanged.
 
-    Fewer than were wanted means that all up to the draw's limit are gone.
+    Fewer than were wanted means that the draw's limit is reached.
     """
     if share.started_at_ms != draw.started_at_ms:
         return share
@@ -144,8 +142,8 @@ def with_drawn(share: Share, draw: Draw, count: int) -> Share:
     return replace(share, left=share.left + count, drawn=drawn)
 
 
-def share_given_back(share: Share, drawn_from: Admission) -> Share:
-    """`given_back` for a share."""
+def share_with_returned(share: Share, drawn_from: Admission) -> Share:
+    """The share after a draw on the reserve is returned; a share of another minute is unchanged."""
     if share.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
         return share
     return replace(share, reserve_left=share.reserve_left + 1)
@@ -159,8 +157,8 @@ def _used(share: Share) -> int:
     return share.drawn - share.left - share.reserve_left
 
 
-def given_back(window: Window, drawn_from: Admission) -> Window:
-    """The window after a draw that no owner used; a window that began since is left alone."""
+def window_with_returned(window: Window, drawn_from: Admission) -> Window:
+    """The window after a draw on the reserve is returned; a window of another minute is unchanged."""
     if window.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
         return window
     return Window(window.started_at_ms, window.used, max(0, window.reserve_used - 1))

@@ -1,8 +1,7 @@
-"""What is accepted from outside, and the limits by name: parse once at the edge, never validate again.
+"""Parses the values that clients send, and names their limits.
 
-Each type here is made only by its `parse`, which raises `LockError` with a message that names the field,
-the limit and what came. Inside the service a `LockKey` is always a valid key and an `OwnerToken` is
-already a digest: the token's text is forgotten where it is read (LEASE-15).
+Values are parsed once, where they enter; inside the service a `LockKey` is always valid and an `OwnerToken` holds only
+a digest (LEASE-15). A parser raises `LockError` with a message that names the field, the limit and the value received.
 """
 
 import re
@@ -40,9 +39,9 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
 
 def shown(value: object) -> str:
-    """`value` as it may stand in a message: quoted, printable, at most SHOWN_LENGTH_MAX characters.
+    """`value` for a message: quoted, printable, at most SHOWN_LENGTH_MAX characters.
 
-    Of a string, only as much is looked at as is shown.
+    A long string costs no more than its shown part.
     """
     text = ascii(value[: SHOWN_LENGTH_MAX + 1] if isinstance(value, str) else value)
     if len(text) <= SHOWN_LENGTH_MAX:
@@ -68,7 +67,7 @@ class LockKey(str):
 
 
 def parse_key_prefix(text: str) -> str:
-    """What the keys of a list begin with: nothing, or what a key may begin with; else LockError `invalid_request`."""
+    """A prefix of keys, which may be empty, or LockError `invalid_request`."""
     if text and _KEY.fullmatch(text) is None:
         raise LockError(
             "invalid_request",
@@ -79,7 +78,7 @@ def parse_key_prefix(text: str) -> str:
 
 
 class OwnerToken:
-    """Proof of ownership, known here only by its SHA-256 digest (LEASE-15)."""
+    """An owner token, of which only the SHA-256 digest is kept (LEASE-15)."""
 
     __slots__ = ("digest",)
 
@@ -91,19 +90,19 @@ class OwnerToken:
 
     @classmethod
     def parse(cls, text: str | None) -> Self:
-        """The token's digest, or LockError `invalid_lock_token`. The message never repeats what came.
+        """The token, or LockError `invalid_lock_token`, whose message does not repeat the value.
 
-        Upper and lower case are the same token: UUIDs compare that way.
+        Case does not matter, as in every UUID.
         """
         if text is None:
             raise LockError(
-                "invalid_lock_token", "header X-Volcano-Lock-Token is missing: send a random UUID as owner token"
+                "invalid_lock_token", "header X-Volcano-Lock-Token is missing: send a random UUID as the owner token"
             )
         if _UUID.fullmatch(text) is None:
             raise LockError(
                 "invalid_lock_token",
                 "header X-Volcano-Lock-Token must be one UUID such as xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx; "
-                f"got {len(text)} characters that are not",
+                f"got {len(text)} characters that are not one",
             )
         return cls(sha256(text.lower().encode("ascii")).digest())
 
@@ -130,9 +129,9 @@ def parse_ttl_seconds(value: object) -> int:
 
 
 def parse_wait_ms(value: object) -> int:
-    """A wait in seconds, whole or not, as milliseconds (any wait is at least one), or LockError `invalid_wait`.
+    """A wait in seconds as milliseconds, rounded up, or LockError `invalid_wait`. 0 is no wait.
 
-    `True`, `"5"` and numbers that are none are refused; 0 is no wait.
+    `True`, `"5"` and NaN are refused.
     """
     if type(value) not in (int, float) or not 0 <= value <= WAIT_SECONDS_MAX:  # type: ignore[operator]
         raise LockError(
@@ -142,7 +141,7 @@ def parse_wait_ms(value: object) -> int:
 
 
 def parse_holder(text: str) -> str:
-    """The holder's label for people, or LockError `invalid_holder`."""
+    """The holder label, or LockError `invalid_holder`."""
     if _HOLDER.fullmatch(text) is None:
         raise LockError(
             "invalid_holder",
@@ -163,7 +162,7 @@ def parse_name(value: object, field: str = "name") -> str:
 
 
 def parse_permission(text: str) -> str:
-    """A permission of this service or, by its form, of another one; else LockError `invalid_request`."""
+    """A permission of this service, or one that has the form of another service's; else LockError `invalid_request`."""
     if text in PERMISSIONS:
         return text
     if text.startswith(_OWN_PREFIX):
@@ -172,23 +171,23 @@ def parse_permission(text: str) -> str:
     if len(text) > PERMISSION_LENGTH_MAX or _PERMISSION.fullmatch(text) is None:
         raise LockError(
             "invalid_request",
-            f"each of permissions must be * or words of a-z 0-9 _ - joined by dots, such as functions.invoke, with at "
-            f"most {PERMISSION_LENGTH_MAX} characters; got {shown(text)}",
+            "permissions must be * or words of a-z 0-9 _ - joined by dots, such as functions.invoke, each of at most "
+            f"{PERMISSION_LENGTH_MAX} characters; got {shown(text)}",
         )
     return text
 
 
 def parse_permissions(value: object) -> tuple[str, ...]:
-    """Permissions of a service key, sorted, without doubles; none named means all (`*`).
+    """The permissions of a service key, sorted and without duplicates. None or an empty list means all (`*`).
 
-    Those of other services are kept and grant nothing here. Raises LockError `invalid_request`.
+    Permissions of other services are stored and grant nothing here. Raises LockError `invalid_request`.
     """
     if value is None or value == []:
         return ("*",)
     if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
         raise LockError("invalid_request", f"permissions must be a list of strings; got {shown(value)}")
     if len(value) > PERMISSIONS_MAX:
-        raise LockError("invalid_request", f"permissions must be at most {PERMISSIONS_MAX}; got {len(value)}")
+        raise LockError("invalid_request", f"permissions must have at most {PERMISSIONS_MAX} entries; got {len(value)}")
     return tuple(sorted({parse_permission(one) for one in value}))
 
 

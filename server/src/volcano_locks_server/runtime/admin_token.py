@@ -1,4 +1,4 @@
-"""The admin token: the one that was set, or one made here and kept beside the data for the next start."""
+"""The admin token: the one in the settings, or one that is generated and stored beside the database."""
 
 import os
 import secrets
@@ -12,44 +12,47 @@ TOKEN_BYTES: Final = 32
 
 
 def admin_token(settings: Settings, database: Path | None) -> str:
-    """The token of a server with these settings whose data is in `database` (None: in memory).
+    """The token of a server with these settings and this SQLite file (None: another store).
 
-    A made token is kept in `<database>.admin-token`, readable by its owner alone. Call with the store open: its
-    lock keeps a second server from making another. Raises SettingsError where the file cannot be used.
+    A generated token is stored in `<database>.admin-token`, which only its owner can read. Call with the store open:
+    its file lock keeps a second server from generating another. Raises SettingsError if the file cannot be used.
     """
     if settings.admin_token is not None:
         return settings.admin_token
     if database is None:
-        return _made()
+        return _new_token()
     path = token_path(database)
     try:
-        return _kept(path) if path.exists() else _keep(path, _made())
+        return _read(path) if path.exists() else _write(path, _new_token())
     except OSError as error:
-        raise SettingsError(f"the admin token's file {path} cannot be used: {error.strerror}") from None
+        raise SettingsError(
+            f"the admin token's file {path} cannot be used: {error.strerror}; "
+            "let this user read and write it, or set VOLCANO_LOCKS_ADMIN_TOKEN"
+        ) from None
 
 
 def token_path(database: Path) -> Path:
-    """Where the made token of this database is kept."""
+    """The file of this database's generated token."""
     return database.with_name(database.name + ".admin-token")
 
 
-def _made() -> str:
+def _new_token() -> str:
     return "admin-" + secrets.token_urlsafe(TOKEN_BYTES)
 
 
-def _kept(path: Path) -> str:
+def _read(path: Path) -> str:
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise SettingsError(
-            f"others may read the admin token's file {path}: chmod 600 it, or delete it for a new token"
+            f"other users can read the admin token's file {path}: chmod 600 it, or delete it for a new token"
         )
     token = path.read_text(encoding="ascii", errors="replace").strip()
-    if not token.startswith("admin-") or len(token) != len(_made()):
+    if not token.startswith("admin-") or len(token) != len(_new_token()):
         raise SettingsError(f"the admin token's file {path} holds no token: delete it for a new one")
     return token
 
 
-def _keep(path: Path, token: str) -> str:
-    """Whole or not at all: written aside, then moved into place."""
+def _write(path: Path, token: str) -> str:
+    """Write the file atomically: to another name first, then rename it."""
     aside = path.with_name(path.name + ".new")
     aside.unlink(missing_ok=True)
     with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:

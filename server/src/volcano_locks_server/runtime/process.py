@@ -1,4 +1,4 @@
-"""A process that is nothing but one server: its event loop, its signals, its garbage collector and its log."""
+"""Runs one server in a process of its own: event loop, signals, garbage collector and the log of libraries."""
 
 import asyncio
 import gc
@@ -17,31 +17,31 @@ COLLECT_AFTER_OBJECTS: Final = (20_000, 20, 50)
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-async def _say_nothing(_server: Server) -> None:
+async def _do_nothing(_server: Server) -> None:
     return
 
 
 def run(
     server: Server,
     *,
-    started: Callable[[Server], Awaitable[None]] = _say_nothing,
-    lifeline: int | None = None,
+    started: Callable[[Server], Awaitable[None]] = _do_nothing,
+    parent_pipe: int | None = None,
 ) -> None:
-    """Run until SIGTERM or SIGINT, then stop gracefully. For a process that is nothing but this server.
+    """Run until SIGTERM or SIGINT, then stop gracefully.
 
-    `started` is awaited once it listens. A second signal ends the process at once. `lifeline` is a descriptor that
-    becomes readable when the process that watches over this one is gone: then it stops, too, and as that one decides
-    when to end at once, further signals change nothing. Raises what `Server.start` raises.
+    `started` is awaited once the server listens. A second signal ends the process at once. `parent_pipe` is for a
+    worker: a descriptor that becomes readable when the parent process has died, which stops the worker. The parent
+    decides when to kill a worker, so further signals are ignored there. Raises what `Server.start` raises.
     """
     allow_many_files()
-    _rest_garbage_collector()
+    _tune_garbage_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(run_forever(server, started, lifeline))
+        runner.run(run_forever(server, started, parent_pipe))
 
 
-def _rest_garbage_collector() -> None:
-    """Serving a request leaves no cycles behind, but makes many objects: at its usual pace the collector would walk
-    all that lives a hundred times a second, and its pauses are the longest that a request meets.
+def _tune_garbage_collector() -> None:
+    """Run the collector less often. A request allocates many objects but leaves no cycles; with the defaults, the
+    collector would run a hundred times a second, and its pauses would dominate the longest response times.
     """
     gc.collect()
     gc.freeze()
@@ -49,9 +49,9 @@ def _rest_garbage_collector() -> None:
 
 
 async def run_forever(
-    server: Server, started: Callable[[Server], Awaitable[None]], lifeline: int | None = None
+    server: Server, started: Callable[[Server], Awaitable[None]], parent_pipe: int | None = None
 ) -> None:
-    """`run`, in the loop that is running."""
+    """`run`, in the running event loop."""
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
 
@@ -61,14 +61,14 @@ async def run_forever(
             loop.remove_signal_handler(number)
             signal.signal(number, signal.SIG_DFL)
 
-    def cut(lifeline: int) -> None:
-        loop.remove_reader(lifeline)
+    def parent_died(parent_pipe: int) -> None:
+        loop.remove_reader(parent_pipe)
         stop.set()
 
     for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, first_signal if lifeline is None else stop.set)
-    if lifeline is not None:
-        loop.add_reader(lifeline, cut, lifeline)
+        loop.add_signal_handler(number, first_signal if parent_pipe is None else stop.set)
+    if parent_pipe is not None:
+        loop.add_reader(parent_pipe, parent_died, parent_pipe)
     try:
         async with server:
             bridge = _LogBridge(server.log)
@@ -84,11 +84,11 @@ async def run_forever(
 
 
 class _LogBridge(logging.Handler):
-    """What libraries warn of becomes lines of our log."""
+    """Writes warnings of libraries to the server's log."""
 
     def __init__(self, log: Log) -> None:
         super().__init__(logging.WARNING)
         self._log: Final = log
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._log.trouble("library", logger=record.name, message=record.getMessage())
+        self._log.warning("library", logger=record.name, message=record.getMessage())

@@ -1,10 +1,10 @@
-"""The composition: settings in, a running server out. The command line and the tests start the same object.
+"""Composes a running server from its settings. The command line and the tests start the same object.
 
     async with Server(Settings(port=0, store="memory://")) as server:
         print(server.url)
 
-A `Server` owns its store, its listener and its chores, and takes no signal: `process.run` does, for a process that
-is nothing but a server. A `Server` is an ASGI application too, for those who bring their own listener.
+A `Server` owns its store, its listener and its background tasks. It handles no signals; `process.run` does, for a
+process that runs only a server. A `Server` is also an ASGI application, for use under another listener.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ import errno
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import TracebackType
-from typing import Final, Self, TextIO
+from typing import Final, Self, TextIO, TypeVar
 
 from ..http.app import App
-from ..http.auth import Access
+from ..http.auth import Authenticator
 from ..http.codec import Receive, Scope, Send
 from ..http.server.listener import Listener, tls_context
 from ..ports.clock import Clock, SystemClock
@@ -30,6 +31,8 @@ from .admin_token import admin_token
 from .service_keys import IssuedKey, issue_service_key
 from .settings import Settings, SettingsError
 
+T = TypeVar("T")
+
 DRAIN_SECONDS_MAX: Final = 15.0
 PURGE_EVERY_SECONDS: Final = 60.0
 PURGE_MAX: Final = 1_000
@@ -39,14 +42,14 @@ STORE_CLOSE_SECONDS_MAX: Final = 10.0
 
 
 class ListenError(SettingsError):
-    """The address cannot be listened on: it is in use, or not this machine's, or not ours to take."""
+    """The address cannot be listened on: it is in use, not of this machine, or needs more privileges."""
 
 
 class Server:
-    """One server. `start`, then `close`; or `async with`. Not to be started twice.
+    """One server: call `start`, then `close`, or use `async with`. It can be started once.
 
-    `bound` is a socket that has the settings' address already, and `worker` the number of this one among several
-    processes that share it.
+    `store` is an open store to use in place of the settings' one; the server closes it. `bound` is a socket that
+    already has the settings' address. `worker` is this server's number among the processes that share it.
     """
 
     def __init__(
@@ -54,6 +57,7 @@ class Server:
         settings: Settings,
         *,
         clock: Clock | None = None,
+        store: OpenStore | None = None,
         log_stream: TextIO | None = None,
         bound: socket.socket | None = None,
         worker: int | None = None,
@@ -64,47 +68,47 @@ class Server:
         self.metrics: Final = Metrics(log_lines_dropped=lambda: self.log.writer.dropped, worker=worker)
         self._bound: Final = bound
         self.admin_token = ""
-        self._store: OpenStore | None = None
+        self._store = store
         self._service: LockService | None = None
-        self._access: Access | None = None
+        self._authenticator: Authenticator | None = None
         self._app: App | None = None
         self._listener: Listener | None = None
-        self._chores: list[asyncio.Task[None]] = []
+        self._background_tasks: list[asyncio.Task[None]] = []
 
     @property
     def app(self) -> App:
         """The ASGI application of an open server."""
-        if self._app is None:
-            raise RuntimeError("this server is not open")
-        return self._app
+        return _required(self._app)
 
     @property
     def store(self) -> OpenStore:
         """The store of an open server."""
-        if self._store is None:
-            raise RuntimeError("this server is not open")
-        return self._store
+        return _required(self._store)
+
+    @property
+    def service(self) -> LockService:
+        """The lock service of an open server."""
+        return _required(self._service)
+
+    @property
+    def listener(self) -> Listener:
+        """The listener of a started server."""
+        return _required(self._listener)
 
     @property
     def url(self) -> str:
-        """Where a started server listens."""
-        if self._listener is None:
-            raise RuntimeError("this server does not listen")
-        return self._listener.url
+        """The base URL of a started server."""
+        return self.listener.url
 
     async def open(self) -> None:
-        """Open the store and begin the chores, without listening.
+        """Open the store and start the background tasks, without listening.
 
-        Raises SettingsError, and StoreUnavailableError where the store cannot be used.
+        Raises SettingsError, and StoreUnavailableError if the store cannot be used.
         """
-        try:
-            database = sqlite_path(self.settings.store)
-            self._store = store = await open_store(self.settings.store, self.clock)
-        except SettingsError:
-            raise
-        except ValueError as error:
-            refused = str(error).removeprefix("store ")
-            raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE) {refused}") from None
+        database: Path | None = None
+        if self._store is None:
+            database, self._store = await self._open_store()
+        store = self._store
         self.admin_token = admin_token(self.settings, database)
         self._service = service = LockService(
             store.locks,
@@ -122,75 +126,89 @@ class Server:
         self.metrics.watchers = lambda: service.hub.subscriber_count
         if (counts := store.counts) is not None:
             self.metrics.store_counts = lambda: dataclasses.asdict(counts)
-        self._access = access = Access(store.registry, self.clock, self.admin_token)
+        self._authenticator = authenticator = Authenticator(store.registry, self.clock, self.admin_token)
         self._app = App(
             service=service,
             store=store.locks,
             registry=store.registry,
-            access=access,
+            authenticator=authenticator,
             clock=self.clock,
             log=self.log,
             metrics=self.metrics,
             backups=store.backups,
         )
-        self._chores = [
-            asyncio.create_task(self._every(PURGE_EVERY_SECONDS, self.purge), name="purge"),
-            asyncio.create_task(self._every(LAST_USED_EVERY_SECONDS, self.remember_last_used), name="last-used"),
+        self._background_tasks = [
+            asyncio.create_task(self._repeat(PURGE_EVERY_SECONDS, self.purge), name="purge"),
+            asyncio.create_task(self._repeat(LAST_USED_EVERY_SECONDS, self.remember_last_used), name="last-used"),
         ]
 
+    async def _open_store(self) -> tuple[Path | None, OpenStore]:
+        """The store of the settings, and the file of a SQLite store."""
+        try:
+            return sqlite_path(self.settings.store), await open_store(self.settings.store, self.clock)
+        except SettingsError:
+            raise
+        except ValueError as error:
+            refused = str(error).removeprefix("store ")
+            raise SettingsError(f"store (--store, VOLCANO_LOCKS_STORE) {refused}") from None
+
     async def start(self) -> None:
-        """Take the address, `open`, then listen. Raises SettingsError too where the address or the certificate
-        cannot be used, mostly before the store is touched.
+        """Take the address, `open`, then listen.
+
+        Raises as `open`, and SettingsError if the address or the certificate cannot be used; it tries these first.
         """
         settings = self.settings
         try:
             listener = Listener(host=settings.host, port=settings.port, tls=_tls(settings), bound=self._bound)
-            with listening_on(settings):
+            with listen_errors(settings):
                 listener.bind()
             self._listener = listener
             await self.open()
             self.metrics.connections = lambda: listener.connections
-            with listening_on(settings):
+            with listen_errors(settings):
                 await listener.start(self.app)
         except BaseException:
             await self._close()
             raise
-        self.log.event("started", url=self.url, store=shown_url(self.settings.store))
+        self.log.info("started", url=self.url, store=shown_url(self.settings.store))
 
     async def close(self) -> None:
-        """Answer what is in flight, turn the rest away, let go of everything; within about DRAIN_SECONDS_MAX."""
+        """Complete the requests in flight, refuse new ones, close everything; takes about DRAIN_SECONDS_MAX at most."""
         if self._app is not None:
-            self.log.event("stopping")
+            self.log.info("stopping")
         await self._close(last_event="stopped")
 
     async def _close(self, last_event: str | None = None) -> None:
         if self._app is not None and not await self._app.drain(DRAIN_SECONDS_MAX):
-            self.log.trouble("drain_cut_short", seconds=DRAIN_SECONDS_MAX)
+            self.log.warning("drain_cut_short", seconds=DRAIN_SECONDS_MAX)
         if self._listener is not None:
             await self._listener.close()
-        for chore in self._chores:
-            chore.cancel()
-        if self._chores:
-            await asyncio.wait(self._chores)
+        for task in self._background_tasks:
+            task.cancel()
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks)
         if self._service is not None:
             await self._service.close()
         if self._store is not None:
             await self._close_store(self._store)
         if self._app is not None and last_event is not None:
-            self.log.event(last_event)
-        self._app = self._listener = self._service = self._store = self._access = None
-        self._chores = []
+            self.log.info(last_event)
+        self._app = self._listener = self._service = self._store = self._authenticator = None
+        self._background_tasks = []
         await asyncio.to_thread(self.log.writer.close)
 
     async def _close_store(self, store: OpenStore) -> None:
-        """Bounded: a disk that hangs must not keep the process. What was acknowledged is durable already."""
+        """Give up after STORE_CLOSE_SECONDS_MAX, so that a hanging disk does not keep the process running.
+
+        What was acknowledged is durable already.
+        """
         try:
             async with asyncio.timeout(STORE_CLOSE_SECONDS_MAX):
                 with contextlib.suppress(LockError):
                     await self.remember_last_used()
                 await store.close()
         except TimeoutError:
-            self.log.trouble("store_close_cut_short", seconds=STORE_CLOSE_SECONDS_MAX)
+            self.log.warning("store_close_cut_short", seconds=STORE_CLOSE_SECONDS_MAX)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -219,58 +237,64 @@ class Server:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def issue_service_key(self, project_name: str, key_name: str) -> IssuedKey:
-        """A service key of that name in a project of that name; what is missing is made.
+        """A new secret for this service key of this project; creates whichever is missing. Raises LockError.
 
-        A key that is there already gets a new secret, and its old one ends. Raises LockError.
+        The old secret of a key that exists becomes invalid.
         """
         issued = await issue_service_key(self.store.registry, self.clock.now_ms(), project_name, key_name)
-        if self._access is not None:
-            self._access.forget()
+        if self._authenticator is not None:
+            self._authenticator.invalidate()
         return issued
 
     async def purge(self) -> None:
-        """Forget what is old enough to be forgotten (LEASE-13), in bites."""
+        """Delete the records that may be forgotten (LEASE-13), PURGE_MAX at a time."""
         for _ in range(PURGES_MAX):
             if await self.store.locks.purge(limit=PURGE_MAX) < PURGE_MAX:
                 return
 
     async def remember_last_used(self) -> None:
-        """Write down when service keys were last used."""
-        if self._access is not None and (last_used_at_ms := self._access.take_last_used()):
+        """Store when service keys were last used."""
+        if self._authenticator is not None and (last_used_at_ms := self._authenticator.take_last_used()):
             await self.store.registry.touch_service_keys(last_used_at_ms)
 
-    async def _every(self, seconds: float, chore: Callable[[], Awaitable[None]]) -> None:
-        """Do the chore again and again; one that fails is told and tried again next time."""
+    async def _repeat(self, seconds: float, task: Callable[[], Awaitable[None]]) -> None:
+        """Run the task every `seconds`. A failure is logged, and the task runs again next time."""
         while True:
             await asyncio.sleep(seconds)
             try:
-                await chore()
+                await task()
             except StoreUnavailableError as error:
                 about = {"cause": error.cause_code, "message": error.message}
-                self.log.trouble("store_unavailable", chore=chore.__name__, **about)
-            except Exception as error:  # noqa: BLE001 - a chore with a bug must not end silently, nor end the others
-                self.log.bug("chore_failed", error, chore=chore.__name__)
+                self.log.warning("store_unavailable", chore=task.__name__, **about)
+            except Exception as error:  # noqa: BLE001 - a bug in one task ends neither it nor the others
+                self.log.unexpected_error("chore_failed", error, chore=task.__name__)
+
+
+def _required(part: T | None) -> T:
+    if part is None:
+        raise RuntimeError("this server is not running: start it first")
+    return part
 
 
 @contextlib.contextmanager
-def listening_on(settings: Settings) -> Iterator[None]:
-    """Inside, the settings' address may turn out not to be had: ListenError."""
+def listen_errors(settings: Settings) -> Iterator[None]:
+    """Turns the OSError of a listen attempt into a ListenError that says what to do."""
     try:
         yield
     except OSError as error:
         where = f"{settings.host} port {settings.port}"
-        raise ListenError(f"cannot listen on {where} (--host, --port): {_why_not(error)}") from None
+        raise ListenError(f"cannot listen on {where} (--host, --port): {_listen_advice(error)}") from None
 
 
-def _why_not(error: OSError) -> str:
-    """The loop's own words repeat the address; these say what to do where that is known."""
+def _listen_advice(error: OSError) -> str:
+    """What went wrong, and what to do about it if that is known."""
     match error.errno:
         case errno.EADDRINUSE:
             return "another program listens there; stop it, or choose another port"
         case errno.EADDRNOTAVAIL:
-            return "this machine has no such address"
+            return "this machine has no such address; choose one of its own"
         case errno.EACCES:
-            return "this user may not listen on a port below 1024"
+            return "this user may not listen on ports below 1024; choose a higher one"
     return error.strerror or str(error)
 
 

@@ -1,4 +1,4 @@
-"""A ready-made service key for those who start a server and use it at once: `dev`, the tests, the demo."""
+"""Issues a service key directly in the registry, for `dev`, the tests and the demo."""
 
 import uuid
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from ..rules.values import PAGE_LIMIT_MAX, REQUESTS_PER_MINUTE_DEFAULT, parse_na
 
 
 class IssuedKey(NamedTuple):
-    """A service key and its secret, which is kept nowhere else."""
+    """A service key with its secret, which is stored nowhere."""
 
     project_id: str
     key_id: str
@@ -20,7 +20,7 @@ class IssuedKey(NamedTuple):
 
 
 async def issue_service_key(registry: Registry, now_ms: int, project_name: str, key_name: str) -> IssuedKey:
-    """A key of that name in a project of that name: made, or given a new secret. Raises LockError."""
+    """A new secret for this key of this project; creates whichever is missing. Raises LockError."""
     secret = new_secret()
     project = await _project(registry, now_ms, parse_name(project_name, "project name"))
     known = await _service_key(registry, project.id, parse_name(key_name, "key name"))

@@ -1,7 +1,7 @@
-"""Everything that can be set, in one frozen value: a flag first, then the environment, then the default.
+"""The settings of the server, from flags, the environment and defaults, in this order.
 
-Nothing else in the server reads the environment. `SETTINGS` is the table the command line and the documentation
-are made from. A value that cannot be right is refused with its name, its flag, its variable and what came.
+Nothing else in the server reads the environment. The command line and the documentation are generated from the table
+`SETTINGS`. The message about an invalid value names the setting, its flag, its variable and the value.
 """
 
 import ipaddress
@@ -26,12 +26,12 @@ _ADMIN_TOKEN: Final = re.compile(r"[\x21-\x2b\x2d-\x7e]+", re.ASCII)
 
 
 class SettingsError(ValueError):
-    """A setting cannot be used; the message tells a person which one and why."""
+    """A setting cannot be used. The message names it, its flag, its variable and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: how a setting is called, and what it means. Secrets are never shown."""
+    """One row of the table: name and description of a setting. The value of a secret is never shown."""
 
     name: str
     what: str
@@ -50,24 +50,28 @@ class Setting:
 SETTINGS: Final = (
     Setting(
         "store",
-        "where leases are kept: sqlite:///relative.db, sqlite:////absolute.db, postgresql://…, etcd://… or memory://",
+        "URL of the store: sqlite:///relative.db, sqlite:////absolute.db, postgresql://…, etcd://… or memory://",
     ),
-    Setting("host", "the address to listen on; one that is not loopback needs TLS or --behind-proxy"),
-    Setting("port", "the port to listen on; 0 takes a free one"),
-    Setting("admin_token", "opens projects and keys; without it one is made and kept beside the data", secret=True),
-    Setting("tls_certificate", "PEM file of the certificate chain; goes with --tls-key"),
-    Setting("tls_key", "PEM file of the certificate's private key"),
-    Setting("behind_proxy", "a proxy in front speaks TLS: plain HTTP may leave this machine", switch=True),
-    Setting("owner_reserve", "owners may renew and release after their project's quota is spent", switch=True),
-    Setting("workers", "how many processes serve the port, over a store that many can use"),
-    Setting("log_level", "how much is logged: debug, info, warning or error"),
+    Setting("host", "address to listen on; one that other machines reach needs TLS or --behind-proxy"),
+    Setting("port", "port to listen on; 0 chooses a free one"),
+    Setting(
+        "admin_token",
+        "credential of the admin API; if unset, one is generated and stored beside a SQLite file",
+        secret=True,
+    ),
+    Setting("tls_certificate", "PEM file of the certificate chain; needs --tls-key"),
+    Setting("tls_key", "PEM file of the certificate's private key; needs --tls-certificate"),
+    Setting("behind_proxy", "allow plain HTTP beyond this machine, because a proxy in front handles TLS", switch=True),
+    Setting("owner_reserve", "let owners renew and release after their project's quota is spent", switch=True),
+    Setting("workers", "number of processes that serve the port; more than 1 needs postgresql:// or etcd://"),
+    Setting("log_level", "lowest level that is logged: debug, info, warning or error"),
 )
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a server is to run. Raises SettingsError where the parts do not fit together."""
+    """The settings of one server. Raises SettingsError for values that are invalid, alone or together."""
 
     store: str = field(default="sqlite:///volcano-locks.db", repr=False)  # may hold a password: stores.shown_url
     host: str = "127.0.0.1"
@@ -86,7 +90,7 @@ class Settings:
         if not 1 <= self.workers <= WORKERS_MAX:
             raise _refused("workers", f"must be a whole number from 1 to {WORKERS_MAX}", self.workers)
         if self.workers > 1 and (scheme := self.store.partition("://")[0]) in _ONE_PROCESS:
-            needs = f"must be 1: only one process can use a {scheme} store; postgresql:// and etcd:// serve many"
+            needs = f"must be 1: only one process can use a {scheme} store; use postgresql:// or etcd:// for more"
             raise _refused("workers", needs, self.workers)
         if self.log_level not in LOG_LEVELS:
             raise _refused("log_level", f"must be one of {', '.join(LOG_LEVELS)}", self.log_level)
@@ -101,9 +105,9 @@ class Settings:
 
     @classmethod
     def load(cls, flags: Mapping[str, object], environ: Mapping[str, str]) -> Self:
-        """The settings from `flags` (by setting's name; None: not given), then `environ`, then the defaults.
+        """The settings from `flags` (by setting's name; None: not given), `environ` and the defaults, in this order.
 
-        Values may be text as typed, or of the setting's own type. Raises SettingsError.
+        Values may be text, or of the setting's own type. Raises SettingsError.
         """
         values: dict[str, object] = {}
         for setting in SETTINGS:
@@ -165,11 +169,11 @@ def _check_admin_token(token: str) -> None:
     long_enough = ADMIN_TOKEN_LENGTH_MIN <= len(token) <= ADMIN_TOKEN_LENGTH_MAX
     if not long_enough or _ADMIN_TOKEN.fullmatch(token) is None or token.startswith(("sk-", "ak-")):
         limits = f"must be {ADMIN_TOKEN_LENGTH_MIN} to {ADMIN_TOKEN_LENGTH_MAX} visible ASCII characters without commas"
-        raise _refused("admin_token", f"{limits}, and not begin like a service key (sk-, ak-)", token)
+        raise _refused("admin_token", f"{limits}, and must not begin with sk- or ak- like other credentials", token)
 
 
-def _refused(name: str, why: str, came: object) -> SettingsError:
+def _refused(name: str, why: str, value: object) -> SettingsError:
     setting = _BY_NAME[name]
-    told = f"{len(str(came))} characters" if setting.secret else "nothing" if came is None else shown(came)
-    where = setting.variable if setting.secret else f"{setting.flag}, {setting.variable}"
-    return SettingsError(f"{name} ({where}) {why}; got {told}")
+    received = f"{len(str(value))} characters" if setting.secret else "nothing" if value is None else shown(value)
+    source = setting.variable if setting.secret else f"{setting.flag}, {setting.variable}"
+    return SettingsError(f"{name} ({source}) {why}; got {received}")

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey, Records, Stepped
+from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey, Records, StepResult
 from ..rules.errors import StoreUnavailableError
 from ..rules.lease import LockRecord
 
@@ -232,11 +232,11 @@ class GroupCommit(Generic[C, R]):
                     pending.result.set_result(result)  # type: ignore[arg-type]
             self._on_batch(len(commands), loop.time() - batch.began)
 
-    def _step_of(self, batch: _Batch[C, R]) -> Callable[[Records, int], Stepped]:
+    def _step_of(self, batch: _Batch[C, R]) -> Callable[[Records, int], StepResult]:
         """The batch as one pure step: it folds the commands over the records in order of arrival."""
         plain_rule, handler = self._evaluate, batch.handler
 
-        def step(records: Records, now_ms: int) -> Stepped:
+        def step(records: Records, now_ms: int) -> StepResult:
             run = None if handler is None else handler.begin_run()
             kept = dict(records)
             changed: dict[RecordKey, LockRecord] = {}
@@ -252,7 +252,7 @@ class GroupCommit(Generic[C, R]):
                     kept[key] = changed[key] = after
             if run is not None:
                 results.append(run.report())
-            return Stepped(changed, results)
+            return StepResult(changed, results)
 
         return step
 

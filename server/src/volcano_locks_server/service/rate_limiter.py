@@ -22,10 +22,10 @@ from ..rules.quota import (
     Window,
     admit,
     admit_from,
-    given_back,
     share_at,
-    share_given_back,
+    share_with_returned,
     window_at,
+    window_with_returned,
     with_drawn,
 )
 from .group_commit import STOPPING
@@ -81,7 +81,7 @@ class LocalRateLimiter:
     def refund(self, project_id: str, admission: Admission) -> None:
         window = self._windows.get(project_id)
         if window is not None:
-            self._windows[project_id] = given_back(window, admission)
+            self._windows[project_id] = window_with_returned(window, admission)
 
     async def close(self) -> None:
         return
@@ -123,7 +123,7 @@ class SharedRateLimiter:
     def refund(self, project_id: str, admission: Admission) -> None:
         share = self._shares.get(project_id)
         if share is not None:
-            self._shares[project_id] = share_given_back(share, admission)
+            self._shares[project_id] = share_with_returned(share, admission)
 
     async def close(self) -> None:
         self._closed = True

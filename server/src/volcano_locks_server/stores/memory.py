@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 from ..ports.clock import Clock
 from ..ports.lock_store import LockPage, LockQuery, RecordKey, Step
 from ..ports.registry import Credential, Page, Project, ServiceKey
-from ..ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ..ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ..rules.errors import LockError
 from ..rules.lease import LockRecord, blocks_others, purgeable
 from .cursor import decode_cursor, encode_cursor
@@ -194,13 +194,13 @@ class MemoryRegistry:
         """All projects, then all service keys, in order of creation."""
         kept_keys = []
         for stored in self._keys.values():
-            secrets = [KeptSecret(stored.digest, None)]
+            secrets = [StoredSecret(stored.digest, None)]
             if stored.old_digest is not None:
-                secrets.append(KeptSecret(stored.old_digest, stored.old_good_until_ms))
-            kept_keys.append(KeptKey(stored.service_key, tuple(secrets)))
+                secrets.append(StoredSecret(stored.old_digest, stored.old_good_until_ms))
+            kept_keys.append(StoredServiceKey(stored.service_key, tuple(secrets)))
         return [*(project for _, project in self._projects.values()), *kept_keys]
 
-    async def add_stored_key(self, kept_key: KeptKey) -> None:
+    async def add_stored_key(self, kept_key: StoredServiceKey) -> None:
         """Add a service key of another store, with its secrets."""
         current, *old = kept_key.secrets
         await self.add_service_key(kept_key.service_key, current.digest)
@@ -265,13 +265,13 @@ class MemorySnapshot:
                 match entry:
                     case Project():
                         await self._registry.add_project(entry)
-                    case KeptKey():
+                    case StoredServiceKey():
                         await self._registry.add_stored_key(entry)
-                    case KeptLock():
+                    case StoredLock():
                         self._locks.records[entry.key] = entry.record
 
     def _entries(self) -> list[Entry]:
-        locks = (KeptLock(key, record) for key, record in self._locks.records.items())
+        locks = (StoredLock(key, record) for key, record in self._locks.records.items())
         return [*self._registry.entries(), *locks]
 
 

@@ -1,7 +1,7 @@
-"""What an operator sees of the server: lines of JSON on stderr, and numbers for Prometheus.
+"""Logs and metrics: lines of JSON on stderr, and the Prometheus text format.
 
-Both belong to one `Server`; several live side by side in a process. Neither ever holds an owner token or a
-credential. Lock keys and project ids may stand in a log line and never in a metric's label.
+Both belong to one `Server`, so that several servers fit in one process. Neither ever holds an owner token or a
+credential. Lock keys and project ids may appear in log lines, never in the labels of metrics.
 """
 
 from .log import LineWriter, Log, PlainWriter, new_log

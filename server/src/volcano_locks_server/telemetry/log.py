@@ -1,9 +1,9 @@
-"""Log lines: JSON, one event a line, written beside the event loop and never in its way.
+"""Logs lines of JSON, one event a line, without blocking the event loop.
 
-A line goes into a bounded queue that a thread empties into the stream. Where the reader of the stream is too
-slow, lines are dropped and counted (`LineWriter.dropped`), because a lock service that waits for its log holds
-up everybody. Events a caller can cause at will (`Log.often`) have a budget per second; what went over it is
-told in one line when the second is over. At level `info` a grant or release builds nothing.
+A thread writes the lines from a bounded queue to the stream. If the stream is too slow, lines are dropped and counted
+(`LineWriter.dropped`): blocking on the log would stop all lock traffic. Events that clients can cause at will are
+limited per second by `Log.within_rate`; a later line has the count of those left out. At level `info`, ordinary grants
+and releases build no line.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 LINES_MAX: Final = 10_000
-OFTEN_PER_SECOND_MAX: Final = 100
+LIMITED_PER_SECOND_MAX: Final = 100
 CLOSE_SECONDS_MAX: Final = 2.0
 LEVELS: Final = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
@@ -49,7 +49,7 @@ class LineWriter:
     debug = info = warning = error = critical = write
 
     def close(self) -> None:
-        """Write what is queued, as far as the stream takes it within CLOSE_SECONDS_MAX."""
+        """Write the queued lines, for at most CLOSE_SECONDS_MAX."""
         self._closing = True
         self._wake.set()
         if self._thread is not None:
@@ -62,7 +62,7 @@ class LineWriter:
             while self._lines:
                 waiting = len(self._lines)
                 text = "\n".join(self._lines.popleft() for _ in range(waiting)) + "\n"
-                with contextlib.suppress(OSError, ValueError):  # a stream that is gone takes no lines
+                with contextlib.suppress(OSError, ValueError):  # the stream may be closed
                     self._stream.write(text)
                     self._stream.flush()
             if self._closing:
@@ -70,7 +70,7 @@ class LineWriter:
 
 
 class PlainWriter(LineWriter):
-    """Writes each line at once, without a thread: for a process that forks and serves nobody by itself."""
+    """Writes each line at once, without a thread, for the parent process that forks workers."""
 
     def write(self, line: str) -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -81,13 +81,13 @@ class PlainWriter(LineWriter):
 
 
 class Log:
-    """A structured log. `debug` tells whether anything is written at that level: ask before building a line.
+    """A structured log. Check `debug_enabled` before building a line of level debug.
 
-    `worker` is a number that stands in every line.
+    `worker` is a number that every line has.
     """
 
     def __init__(self, writer: LineWriter, level: str, *, worker: int | None = None) -> None:
-        self.debug: Final = LEVELS[level] <= logging.DEBUG
+        self.debug_enabled: Final = LEVELS[level] <= logging.DEBUG
         self.writer: Final = writer
         self._info: Final = LEVELS[level] <= logging.INFO
         logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
@@ -103,44 +103,44 @@ class Log:
         )
         self._logger: Final = logger if worker is None else logger.bind(worker=worker)
         self._second = 0
-        self._left = OFTEN_PER_SECOND_MAX
-        self._passed_over = 0
+        self._left = LIMITED_PER_SECOND_MAX
+        self._left_out = 0
 
-    def event(self, name: str, /, **fields: object) -> None:
-        """Something an operator wants to know of (level info)."""
+    def info(self, name: str, /, **fields: object) -> None:
+        """Log an event of interest to operators."""
         self._logger.info(name, **fields)
 
-    def detail(self, name: str, /, **fields: object) -> None:
-        """Something for whoever looks closely (level debug)."""
+    def debug(self, name: str, /, **fields: object) -> None:
+        """Log a detail for debugging."""
         self._logger.debug(name, **fields)
 
-    def trouble(self, name: str, /, **fields: object) -> None:
-        """Something an operator should look at (level warning)."""
+    def warning(self, name: str, /, **fields: object) -> None:
+        """Log an event that an operator should look at."""
         self._logger.warning(name, **fields)
 
-    def bug(self, name: str, error: BaseException, /, **fields: object) -> None:
-        """A failure of this program, with its trace (level error)."""
+    def unexpected_error(self, name: str, error: BaseException, /, **fields: object) -> None:
+        """Log a bug of this program with its trace (level error)."""
         self._logger.error(name, exc_info=error, **fields)
 
-    def often(self) -> bool:
-        """Whether an event that callers cause at will may be written now; asks of the budget of this second."""
+    def within_rate(self) -> bool:
+        """Whether a line that clients can cause at will may be written; takes one from this second's allowance."""
         if not self._info:
             return False
         second = int(time.monotonic())
         if second != self._second:
-            passed_over, self._passed_over = self._passed_over, 0
-            self._second, self._left = second, OFTEN_PER_SECOND_MAX
-            if passed_over:
-                self._logger.info("lines_passed_over", count=passed_over)
+            left_out, self._left_out = self._left_out, 0
+            self._second, self._left = second, LIMITED_PER_SECOND_MAX
+            if left_out:
+                self._logger.info("lines_passed_over", count=left_out)
         if self._left == 0:
-            self._passed_over += 1
+            self._left_out += 1
             return False
         self._left -= 1
         return True
 
 
 def new_log(level: str, stream: TextIO | None = None, *, worker: int | None = None) -> Log:
-    """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, by default stderr; of that worker, if any."""
+    """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, which defaults to stderr."""
     return Log(LineWriter(stream), level, worker=worker)
 
 

@@ -1,6 +1,6 @@
-"""Numbers for Prometheus, cheap to keep: counting is adding to a dictionary on the event loop.
+"""Metrics for Prometheus. Counting is an addition in a dictionary; the metric families are built at each scrape.
 
-The families are built only when somebody scrapes. All methods are called on the server's event loop; `text` too.
+All methods, `text` included, must be called on the server's event loop.
 """
 
 from bisect import bisect_left
@@ -14,10 +14,10 @@ from prometheus_client.registry import Collector
 
 SECONDS_BUCKETS: Final = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _STORE_COUNTS: Final = {
-    "round_trips": "Questions to the store over the network",
-    "conflicts": "Steps that another node's write got in the way of",
-    "retries": "Questions or steps done again",
-    "connects": "Connections made to the store, or turns to another member of it",
+    "round_trips": "Requests to the store over the network",
+    "conflicts": "Updates that conflicted with a write of another node",
+    "retries": "Requests and updates that were retried",
+    "connects": "Connections opened to the store, including switches to another of its servers",
 }
 GRANTS: Final = frozenset({"acquired", "taken_over", "repeated"})
 SIZE_BUCKETS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0)
@@ -38,18 +38,18 @@ class Histogram:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """Cumulative counts by upper bound, as Prometheus wants them."""
-        cumulative, told = 0, []
+        """Cumulative counts by upper bound, in Prometheus' form."""
+        cumulative, buckets = 0, []
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             cumulative += count
-            told.append((bound, float(cumulative)))
-        return told
+            buckets.append((bound, float(cumulative)))
+        return buckets
 
 
 class Metrics(Collector):
-    """Everything one server counts. No lock's or project's name is ever a label.
+    """All metrics of one server. No label holds the name of a lock or a project.
 
-    `worker`, where it is one of several that share a port, is a label of everything: a scrape reaches any of them.
+    `worker` is set if several workers share a port, and is then a label of every metric: a scrape reaches any of them.
     """
 
     def __init__(self, *, log_lines_dropped: Callable[[], int] = lambda: 0, worker: int | None = None) -> None:
@@ -72,7 +72,7 @@ class Metrics(Collector):
         self._families.register(self)
 
     def request(self, operation: str, outcome: str, seconds: float) -> None:
-        """One lock request was answered."""
+        """Count a response to a lock request."""
         by = (operation, outcome)
         self.requests[by] = self.requests.get(by, 0) + 1
         histogram = self.request_seconds.get(operation)
@@ -81,22 +81,22 @@ class Metrics(Collector):
         histogram.observe(seconds)
 
     def waited(self, outcome: str, seconds: float) -> None:
-        """One acquire that was ready to wait came to its end. It is counted here instead of in `request`."""
+        """Count the end of an acquire with `wait_seconds`; it is not counted by `request`."""
         self.waits[outcome,] = self.waits.get((outcome,), 0) + 1
         if outcome in GRANTS:
             self.wait_seconds.observe(seconds)
 
     def batch(self, size: int, seconds: float) -> None:
-        """One batch was committed."""
+        """Count a committed batch."""
         self.batch_size.observe(size)
         self.commit_seconds.observe(seconds)
 
     def store_error(self, cause_code: str) -> None:
-        """The store could not answer one request, for the reason of that name."""
+        """Count a request that the store could not answer, by cause."""
         self.store_errors[cause_code] = self.store_errors.get(cause_code, 0) + 1
 
     def text(self, held: int | None) -> bytes:
-        """The exposition. `held` is how many locks are held now, None where the store did not say in time."""
+        """The metrics in the Prometheus text format. `held` is the number of held locks, None if unknown."""
         self._held = held
         return generate_latest(self._families)
 
@@ -109,38 +109,47 @@ class Metrics(Collector):
 
     def _families_now(self) -> Iterable[Metric]:
         yield _counts(
-            "volcano_locks_requests", "Lock requests answered", ("operation", "outcome"), self.requests.items()
+            "volcano_locks_requests",
+            "Responses to lock requests, by operation and outcome",
+            ("operation", "outcome"),
+            self.requests.items(),
         )
-        waits = "Acquires that were ready to wait, by what came of them"
+        waits = "Acquires with wait_seconds, by outcome"
         yield _counts("volcano_locks_waits", waits, ("outcome",), self.waits.items())
-        yield GaugeMetricFamily("volcano_locks_waiters", "Requests that wait for a lock now", value=self.waiters())
-        yield GaugeMetricFamily("volcano_locks_watchers", "Streams of events open now", value=self.watchers())
-        waited = HistogramMetricFamily("volcano_locks_wait_seconds", "Seconds from such an acquire to its grant")
+        yield GaugeMetricFamily(
+            "volcano_locks_waiters", "Acquires that are waiting for a lock now", value=self.waiters()
+        )
+        yield GaugeMetricFamily("volcano_locks_watchers", "Event streams that are open now", value=self.watchers())
+        waited = HistogramMetricFamily(
+            "volcano_locks_wait_seconds", "Seconds from an acquire with wait_seconds to its grant"
+        )
         waited.add_metric((), self.wait_seconds.buckets(), self.wait_seconds.total)
         yield waited
         yield _counts(
             "volcano_locks_store_errors",
-            "Requests the store could not answer",
+            "Requests that the store could not answer, by cause",
             ("cause",),
             (((cause,), count) for cause, count in self.store_errors.items()),
         )
         for name, count in self.store_counts().items():
             yield CounterMetricFamily(f"volcano_locks_store_{name}", _STORE_COUNTS[name], value=count)
-        quota = "Requests refused because a quota was spent"
+        quota = "Requests refused because the project's quota was spent"
         yield CounterMetricFamily("volcano_locks_quota_refusals", quota, value=self.quota_refusals)
-        dropped = "Log lines dropped because the stream was too slow"
+        dropped = "Log lines dropped because the log stream was too slow"
         yield CounterMetricFamily("volcano_locks_log_lines_dropped", dropped, value=self._log_lines_dropped())
         if self._held is not None:
-            yield GaugeMetricFamily("volcano_locks_held", "Locks held now", value=self._held)
-        yield GaugeMetricFamily("volcano_locks_connections", "Connections open now", value=self.connections())
-        size = HistogramMetricFamily("volcano_locks_batch_size", "Commands a commit")
+            yield GaugeMetricFamily(
+                "volcano_locks_held", "Locks that are held now, in the whole store", value=self._held
+            )
+        yield GaugeMetricFamily("volcano_locks_connections", "Connections that are open now", value=self.connections())
+        size = HistogramMetricFamily("volcano_locks_batch_size", "Commands per committed batch")
         size.add_metric((), self.batch_size.buckets(), self.batch_size.total)
         yield size
-        commit = HistogramMetricFamily("volcano_locks_commit_seconds", "Seconds a commit took")
+        commit = HistogramMetricFamily("volcano_locks_commit_seconds", "Seconds that the commit of a batch took")
         commit.add_metric((), self.commit_seconds.buckets(), self.commit_seconds.total)
         yield commit
         answered = HistogramMetricFamily(
-            "volcano_locks_request_seconds", "Seconds from a lock request to its answer", labels=("operation",)
+            "volcano_locks_request_seconds", "Seconds from a lock request to its response", labels=("operation",)
         )
         for operation, histogram in self.request_seconds.items():
             answered.add_metric((operation,), histogram.buckets(), histogram.total)

@@ -61,7 +61,7 @@ async def test_signals_resume_when_the_token_is_lost(guarded: etcd.Cluster) -> N
             guarded.start()
         await one.until_working()
         await other.until_working()
-        other.signals.tell(b"%d" % number)
+        other.signals.publish(b"%d" % number)
         await one.until_received(b"%d" % number)
     for store in stores:
         await store.close()

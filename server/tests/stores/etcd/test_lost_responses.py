@@ -9,7 +9,7 @@ from testsupport.engines.processes import BUSY_SECONDS
 from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores import open_store
@@ -34,13 +34,13 @@ async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy
     assert await increment(through.locks, key("a")) == 1
     steps = 0
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         nonlocal steps
         steps += 1
         proxy.responses.clear()  # the read has its response, the write will not
         record = records[key("a")]
         assert record is not None
-        return Stepped({key("a"): Free(record.fencing_token + 1, now_ms)}, [None])
+        return StepResult({key("a"): Free(record.fencing_token + 1, now_ms)}, [None])
 
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError) as caught:

@@ -10,7 +10,7 @@ import pytest
 from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import RecordKey, Records, Stepped
+from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import (
     HELD,
@@ -122,7 +122,7 @@ async def test_a_wrong_guess_writes_nothing_of_its_batch(nodes: tuple[OpenStore,
 async def test_a_failure_clears_the_cache(nodes: tuple[OpenStore, OpenStore]) -> None:
     """The cluster may have been restored meanwhile, with earlier revisions."""
 
-    def failing(_records: Records, _now_ms: int) -> Stepped:
+    def failing(_records: Records, _now_ms: int) -> StepResult:
         raise StoreUnavailableError("etcd_lost", "as if the connection was lost")
 
     await increment(nodes[0].locks, key("a"))
@@ -180,10 +180,10 @@ async def stepped(node: OpenStore, *keys: RecordKey) -> list[tuple[list[int], in
     """Increment `keys` in one batch; returns the numbers and the instant that each run of the step saw."""
     seen: list[tuple[list[int], int]] = []
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         numbers = [0 if (record := records[one]) is None else record.fencing_token for one in keys]
         seen.append((numbers, now_ms))
-        return Stepped({one: Free(number + 1, now_ms) for one, number in zip(keys, numbers, strict=True)}, ())
+        return StepResult({one: Free(number + 1, now_ms) for one, number in zip(keys, numbers, strict=True)}, ())
 
     await node.locks.update(keys, step)
     return seen

@@ -11,7 +11,7 @@ from conformance.history.checker import RequestRecord, check
 from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, StepResult
 from volcano_locks_server.ports.registry import Project, ServiceKey
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Release
@@ -157,13 +157,13 @@ async def test_a_conflict_runs_the_step_again_with_new_records_and_a_new_instant
     seen: list[tuple[object, int]] = []
     began_ms = clock.now_ms()
 
-    def step(records: Records, now_ms: int) -> Stepped:
+    def step(records: Records, now_ms: int) -> StepResult:
         seen.append((records[key("a")], now_ms))
         if len(seen) == 1:  # another node writes first
             written = b'{"state": "free", "fencing_token": 5, "freed_at_ms": 1}'
             etcd.shared().members[0].put(cluster.registry._layout.lock(key("a")), written)
         clock.advance(1)
-        return Stepped({key("a"): Free(9, now_ms)}, [now_ms])
+        return StepResult({key("a"): Free(9, now_ms)}, [now_ms])
 
     assert await cluster.locks.update([key("a")], step) == [began_ms + 1]
     assert seen == [(None, began_ms), (Free(5, 1), began_ms + 1)]

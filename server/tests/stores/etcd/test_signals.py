@@ -67,7 +67,7 @@ async def test_signals_resume_after_a_member_restarts(member: etcd.Cluster) -> N
         await asyncio.to_thread(member.start)
         await one.until_working()
         await other.until_working()
-        one.signals.tell(b"later")
+        one.signals.publish(b"later")
         await other.until_received(b"later")
         await one.until_received(b"later")
 
@@ -81,9 +81,9 @@ async def test_a_silent_stream_is_replaced(member: etcd.Cluster) -> None:
         proxy.cut()
         proxy.forward_all()
         await one.until_working()
-        other.signals.tell(b"hello")
+        other.signals.publish(b"hello")
         await one.until_received(b"hello")
-        one.signals.tell(b"back")
+        one.signals.publish(b"back")
         await other.until_received(b"back")
 
 
@@ -91,7 +91,7 @@ async def test_compaction_does_not_disturb_a_watch_in_step(member: etcd.Cluster)
     url = member.url()
     async with receiving(url) as (one, _), receiving(url) as (other, _):
         for number in range(20):
-            one.signals.tell(b"%d" % number)
+            one.signals.publish(b"%d" % number)
             await other.until_received(b"%d" % number)
             revision = member.members[0].ask("maintenance/status")["header"]["revision"]
             member.members[0].ask("kv/compaction", revision=revision)
@@ -111,7 +111,7 @@ async def test_a_watch_restarts_if_its_pending_revisions_were_compacted(member: 
         proxy.responses.set()
         await one.until(lambda: one.missed > before)
         await one.until_working()
-        other.signals.tell(b"again")
+        other.signals.publish(b"again")
         await one.until_received(b"again")
 
 
@@ -119,7 +119,7 @@ async def test_close_deletes_the_signal_key() -> None:
     url = etcd.shared().url()
     async with receiving(url) as (one, node):
         async with receiving(url) as (other, _):
-            other.signals.tell(b"a")
+            other.signals.publish(b"a")
             await one.until_received(b"a")
             assert len(await stored_signals(node)) == 1
         assert await stored_signals(node) == []
@@ -135,7 +135,7 @@ async def test_the_signal_key_of_a_dead_node_is_deleted(monkeypatch: pytest.Monk
     async with receiving(url) as (one, node):
         recorder = SignalRecorder(dead.signals)
         await recorder.until_working()
-        recorder.signals.tell(b"a")
+        recorder.signals.publish(b"a")
         await one.until_received(b"a")
         assert dead.skew_monitor._announcing is not None
         dead.skew_monitor._announcing.cancel()
@@ -167,7 +167,7 @@ async def test_signals_resume_after_the_leader_is_killed() -> None:
             async with asyncio.timeout(30):
                 while not any(b"after" in message for message in other.received):
                     number += 1
-                    one.signals.tell(b"after %d" % number)
+                    one.signals.publish(b"after %d" % number)
                     await asyncio.sleep(0.2)
             await one.until_working()
             await other.until_working()

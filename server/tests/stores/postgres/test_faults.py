@@ -16,7 +16,7 @@ from testsupport.engines.processes import BUSY_SECONDS
 from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import LockPage, LockQuery, Records, Stepped
+from volcano_locks_server.ports.lock_store import LockPage, LockQuery, Records, StepResult
 from volcano_locks_server.ports.registry import Project
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted
@@ -82,13 +82,13 @@ async def test_a_connection_killed_during_a_transaction_leaves_nothing_half_writ
     """case 26, LEASE-14: 57P01; the next call uses another connection."""
     with connect(node) as other:
 
-        def step(_records: Records, at_ms: int) -> Stepped:
+        def step(_records: Records, at_ms: int) -> StepResult:
             ended = other.execute(
                 "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid()"
             )
             assert ended.fetchall()
-            return Stepped({key("a"): Free(1, at_ms), key("b"): Free(1, at_ms)}, ())
+            return StepResult({key("a"): Free(1, at_ms), key("b"): Free(1, at_ms)}, ())
 
         assert await unavailable(node.locks.update([key("a"), key("b")], step)) == "connection_lost"
         assert await read_records(node.locks, key("a"), key("b")) == [None, None]
@@ -158,10 +158,10 @@ async def test_a_node_suspended_during_a_transaction_blocks_others_briefly(
     stopped, gone_on = threading.Event(), threading.Event()
     outcome: list[str] = []
 
-    def step(_records: Records, at_ms: int) -> Stepped:
+    def step(_records: Records, at_ms: int) -> StepResult:
         stopped.set()
         gone_on.wait(30)
-        return Stepped({key("a"): Free(99, at_ms), key("new"): Free(99, at_ms)}, ())
+        return StepResult({key("a"): Free(99, at_ms), key("new"): Free(99, at_ms)}, ())
 
     async def other_node() -> None:
         other = await PostgresDatabase.open(node._connections.hosts.first)

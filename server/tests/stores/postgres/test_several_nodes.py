@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import psycopg
 import pytest
 
-from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
@@ -35,7 +35,7 @@ async def node(database: str) -> AsyncIterator[Node]:
 
 async def now_ms(locks: PostgresStore) -> int:
     """The instant that a step sees."""
-    return (await locks.update([], lambda _records, at_ms: Stepped({}, [at_ms])))[0]  # type: ignore[return-value]
+    return (await locks.update([], lambda _records, at_ms: StepResult({}, [at_ms])))[0]  # type: ignore[return-value]
 
 
 async def test_nodes_see_each_others_leases(node: Node) -> None:
@@ -76,9 +76,9 @@ async def test_batches_over_the_same_keys_do_not_deadlock(node: Node, database: 
     nodes = [await node(), await node()]
 
     async def raise_all(store: PostgresStore, names: list[str]) -> None:
-        def step(records: Records, at_ms: int) -> Stepped:
+        def step(records: Records, at_ms: int) -> StepResult:
             free = {one: Free((record.fencing_token if record else 0) + 1, at_ms) for one, record in records.items()}
-            return Stepped(free, ())
+            return StepResult(free, ())
 
         await store.update([key(name) for name in names], step)
 
@@ -103,13 +103,13 @@ async def test_a_step_runs_again_if_another_node_created_its_record(node: Node, 
     one = await node()
     seen: list[object] = []
 
-    def step(records: Records, at_ms: int) -> Stepped:
+    def step(records: Records, at_ms: int) -> StepResult:
         seen.append(records[key("a")])
         if len(seen) == 1:
             thread = threading.Thread(target=lambda: asyncio.run(elsewhere()))
             thread.start()
             thread.join()
-        return Stepped({key("a"): Free(2, at_ms)}, ["done"])
+        return StepResult({key("a"): Free(2, at_ms)}, ["done"])
 
     async def elsewhere() -> None:
         third = await PostgresDatabase.open(database)
@@ -130,7 +130,7 @@ async def test_the_clock_is_read_after_a_wait_for_a_row(node: Node, database: st
         foreign.execute("SELECT * FROM volcano_locks.lock WHERE key = 'z' FOR UPDATE")
         before_ms = await now_ms(one.locks)
         both = [key("a"), key("z")]
-        waiting = asyncio.create_task(one.locks.update(both, lambda _records, at_ms: Stepped({}, [at_ms])))
+        waiting = asyncio.create_task(one.locks.update(both, lambda _records, at_ms: StepResult({}, [at_ms])))
         await asyncio.sleep(0.5)
         foreign.commit()
         (judged_ms,) = await waiting

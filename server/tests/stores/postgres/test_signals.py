@@ -59,7 +59,7 @@ async def test_an_ended_session_is_replaced(database: str) -> None:
         await asyncio.to_thread(end_sessions, database, one, other)
         await one.until(lambda: one.missed > before[0] + 1 and one.signals.working)
         await other.until(lambda: other.missed > before[1] + 1 and other.signals.working)
-        one.signals.tell(b"again")
+        one.signals.publish(b"again")
         await other.until_received(b"again")
         await one.until_received(b"again")
 
@@ -70,12 +70,12 @@ async def test_a_silent_connection_is_replaced(database: str) -> None:
         before = one.missed
         proxy.hold_all()
         await one.until(lambda: one.missed > before and not one.signals.working)
-        one.signals.tell(b"kept")
+        one.signals.publish(b"kept")
         proxy.cut()
         proxy.forward_all()
         await one.until_working()
         await other.until_received(b"kept")
-        other.signals.tell(b"hello")
+        other.signals.publish(b"hello")
         await one.until_received(b"hello")
 
 
@@ -83,7 +83,7 @@ async def test_a_message_that_may_be_lost_is_reported_to_every_node(database: st
     async with proxied(database) as (proxy, one, other):
         before = other.missed
         proxy.requests.clear()
-        one.signals.tell(b"on its way")
+        one.signals.publish(b"on its way")
         await one.until(lambda: not one.signals.working)
         proxy.cut()
         proxy.forward_all()
@@ -95,11 +95,11 @@ async def test_signals_resume_after_the_server_restarts(tmp_path_factory: pytest
         async with receiving(server.url()) as one, receiving(server.url()) as other:
             await asyncio.to_thread(server.stop)
             await one.until(lambda: not one.signals.working)
-            one.signals.tell(b"meanwhile")
+            one.signals.publish(b"meanwhile")
             await asyncio.to_thread(server.start)
             await other.until_working()
             await one.until_working()
-            one.signals.tell(b"later")
+            one.signals.publish(b"later")
             await other.until_received(b"later")
 
 
@@ -125,7 +125,7 @@ async def test_behind_a_pooler_a_node_sends_and_knows_that_it_cannot_receive(dat
         async with receiving(database) as other:
             pooled = database.replace(f":{server.port}/", f":{port}/")
             async with receiving(pooled, works=False) as one:
-                one.signals.tell(b"from behind")
+                one.signals.publish(b"from behind")
                 await other.until_received(b"from behind")
                 await one.until(lambda: one.missed >= 3)
                 assert not one.signals.working
@@ -153,7 +153,7 @@ async def test_many_messages_share_a_packet(database: str) -> None:
             connection.execute(f"LISTEN {CHANNEL}")
             sent = [b"message %d" % number for number in range(3_000)]
             for message in sent:
-                one.signals.tell(message)
+                one.signals.publish(message)
             await other.until_received(*sent)
             received = [notify.payload for notify in connection.notifies(timeout=1)]
         packets = [payload for payload in received if "\n" in payload]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from volcano_locks_server.ports.lock_store import Records, Stepped
+from volcano_locks_server.ports.lock_store import Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.stores.sqlite import SqliteFile, connection, writer
@@ -64,10 +64,10 @@ async def test_a_cancelled_job_that_began_runs_to_its_end(path: Path, clock: Man
     file = await SqliteFile.open(path, clock)
     begun, gate = threading.Event(), threading.Event()
 
-    def step(_records: Records, now_ms: int) -> Stepped:
+    def step(_records: Records, now_ms: int) -> StepResult:
         begun.set()
         gate.wait()
-        return Stepped({key("a"): Free(1, now_ms), key("b"): Free(1, now_ms)}, ())
+        return StepResult({key("a"): Free(1, now_ms), key("b"): Free(1, now_ms)}, ())
 
     call = asyncio.create_task(file.locks.update([key("a"), key("b")], step))
     await asyncio.to_thread(begun.wait)

@@ -1,1 +1,1 @@
-"""Sockets and HTTP/1.1 connections, with their limits and time-outs."""
+"""The HTTP/1.1 server: sockets, connections, limits and time-outs."""

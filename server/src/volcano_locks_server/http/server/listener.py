@@ -1,7 +1,7 @@
-"""Sockets and connections: uvicorn's protocol on sockets this server bound itself, in the loop that runs.
+"""Listens on a socket and serves an app on its connections, in the running event loop.
 
-Only the parts of uvicorn that speak HTTP are used; starting and stopping are the server's own business, so that
-several servers live in one process, port 0 works, and nobody else takes the process's signals.
+Of uvicorn, only the HTTP protocol is used. The server starts and stops listening by itself. Therefore several servers
+fit in one process, port 0 works, and the process keeps its own signal handlers.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from ..app import App
-from .connection_limits import Connections
-from .http1 import HEAD_SECONDS_MAX, KEEP_ALIVE_SECONDS, BoundedHttpProtocol
+from .connection_limits import ConnectionLimits
+from .http1 import HEAD_SECONDS_MAX, KEEP_ALIVE_SECONDS, Http1Connection
 
 BACKLOG: Final = 2048
 ACCEPT_TURNS: Final = 4
@@ -27,9 +27,9 @@ HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
 
 
 class Listener:
-    """Has its address from `bind` to `close`, and accepts connections for an app from `start` on.
+    """Holds its address from `bind` to `close`, and accepts connections for an app from `start` on.
 
-    `bound` is a socket that has the address already, shared with other processes maybe.
+    `bound` is a socket that has the address already; other processes may share it.
     """
 
     def __init__(
@@ -46,8 +46,8 @@ class Listener:
         self._tls: Final = tls
         self._bound = bound
         self._state: Final = ServerState()
-        self._connections: Final = Connections(
-            cast("Collection[BoundedHttpProtocol]", self._state.connections), limit=connections_max
+        self.limits: Final = ConnectionLimits(
+            cast("Collection[Http1Connection]", self._state.connections), limit=connections_max
         )
         self._server: asyncio.Server | None = None
         self._date: asyncio.TimerHandle | None = None
@@ -55,47 +55,47 @@ class Listener:
 
     @property
     def connections(self) -> int:
-        """How many are open now."""
+        """The number of open connections."""
         return len(self._state.connections)
 
     def bind(self) -> None:
-        """Take the address; whoever connects is refused until `start`. Raises OSError where it cannot be had."""
+        """Take the address; connections are refused until `start`. Raises OSError if the address is not available."""
         if self._bound is None:
             self._bound = bound_socket(self._host, self._port)
 
     async def start(self, app: App) -> None:
-        """Listen and accept. Raises OSError where another program listens there by now."""
+        """Listen and accept. Raises OSError if another program listens on the address by now."""
         assert self._bound is not None
         bound, config = self._bound, _config(app)
-        bound.listen(BACKLOG)  # by ourselves: for an address that was taken meanwhile, uvloop gives no honest reason
+        bound.listen(BACKLOG)  # here, because uvloop hides the reason if the address was taken meanwhile
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: BoundedHttpProtocol(config, self._state, self._connections),
+            lambda: Http1Connection(config, self._state, self.limits),
             sock=bound,
             ssl=self._tls,
             ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS_MAX,
             backlog=BACKLOG,
         )
         self._tick()
-        self._connections.sweep()
+        self.limits.sweep()
         scheme = "http" if self._tls is None else "https"
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.url = f"{scheme}://{host}:{bound.getsockname()[1]}"
 
     async def close(self) -> None:
-        """Accept no more, let answers that are being written go out, then hang up."""
+        """Stop accepting, let responses that are being written go out, then close all connections."""
         if self._server is None:
             if self._bound is not None:
                 self._bound.close()
             return
-        await self._accept_no_more(self._server)
-        self._connections.stop()
+        await self._stop_accepting(self._server)
+        self.limits.stop()
         if self._date is not None:
             self._date.cancel()
         for connection in list(self._state.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                while self._state.connections:  # noqa: ASYNC110 - uvicorn tells nobody when the last one is gone
+                while self._state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
                     await asyncio.sleep(0.005)
         for connection in list(self._state.connections):
             connection.transport.abort()
@@ -106,9 +106,10 @@ class Listener:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
         self._server = None
 
-    async def _accept_no_more(self, server: asyncio.Server) -> None:
-        """asyncio forgets, open, a connection that was accepted in the turn before its server closed; so it is given
-        the turns that it takes to be among the others.
+    async def _stop_accepting(self, server: asyncio.Server) -> None:
+        """Close the listening sockets, ACCEPT_TURNS of the loop after the last accept.
+
+        asyncio leaks a connection that is accepted just before its server closes. After these turns it is registered.
         """
         for listening in server.sockets:
             asyncio.get_running_loop().remove_reader(listening.fileno())
@@ -117,7 +118,7 @@ class Listener:
         server.close()
 
     def _tick(self) -> None:
-        """The Date header, once a second."""
+        """Renew the Date header field, once a second."""
         self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
         self._date = asyncio.get_running_loop().call_later(1.0, self._tick)
 
@@ -126,7 +127,7 @@ def _config(app: App) -> Config:
     config = Config(
         cast(Any, app),
         interface="asgi3",
-        http=BoundedHttpProtocol,
+        http=Http1Connection,
         ws="none",
         lifespan="off",
         loop="none",
@@ -141,7 +142,7 @@ def _config(app: App) -> Config:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """Like `socket.create_server`, but not listening. Raises OSError."""
+    """A socket with the address that does not listen yet. Raises OSError."""
     family, _, _, _, address = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] != socket.AF_INET,

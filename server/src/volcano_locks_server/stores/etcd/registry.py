@@ -21,7 +21,7 @@ from ..cursor import decode_cursor, encode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from .endpoints import Endpoints
 from .layout import Layout, after, end_of
-from .registry_entries import SecretTarget, StoredSecret, StoredServiceKey
+from .registry_entries import SecretEntry, SecretTarget, ServiceKeyEntry
 from .transactions import Compare, Delete, Get, KeyValue, Op, Put
 
 ATTEMPTS_MAX: Final = 10
@@ -100,9 +100,9 @@ class EtcdRegistry:
             await self._finish_deletion(mark.key[len(self._layout.deletions) :].decode())
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
-        await self.add_stored(StoredServiceKey(service_key, (StoredSecret(secret_digest.hex()),)))
+        await self.add_stored(ServiceKeyEntry(service_key, (SecretEntry(secret_digest.hex()),)))
 
-    async def add_stored(self, stored: StoredServiceKey) -> None:
+    async def add_stored(self, stored: ServiceKeyEntry) -> None:
         """Add a service key with all its secrets."""
         service_key = stored.service_key
         key, name = self._key_and_name(service_key)
@@ -161,10 +161,10 @@ class EtcdRegistry:
             current, *older = before.secrets
             expired = [*older, *([current] if old_secret_good_until_ms is None else [])]
             previous = (
-                () if old_secret_good_until_ms is None else (StoredSecret(current.digest, old_secret_good_until_ms),)
+                () if old_secret_good_until_ms is None else (SecretEntry(current.digest, old_secret_good_until_ms),)
             )
-            changed = StoredServiceKey(
-                replace(before.service_key, key_prefix=key_prefix), (StoredSecret(secret_digest.hex()), *previous)
+            changed = ServiceKeyEntry(
+                replace(before.service_key, key_prefix=key_prefix), (SecretEntry(secret_digest.hex()), *previous)
             )
             result = await self._endpoints.write(
                 (project_compare, Compare(found.key, found.mod_revision), Compare(secret, 0)),
@@ -206,7 +206,7 @@ class EtcdRegistry:
                 if found is None or at_ms <= (_stored(found).service_key.last_used_at_ms or 0):
                     break
                 stored = _stored(found)
-                used = StoredServiceKey(replace(stored.service_key, last_used_at_ms=at_ms), stored.secrets)
+                used = ServiceKeyEntry(replace(stored.service_key, last_used_at_ms=at_ms), stored.secrets)
                 put = Put(found.key, msgspec.json.encode(used))
                 if (await self._endpoints.write([Compare(found.key, found.mod_revision)], [put])).succeeded:
                     break
@@ -216,7 +216,7 @@ class EtcdRegistry:
         async for page in self._pages(self._layout.projects, page_max):
             yield [_project(found) for found in page]
 
-    async def all_keys(self, page_max: int) -> AsyncIterator[Sequence[StoredServiceKey]]:
+    async def all_keys(self, page_max: int) -> AsyncIterator[Sequence[ServiceKeyEntry]]:
         """All service keys in order of creation, page by page, including leftovers of a deleted project."""
         async for page in self._pages(self._layout.service_keys, page_max):
             yield [_stored(found) for found in page]
@@ -237,7 +237,7 @@ class EtcdRegistry:
             raise project_not_found()
         return found, _project(found)
 
-    async def _stored(self, project_id: str, key_id: str) -> tuple[KeyValue, StoredServiceKey, Compare]:
+    async def _stored(self, project_id: str, key_id: str) -> tuple[KeyValue, ServiceKeyEntry, Compare]:
         """The service key, and the comparison that its project is unchanged."""
         reads = Get(self._layout.service_key(key_id)), Get(self._layout.project(project_id))
         result = await self._endpoints.read(*reads)
@@ -246,7 +246,7 @@ class EtcdRegistry:
             raise service_key_not_found()
         return found, _stored(found), Compare(project.key, project.mod_revision)
 
-    async def _stored_keys(self, named: Iterable[KeyValue]) -> list[StoredServiceKey]:
+    async def _stored_keys(self, named: Iterable[KeyValue]) -> list[ServiceKeyEntry]:
         """The service keys of these names, except those deleted meanwhile."""
         reads = [Get(self._layout.service_key(one.value.decode())) for one in named]
         result = await self._endpoints.read(*reads) if reads else None
@@ -255,7 +255,7 @@ class EtcdRegistry:
     def _key_and_name(self, key: ServiceKey) -> tuple[bytes, bytes]:
         return self._layout.service_key(key.id), self._layout.key_name(key.project_id, key.name)
 
-    def _deletions(self, stored: StoredServiceKey) -> list[Op]:
+    def _deletions(self, stored: ServiceKeyEntry) -> list[Op]:
         secrets = map(self._layout.secret, stored.digests())
         return [Delete(key) for key in (*self._key_and_name(stored.service_key), *secrets)]
 
@@ -284,8 +284,8 @@ def _project(found: KeyValue) -> Project:
     return msgspec.json.decode(found.value, type=Project)
 
 
-def _stored(found: KeyValue) -> StoredServiceKey:
-    return msgspec.json.decode(found.value, type=StoredServiceKey)
+def _stored(found: KeyValue) -> ServiceKeyEntry:
+    return msgspec.json.decode(found.value, type=ServiceKeyEntry)
 
 
 def _next_cursor(kind: str, found: Sequence[KeyValue], limit: int) -> str | None:

@@ -5,18 +5,18 @@ import msgspec
 from ...ports.registry import ServiceKey
 
 
-class StoredSecret(msgspec.Struct, frozen=True):
+class SecretEntry(msgspec.Struct, frozen=True):
     """A digest in hex, and until when it is valid; None for the current secret."""
 
     digest: str
     good_until_ms: int | None = None
 
 
-class StoredServiceKey(msgspec.Struct, frozen=True):
+class ServiceKeyEntry(msgspec.Struct, frozen=True):
     """A service key with its secrets: the current one, then the previous one while that is stored."""
 
     service_key: ServiceKey
-    secrets: tuple[StoredSecret, ...]
+    secrets: tuple[SecretEntry, ...]
 
     def digests(self) -> list[bytes]:
         """The digests of all its secrets."""

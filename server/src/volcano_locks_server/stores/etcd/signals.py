@@ -62,7 +62,7 @@ class EtcdSignals:
         self._receiving = asyncio.create_task(self._receive(), name="etcd-signals-receive")
         self._sending = asyncio.create_task(self._send(), name="etcd-signals-send")
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         if not self._is_closed:
             self._outbox.put(message)
             self._wake.set()

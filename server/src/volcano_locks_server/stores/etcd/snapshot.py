@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from ...ports.registry import Project
-from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ...rules.errors import StoreUnavailableError
 from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout, after, end_of
 from .locks import EtcdStore
 from .registry import EtcdRegistry
-from .registry_entries import StoredSecret, StoredServiceKey
+from .registry_entries import SecretEntry, ServiceKeyEntry
 from .transactions import Delete, Get, Put
 
 KEYS_PER_DELETION: Final = 1_000
@@ -51,7 +51,7 @@ class EtcdSnapshot:
             if found := [_entry(stored) for stored in keys if stored.service_key.project_id in ids]:
                 yield found
         async for locks in self._locks.pages():
-            if kept_locks := [KeptLock(key, record) for key, record in locks if key.project_id in ids]:
+            if kept_locks := [StoredLock(key, record) for key, record in locks if key.project_id in ids]:
                 yield kept_locks
 
     async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
@@ -87,10 +87,10 @@ class EtcdSnapshot:
             match entry:
                 case Project():
                     await self._registry.add_project(entry)
-                case KeptKey(service_key, secrets):
-                    stored = tuple(StoredSecret(secret.digest.hex(), secret.good_until_ms) for secret in secrets)
-                    await self._registry.add_stored(StoredServiceKey(service_key, stored))
-        await self._locks.load({entry.key: entry.record for entry in page if isinstance(entry, KeptLock)})
+                case StoredServiceKey(service_key, secrets):
+                    stored = tuple(SecretEntry(secret.digest.hex(), secret.good_until_ms) for secret in secrets)
+                    await self._registry.add_stored(ServiceKeyEntry(service_key, stored))
+        await self._locks.load({entry.key: entry.record for entry in page if isinstance(entry, StoredLock)})
 
 
 def half_loaded() -> StoreUnavailableError:
@@ -100,8 +100,8 @@ def half_loaded() -> StoreUnavailableError:
     )
 
 
-def _entry(stored: StoredServiceKey) -> KeptKey:
-    return KeptKey(
+def _entry(stored: ServiceKeyEntry) -> StoredServiceKey:
+    return StoredServiceKey(
         stored.service_key,
-        tuple(KeptSecret(bytes.fromhex(secret.digest), secret.good_until_ms) for secret in stored.secrets),
+        tuple(StoredSecret(bytes.fromhex(secret.digest), secret.good_until_ms) for secret in stored.secrets),
     )

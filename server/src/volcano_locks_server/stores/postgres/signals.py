@@ -55,7 +55,7 @@ class PostgresSignals:
         self._heard, self._missed = heard, missed
         self._running = asyncio.create_task(self._run(), name="postgres-signals")
 
-    def tell(self, message: bytes) -> None:
+    def publish(self, message: bytes) -> None:
         if not self._is_closed:
             self._outbox.put(message)
             self._wake.set()

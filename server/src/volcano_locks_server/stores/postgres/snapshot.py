@@ -10,7 +10,7 @@ from typing import Final
 from ...ports.clock import Clock
 from ...ports.lock_store import RecordKey
 from ...ports.registry import Project
-from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ...rules.lease import LockRecord
 from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
@@ -62,11 +62,11 @@ class PostgresSnapshot:
         while rows := await self._rows("service_key", KEY_COLUMNS, number):
             keys = [service_key_of(row[1:]) for row in rows]
             secrets = await self._secrets([key.id for key in keys])
-            yield [KeptKey(key, tuple(secrets[key.id])) for key in keys]
+            yield [StoredServiceKey(key, tuple(secrets[key.id])) for key in keys]
             number = rows[-1][0]
         after = RecordKey("", LockKey(""))
         while records := await self._records(after):
-            yield [KeptLock(key, record) for key, record in records.items()]
+            yield [StoredLock(key, record) for key, record in records.items()]
             after = list(records)[-1]
 
     async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
@@ -86,12 +86,12 @@ class PostgresSnapshot:
             transaction.keep = False
             return await transaction.fetch(sql, after, PAGE_ENTRIES_MAX)
 
-    async def _secrets(self, key_ids: list[str]) -> dict[str, list[KeptSecret]]:
-        secrets: dict[str, list[KeptSecret]] = {key_id: [] for key_id in key_ids}
+    async def _secrets(self, key_ids: list[str]) -> dict[str, list[StoredSecret]]:
+        secrets: dict[str, list[StoredSecret]] = {key_id: [] for key_id in key_ids}
         async with self._connections.transaction() as transaction:
             transaction.keep = False
             for key_id, digest, good_until_ms in await transaction.fetch(_SECRETS, key_ids):
-                secrets[key_id].append(KeptSecret(digest, good_until_ms))
+                secrets[key_id].append(StoredSecret(digest, good_until_ms))
         return secrets
 
     async def _records(self, after: RecordKey) -> dict[RecordKey, LockRecord]:
@@ -106,12 +106,12 @@ async def _write(transaction: Transaction, page: Sequence[Entry], newest_ms: int
             case Project():
                 project = (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms)
                 await _insert(transaction, "project", PROJECT_COLUMNS, project)
-            case KeptKey():
+            case StoredServiceKey():
                 await _insert(transaction, "service_key", KEY_COLUMNS, key_cells(entry.service_key))
                 for index, secret in enumerate(entry.secrets):
                     cells = (secret.digest, entry.service_key.id, index == 1, secret.good_until_ms)
                     await _insert(transaction, "secret", "digest, key_id, is_old, good_until_ms", cells)
-    records = {entry.key: entry.record for entry in page if isinstance(entry, KeptLock)}
+    records = {entry.key: entry.record for entry in page if isinstance(entry, StoredLock)}
     await write_records(transaction, records, dict.fromkeys(records), newest_ms)
 
 

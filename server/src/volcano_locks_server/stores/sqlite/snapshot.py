@@ -12,7 +12,7 @@ import apsw
 
 from ...ports.lock_store import RecordKey
 from ...ports.registry import Project
-from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, KeptKey, KeptLock, KeptSecret, store_not_empty
+from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ...rules.values import LockKey
 from ..registry_rows import key_cells, project_of, service_key_of
 from .connection import roll_back_if_open
@@ -83,17 +83,17 @@ class SqliteSnapshot:
         sql = f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE number > ? ORDER BY number LIMIT ?"
         rows = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
         keys = [service_key_of(row[1:]) for row in rows]
-        return (rows[-1][0] if rows else after), [KeptKey(key, self._secrets(key.id)) for key in keys]
+        return (rows[-1][0] if rows else after), [StoredServiceKey(key, self._secrets(key.id)) for key in keys]
 
-    def _secrets(self, key_id: str) -> tuple[KeptSecret, ...]:
+    def _secrets(self, key_id: str) -> tuple[StoredSecret, ...]:
         sql = "SELECT digest, good_until_ms FROM secret WHERE key_id = ? ORDER BY is_old"
-        return tuple(KeptSecret(*row) for row in self._connection.execute(sql, (key_id,)))
+        return tuple(StoredSecret(*row) for row in self._connection.execute(sql, (key_id,)))
 
     def _held_and_free(self, after: int) -> tuple[int, list[Entry]]:
         rows = list(self._connection.execute(LOCK_KEYS, (after, PAGE_ENTRIES_MAX)))
         keys = [RecordKey(project_id, LockKey(key)) for _, project_id, key in rows]
         records = read_records(self._connection, keys) if keys else {}
-        entries: list[Entry] = [KeptLock(key, record) for key, record in records.items() if record is not None]
+        entries: list[Entry] = [StoredLock(key, record) for key, record in records.items() if record is not None]
         return (rows[-1][0] if rows else after), entries
 
     def _write(self, page: Sequence[Entry]) -> None:
@@ -104,12 +104,12 @@ class SqliteSnapshot:
                     PROJECT_COLUMNS,
                     (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms),
                 )
-            elif isinstance(entry, KeptKey):
+            elif isinstance(entry, StoredServiceKey):
                 self._insert("service_key", KEY_COLUMNS, key_cells(entry.service_key))
                 for index, secret in enumerate(entry.secrets):
                     cells = (secret.digest, entry.service_key.id, index, secret.good_until_ms)
                     self._insert("secret", "digest, key_id, is_old, good_until_ms", cells)
-        write_records(self._connection, (entry for entry in page if isinstance(entry, KeptLock)))
+        write_records(self._connection, (entry for entry in page if isinstance(entry, StoredLock)))
 
     def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None]) -> None:
         names = columns.replace(f"{table}.", "")

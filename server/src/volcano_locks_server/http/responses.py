@@ -1,0 +1,67 @@
+"""The responses of the lock routes (HTTP-1, HTTP-3, QUOTA-3)."""
+
+from typing import NamedTuple
+
+from ..rules.errors import LockError
+from ..rules.lease import Granted, Outcome, Refused, Released, State
+from ..rules.quota import Admission
+from .codec import FREE_BODY, REQUEST_ID, Send, held_body, lease_body
+from .lock_operations import LockOperation
+from .problems import JSON_TYPE, STATUS_BY_CODE, Headers, error_headers, problem_body, problem_headers
+
+
+class LockResponse(NamedTuple):
+    """A response before it is sent. `outcome` is its label in the metrics, `headers` has only those of an error."""
+
+    status: int
+    body: bytes
+    outcome: str
+    headers: Headers
+
+
+def outcome_response(operation: LockOperation, outcome: Outcome) -> LockResponse:
+    """The response to a command that was carried out or refused by its lease."""
+    if isinstance(outcome, Granted):
+        body = lease_body(outcome.expires_at_ms, outcome.fencing_token)
+        return LockResponse(operation.granted, body, outcome.how, [])
+    if isinstance(outcome, Released):
+        return LockResponse(204, b"", "released" if outcome.ended is not None else "was_free", [])
+    if isinstance(outcome, Refused):
+        return problem_response(outcome.code, outcome.message, None)
+    return _state_response(outcome)
+
+
+def _state_response(state: State) -> LockResponse:
+    if state.lease is None:
+        return LockResponse(200, FREE_BODY, "free", [])
+    return LockResponse(200, held_body(state.lease.expires_at_ms, state.lease.fencing_token), "held", [])
+
+
+def problem_response(code: str, message: str, retry_after_seconds: int | None) -> LockResponse:
+    headers = problem_headers(code, retry_after_seconds)
+    return LockResponse(STATUS_BY_CODE[code], problem_body(code, message), code, headers)
+
+
+def error_response(error: LockError, message: str) -> LockResponse:
+    """The response to an error, with `message` in place of its own."""
+    return LockResponse(STATUS_BY_CODE[error.code], problem_body(error.code, message), error.code, error_headers(error))
+
+
+def request_headers(request_id: bytes, admission: Admission | None) -> Headers:
+    """The header fields of every response: the request id, and the quota if the request counted."""
+    headers: Headers = [(REQUEST_ID, request_id)]
+    if admission is not None:
+        headers.append((b"x-ratelimit-limit", b"%d" % admission.limit))
+        headers.append((b"x-ratelimit-remaining", b"%d" % admission.remaining))
+        headers.append((b"x-ratelimit-reset", b"%d" % admission.reset_at_seconds))
+    return headers
+
+
+async def send_response(send: Send, response: LockResponse, request_id: bytes, admission: Admission | None) -> None:
+    headers = response.headers
+    if response.body:
+        headers.append(JSON_TYPE)
+        headers.append((b"content-length", b"%d" % len(response.body)))
+    headers += request_headers(request_id, admission)
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
