@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from volcano_locks.testing.clock import done
+from volcano_locks.testing.clock import resolve
 
 from .client_clock import ClientClock
 from .faulty_store import UNLIMITED
@@ -219,14 +219,14 @@ class _StreamBody(httpx2.AsyncByteStream):
 
     def cut(self) -> None:
         """From any thread."""
-        self._loop.call_soon_threadsafe(done, self._broken)
+        self._loop.call_soon_threadsafe(resolve, self._broken)
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while True:
             reading = asyncio.ensure_future(anext(self._chunks, b""))
             ready: asyncio.Future[None] = self._loop.create_future()
             for end in (reading, self._broken):
-                end.add_done_callback(lambda _, ready=ready: done(ready))  # type: ignore[misc]
+                end.add_done_callback(lambda _, ready=ready: resolve(ready))  # type: ignore[misc]
             try:
                 await self._clock.wait(inf, ready)
                 if self._broken.done():

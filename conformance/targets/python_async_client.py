@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar, cast
 
 from volcano_locks import AsyncClient, AsyncLockGuard, LockGuard, VolcanoError
 from volcano_locks.features.watch import Leadership
-from volcano_locks.protocol.lock_view import LockView, State
+from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 from .lock_service import actor_and_key, racer_tokens
 from .loop_thread import LoopThread
@@ -121,7 +121,7 @@ class PythonAsyncTarget(PythonClientTarget):
 
     def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
         async def listed() -> list[LockView]:
-            return [view async for view in self._client(actor).locks.list(prefix, state=cast(State, state))]
+            return [view async for view in self._client(actor).locks.list(prefix, state=cast(StateFilter, state))]
 
         return self._in_loop(listed)
 

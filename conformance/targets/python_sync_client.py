@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 
 from volcano_locks import AsyncLockGuard, Client, LockGuard, VolcanoError
 from volcano_locks.features.watch import Leadership
-from volcano_locks.protocol.lock_view import LockView, State
+from volcano_locks.protocol.lock_view import LockView, StateFilter
 from volcano_locks.sync.block import LockBlock
 
 from .lock_service import actor_and_key, racer_tokens
@@ -79,7 +79,7 @@ class PythonSyncTarget(PythonClientTarget):
         over.exception(REAL_SECONDS_MAX)
 
     def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
-        return list(self._client(actor).locks.list(prefix, state=cast(State, state)))
+        return list(self._client(actor).locks.list(prefix, state=cast(StateFilter, state)))
 
     def _start_watch(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
         def follow() -> None:

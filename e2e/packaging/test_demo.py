@@ -73,7 +73,7 @@ def test_a_failed_demo_exits_with_an_error(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "did not go as told: the server ended with exit code" in done.stderr
+    assert "The demo failed: the server ended with exit code" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -81,7 +81,7 @@ BROKEN = """
 import runpy, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-import stage
-stage.COMMAND = Path("/bin/false")
+import processes
+processes.COMMAND = Path("/bin/false")
 runpy.run_path(sys.argv[1], run_name="__main__")
 """

@@ -1,7 +1,7 @@
-"""The application's own database: one row that remembers the highest fencing token that ever wrote it.
+"""The application's own database: one row that remembers the highest fencing token that wrote it.
 
-This is the half of the safety that no lock service can give: the lease says who should write, the row refuses who
-should not. The comparison and the write are one statement, so nothing can slip in between.
+No lock service can provide this half of the safety: the lease says who should write, and the row refuses other writers.
+Comparing and writing are one statement, so nothing can happen between them.
 """
 
 import sqlite3
@@ -25,7 +25,7 @@ WHERE name = :name AND fencing_token <= :fencing_token
 
 
 class Row(NamedTuple):
-    """What the report says, and by whose leave."""
+    """The content of the report and its writer."""
 
     total: int
     written_by: str
@@ -33,21 +33,21 @@ class Row(NamedTuple):
 
 
 def create(database: Path, name: str) -> None:
-    """Make the table with an empty report called `name`."""
+    """Create the table with an empty report called `name`."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(CREATE)
-        connection.execute("INSERT INTO report VALUES (?, 0, 'nobody', 0)", (name,))
+        connection.execute("INSERT INTO report VALUES (?, 0, 'none', 0)", (name,))
 
 
 def write(database: Path, name: str, *, total: int, writer: str, fencing_token: int) -> bool:
-    """Write the report unless a higher fencing token has written it before; whether it was written."""
+    """Write the report unless a higher fencing token has written it; return whether it was written."""
     values = {"name": name, "total": total, "writer": writer, "fencing_token": fencing_token}
     with closing(sqlite3.connect(database)) as connection, connection:
         return connection.execute(FENCED_WRITE, values).rowcount == 1
 
 
 def read(database: Path, name: str) -> Row:
-    """What the report says now."""
+    """Read the report."""
     with closing(sqlite3.connect(database)) as connection:
         found = connection.execute("SELECT total, written_by, fencing_token FROM report WHERE name = ?", (name,))
         return Row(*found.fetchone())

@@ -1,8 +1,8 @@
-"""One worker: tries for the lock until it has it, then does as the narrator says on stdin.
+"""One worker of the demo: retries until it has the lock, then writes the totals that it reads from stdin.
 
-Run by the demo as `worker.py NAME LOCK DATABASE`. It reports one JSON object a line on stdout: `held` when it was told
-that somebody else has the lock, `won` with its fencing token, `wrote` with whether the row took its write, `lost` when
-it learns that the lease went to another. When stdin ends, so does the worker.
+Started by the demo as `worker.py NAME LOCK DATABASE`. It reports one JSON object per line on stdout: `held` if another
+worker has the lock, `won` with its fencing token, `wrote` with whether the row accepted its write, and `lost` if it
+lost the lease. It ends when stdin ends.
 """
 
 import json
@@ -17,34 +17,34 @@ TTL_SECONDS = 5
 POLL_SECONDS = 0.2
 
 
-def tell(event: str, **more: object) -> None:
+def report_event(event: str, **more: object) -> None:
     print(json.dumps({"event": event, **more}), flush=True)
 
 
 def work(client: Client, name: str, lock: str, database: Path) -> None:
-    """Hold the lock for as long as the narrator has something to do."""
+    """Hold the lock until stdin ends."""
     with client.locks.with_lock(lock, ttl=TTL_SECONDS) as guard:
-        tell("won", fencing_token=guard.fencing_token)
+        report_event("won", fencing_token=guard.fencing_token)
         for line in sys.stdin:
-            # A careful worker asks guard.raise_if_lost() here. This one does not, on purpose: between the question and
-            # the write there is always a moment in which a process can stall. The row has to look for itself.
+            # A careful worker calls guard.raise_if_lost() here. This one does not, on purpose: a process can always
+            # stall between that check and the write. Only the row's own comparison prevents a late write.
             written = report.write(database, lock, total=int(line), writer=name, fencing_token=guard.fencing_token)
-            tell("wrote", accepted=written)
+            report_event("wrote", accepted=written)
 
 
 def main(name: str, lock: str, database: Path) -> None:
     with Client() as client:
-        told = False
+        reported_held = False
         while True:
             try:
                 return work(client, name, lock, database)
             except LockHeldError:
-                if not told:
-                    tell("held")
-                told = True
+                if not reported_held:
+                    report_event("held")
+                reported_held = True
                 time.sleep(POLL_SECONDS)
             except LockOwnershipLostError:
-                return tell("lost")
+                return report_event("lost")
 
 
 if __name__ == "__main__":

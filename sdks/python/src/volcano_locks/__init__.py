@@ -1,11 +1,10 @@
-"""Client of the lock service: hold a lease, keep it renewed, be told when it is lost.
+"""Client of the lock service: hold a lease, keep it renewed, and learn of its loss.
 
-`Client` for threads, `AsyncClient` for asyncio; both have the same methods on `.locks`. The names below are
-loaded when first used, so that `import volcano_locks` (and a command line which only needs the errors) does
-not pay for the HTTP stack.
+`Client` is for threads, `AsyncClient` for asyncio; both have the same methods on `.locks`. The names below are loaded
+on first use, so that `import volcano_locks` does not load the HTTP stack.
 
-Not promised: a lease cannot stop a process that is paused. Send `fencing_token` along with every write and
-let the place you write to refuse a lower one.
+Not promised: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the destination
+refuse a lower one.
 """
 
 from importlib import import_module
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     )
     from volcano_locks.features.watch import Leadership
     from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
+    from volcano_locks.protocol.lease import Lease, LockState
     from volcano_locks.protocol.lock_view import LockView
-    from volcano_locks.protocol.messages import Lease, LockState
     from volcano_locks.sync.client import Client
 
 __version__ = "0.1.0"
@@ -63,9 +62,9 @@ _MODULE_OF = {
     "AsyncLockGuard": "holding.guard",
     "Client": "sync.client",
     "Leadership": "features.watch",
-    "Lease": "protocol.messages",
+    "Lease": "protocol.lease",
     "LockGuard": "holding.guard",
-    "LockState": "protocol.messages",
+    "LockState": "protocol.lease",
     "LockView": "protocol.lock_view",
 }
 

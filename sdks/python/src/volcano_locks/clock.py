@@ -1,10 +1,10 @@
-"""The client's time: seconds on a monotonic clock that goes on counting while the machine sleeps (SDK-4).
+"""The client's clock: monotonic seconds that include the time in which the machine is suspended (SDK-4).
 
-A lease runs out on the server whether or not this machine was suspended, so `CLOCK_MONOTONIC` alone, which
-stands still in suspend on Linux, would make a holder believe for too long. `CLOCK_BOOTTIME` does not.
-Everything that waits goes through `Clock`, so a test moves time and never sleeps.
+A lease expires on the server even while this machine is suspended. `CLOCK_MONOTONIC` stops then on Linux, so a holder
+would trust its lease for too long; `CLOCK_BOOTTIME` does not stop. All waiting goes through `Clock`, so tests move time
+instead of sleeping.
 
-Not promised: a pause of the process is noticed when the process next runs, not before.
+Not promised: a pause of the process is noticed only when the process runs again.
 """
 
 import asyncio
@@ -14,27 +14,27 @@ from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
-NAP_SECONDS_MAX = 2.0
-"""The event loop's timers stand still in suspend and overflow on far instants; waiting in naps does neither."""
+SLEEP_SECONDS_MAX = 2.0
+"""Longest single timer: the event loop's timers stop in suspend and overflow on distant instants."""
 
 
 class Clock(Protocol):
-    """Where a client reads the time and rests. `now()` may be called from any thread."""
+    """The time source of a client. `now()` may be called from any thread."""
 
     def now(self) -> float:
-        """Seconds since some fixed instant; never backwards."""
+        """Seconds since a fixed instant; never decreases."""
 
     async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
-        """Return once `now() >= until` or `signal` is done, whichever is first. Leaves `signal` alone."""
+        """Return when `now() >= until` or `signal` is done, whichever is first. Does not change `signal`."""
 
     async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
-        """`work`'s result; `TimeoutError` once `now() >= until`, with `work` cancelled."""
+        """Return the result of `work`; when `now() >= until`, cancel it and raise `TimeoutError`."""
 
     async def pause(self, seconds: float) -> None:
-        """Rest before the caller's own next attempt. (A moved clock moves itself here: nobody else would.)"""
+        """Pause before the caller's next attempt. A test's clock moves itself here."""
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """Tell the clock of a background task. (A moved clock settles when the task rests in `wait`.)"""
+        """Register a background task. A test's clock waits until it sleeps in `wait`."""
 
 
 class SystemClock:
@@ -44,29 +44,29 @@ class SystemClock:
         return _now()
 
     async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
-        while (left := until - _now()) > 0 and not (signal and signal.done()):
-            nap = min(left, NAP_SECONDS_MAX)
+        while (remaining := until - _now()) > 0 and not (signal and signal.done()):
+            delay = min(remaining, SLEEP_SECONDS_MAX)
             if signal is None:
-                await asyncio.sleep(nap)
+                await asyncio.sleep(delay)
             else:
-                await asyncio.wait((signal,), timeout=nap)
+                await asyncio.wait((signal,), timeout=delay)
 
     async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
-        # In the caller's own task: a task for each request would cost as much as sending it.
+        # In the caller's own task: a task per request would cost as much as sending it.
         loop = asyncio.get_running_loop()
         limit = asyncio.timeout(None)
         timer: asyncio.TimerHandle
 
-        def look() -> None:
+        def check() -> None:
             nonlocal timer
-            left = until - _now()
-            if left > 0:
-                timer = loop.call_later(min(left, NAP_SECONDS_MAX), look)
+            remaining = until - _now()
+            if remaining > 0:
+                timer = loop.call_later(min(remaining, SLEEP_SECONDS_MAX), check)
             else:
                 limit.reschedule(loop.time())
 
         async with limit:
-            timer = loop.call_later(min(max(until - _now(), 0), NAP_SECONDS_MAX), look)
+            timer = loop.call_later(min(max(until - _now(), 0), SLEEP_SECONDS_MAX), check)
             try:
                 return await work
             finally:
@@ -76,7 +76,7 @@ class SystemClock:
         await self.wait(_now() + seconds)
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """Nothing to do: real time does not wait for anyone."""
+        """Nothing to do."""
 
 
 def _boot_seconds() -> float:

@@ -1,4 +1,4 @@
-"""Where the server is and what opens it: arguments first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`."""
+"""The client's settings, from arguments first, then from `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _VISIBLE = re.compile(r"[!-~]+")
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """One client's settings, checked. `repr` never shows the service key (SDK-8)."""
+    """The checked settings of one client. `repr` never shows the service key (SDK-8)."""
 
     api_url: str
     service_key: str = field(repr=False)
@@ -26,17 +26,16 @@ class Config:
 
     @classmethod
     def resolve(cls, api_url: str | None, service_key: str | None, timeout_seconds: float, holder: str | None) -> Self:
-        """Settings from arguments and environment; `TypeError` or `ValueError` names what is missing or wrong: the
-        argument, or the variable where that was read."""
+        """Resolve the settings. `TypeError` or `ValueError` names the argument or variable that is missing or wrong."""
         return cls(
-            checked_url(*_given("api_url", api_url, API_URL_VARIABLE)),
-            checked_service_key(*_given("service_key", service_key, SERVICE_KEY_VARIABLE)),
+            checked_url(*_argument_or_variable("api_url", api_url, API_URL_VARIABLE)),
+            checked_service_key(*_argument_or_variable("service_key", service_key, SERVICE_KEY_VARIABLE)),
             _checked_timeout(timeout_seconds),
             None if holder is None else _checked_holder(holder),
         )
 
     def holder_label(self) -> str:
-        """The label people see: as given, else `host/pid` of the process that asks now."""
+        """The holder's label for people: as passed, else `host/pid` of the current process."""
         return self.holder or default_holder()
 
 
@@ -47,18 +46,18 @@ def default_holder() -> str:
     return host[: HOLDER_CHARACTERS_MAX - len(tail)] + tail
 
 
-def _given(name: str, value: str | None, variable: str) -> tuple[str, str]:
-    """What the value is to be called, and the value."""
-    found = value if value is not None else os.environ.get(variable)
-    if found is None or found == "":
+def _argument_or_variable(name: str, value: str | None, variable: str) -> tuple[str, str]:
+    """Return the name of the value's source and the value."""
+    resolved = value if value is not None else os.environ.get(variable)
+    if resolved is None or resolved == "":
         raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}")
-    if not isinstance(found, str):
-        raise TypeError(f"{name} must be a str, got {type(found).__name__}")
-    return name if value is not None else variable, found
+    if not isinstance(resolved, str):
+        raise TypeError(f"{name} must be a str, got {type(resolved).__name__}")
+    return name if value is not None else variable, resolved
 
 
 def checked_url(name: str, url: str) -> str:
-    """`url` without a slash at its end; `ValueError` begins with `name` and says what an address must be."""
+    """Return `url` without trailing slashes; a `ValueError` begins with `name`."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -74,7 +73,7 @@ def checked_url(name: str, url: str) -> str:
 
 
 def checked_service_key(name: str, service_key: str) -> str:
-    """`service_key` if it can be sent; `ValueError` begins with `name` and does not show it (SDK-8)."""
+    """Return `service_key` if it can be sent; a `ValueError` begins with `name` and does not show it (SDK-8)."""
     if _VISIBLE.fullmatch(service_key) is None:
         raise ValueError(f"{name} must be visible ASCII characters without spaces or line ends")
     return service_key

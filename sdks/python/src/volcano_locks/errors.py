@@ -1,9 +1,8 @@
-"""What can go wrong, as types a caller can catch (SDK-9).
+"""The errors that the client raises (SDK-9).
 
-Every error carries `status` (HTTP, None when there was no answer), `code` (the server's machine code),
-`retry_after` (whole seconds, None when not told) and `request_id` (as the caller spelled it). No message, attribute
-or repr of these holds an owner token or a service key (SDK-8). Mistakes in arguments are `TypeError` and
-`ValueError`, raised before anything is sent.
+Every error has `status` (HTTP, None without a response), `code` (the server's machine code), `retry_after` (whole
+seconds, None if absent) and `request_id` (in the caller's spelling). No message, attribute or repr contains an owner
+token or a service key (SDK-8). Bad arguments raise `TypeError` or `ValueError` before anything is sent.
 """
 
 LOCK_HELD = "lock_held"
@@ -12,7 +11,7 @@ CLOSED = "this client is closed"
 
 
 class VolcanoError(Exception):
-    """Base of everything this client raises about an answer, or the lack of one."""
+    """Base class of all errors about a response, or the lack of one."""
 
     def __init__(
         self,
@@ -31,47 +30,47 @@ class VolcanoError(Exception):
 
 
 class AuthenticationError(VolcanoError):
-    """401: the service key is missing, unknown, revoked or expired. A 403 is its subclass `PermissionDeniedError`."""
+    """401: the service key is missing, unknown, revoked or expired. 403 raises the subclass `PermissionDeniedError`."""
 
 
 class PermissionDeniedError(AuthenticationError):
-    """403: the service key is valid and lacks the permission for this request."""
+    """403: the service key is valid but lacks the permission for this request."""
 
 
 class ValidationError(VolcanoError):
-    """400 or 413: the server refused the request's form."""
+    """400 or 413: the server rejected the request's form."""
 
 
 class NotFoundError(VolcanoError):
-    """404: there is nothing at this address; is the API URL right?"""
+    """404: the server has no such address; check the API URL."""
 
 
 class ConflictError(VolcanoError):
-    """409: an answer about who holds the lock. Never retried."""
+    """409: a decision about who holds the lock. Never retried."""
 
 
 class LockHeldError(ConflictError):
-    """Somebody else holds the lock, or held it less than a second ago."""
+    """Another holder has the lock, or its lease expired less than a second ago."""
 
 
 class LockOwnershipLostError(ConflictError):
-    """The lease is not this holder's any more: told by the server, or its local deadline passed."""
+    """The lease is lost: the server reported it, or its local deadline passed."""
 
 
 class RateLimitedError(VolcanoError):
-    """429: the project's quota for this minute is spent; `retry_after` says for how long."""
+    """429: the project's quota for this minute is spent; retry after `retry_after` seconds."""
 
 
 class ServerError(VolcanoError):
-    """The answer was a 5xx, or was no answer of a lock service at all (a proxy's page, a broken body)."""
+    """The response was a 5xx, or did not come from a lock service (a proxy's page, a broken body)."""
 
 
 class UnavailableError(ServerError):
-    """503: the server cannot reach its store and will not guess."""
+    """503: the server cannot reach its store."""
 
 
 class TransportError(VolcanoError):
-    """No answer came in time. `request_sent` is False only when the request certainly never left."""
+    """No response arrived in time. `request_sent` is False only if the request was certainly never sent."""
 
     def __init__(self, message: str, *, request_sent: bool = True, request_id: str | None = None) -> None:
         super().__init__(message, request_id=request_id)
@@ -86,7 +85,7 @@ def error_for(
     retry_after: int | None = None,
     request_id: str | None = None,
 ) -> VolcanoError:
-    """The error a refused request is raised as: the conflict's code decides first, then the status."""
+    """Create the error for a failed request: by its code for a 409, by its status otherwise."""
     kind = _BY_CONFLICT.get(code or "", ConflictError) if status == 409 else _BY_STATUS.get(status)
     if kind is None:
         kind = VolcanoError if 400 <= status < 500 else ServerError

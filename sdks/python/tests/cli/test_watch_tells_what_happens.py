@@ -11,7 +11,7 @@ import pytest
 
 from volcano_locks import Client
 from volcano_locks.cli.watch.event_lines import Lines, Told, told_of
-from volcano_locks.protocol.sse import Event
+from volcano_locks.protocol.sse import SseEvent
 from volcano_locks_server.testing import RunningServer
 
 from .conftest import Process, Start
@@ -175,18 +175,18 @@ def test_on_a_terminal_they_keep_to_its_width(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "event",
     [
-        Event("surprise", '{"key": "k", "at": "2026-07-20T14:00:10Z", "why": "new"}', None),
-        Event("acquired", '{"key": "k", "why": "free"}', None),
-        Event("acquired", "no JSON", None),
-        Event("", "", "id"),
+        SseEvent("surprise", '{"key": "k", "at": "2026-07-20T14:00:10Z", "why": "new"}', None),
+        SseEvent("acquired", '{"key": "k", "why": "free"}', None),
+        SseEvent("acquired", "no JSON", None),
+        SseEvent("", "", "id"),
     ],
 )
-def test_what_is_no_event_it_knows_is_passed_over(event: Event) -> None:
+def test_what_is_no_event_it_knows_is_passed_over(event: SseEvent) -> None:
     """CLI-30."""
     assert told_of(event) is None
 
 
 def test_what_comes_from_the_network_cannot_move_the_cursor() -> None:
-    found = told_of(Event("acquired", '{"key": "k\\u001b[2J", "at": "2026-07-20T14:00:10Z", "why": "free"}', None))
+    found = told_of(SseEvent("acquired", '{"key": "k\\u001b[2J", "at": "2026-07-20T14:00:10Z", "why": "free"}', None))
     assert found is not None
     assert found.key.isprintable()

@@ -1,7 +1,5 @@
-"""The client for asyncio: the same verbs, awaited; the block's body is cancelled when the lock is lost.
-
-A client belongs to one event loop at a time. Not promised: a body which swallows `CancelledError` goes on
-running; when it ends, the loss is raised all the same.
+"""The client for asyncio: the same calls, awaited; a loss cancels the body of a block. It belongs to one loop at a
+time.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
@@ -9,22 +7,23 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
 
 from volcano_locks.asyncio.block import AsyncLockBlock
-from volcano_locks.asyncio.closing_sender import UntilClosed
+from volcano_locks.asyncio.closing_transport import ClosingTransport
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.holding.block import Block
 from volcano_locks.holding.guard import AsyncLockGuard
-from volcano_locks.http.transport import HttpSender, perform
-from volcano_locks.protocol.effects import Flow
-from volcano_locks.protocol.lock_operations import LockFlows
-from volcano_locks.protocol.messages import Lease, LockState, Uuid, checked_hold, checked_key, checked_ttl
+from volcano_locks.http.transport import HttpTransport, perform
+from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
+from volcano_locks.protocol.checked_operations import CheckedOperations
+from volcano_locks.protocol.effects import Operation
+from volcano_locks.protocol.lease import Lease, LockState
 
 if TYPE_CHECKING:
     import httpx2
 
     from volcano_locks.features.exclusive import OnHeld
     from volcano_locks.features.watch import Leadership
-    from volcano_locks.protocol.lock_view import LockView, Page, State
+    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,7 +31,7 @@ T = TypeVar("T")
 
 
 class AsyncClient:
-    """A connection to the lock service for asyncio. Arguments as for `Client`."""
+    """A client of the lock service for asyncio. Arguments as for `Client`."""
 
     def __init__(
         self,
@@ -46,13 +45,14 @@ class AsyncClient:
     ) -> None:
         config = Config.resolve(api_url, service_key, timeout_seconds, holder)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self._sender = UntilClosed(HttpSender(config, transport))
-        self.locks = AsyncLocks(config, clock or SystemClock(), self._sender)
+        self._transport = ClosingTransport(HttpTransport(config, transport))
+        self.locks = AsyncLocks(config, clock or SystemClock(), self._transport)
 
     async def close(self) -> None:
-        """Close the connections of this loop; the client sends nothing any more. Who waits for a lock is told so, once
-        the place in the line is given back (bounded). Leave the blocks first: they release over the connections."""
-        await self._sender.close()
+        """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave the blocks
+        before.
+        """
+        await self._transport.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -65,12 +65,12 @@ class AsyncClient:
 
 
 class AsyncLocks:
-    """The verbs. Each raises `VolcanoError`s for answers and `TypeError` or `ValueError` for bad arguments."""
+    """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, sender: UntilClosed) -> None:
+    def __init__(self, config: Config, clock: Clock, transport: ClosingTransport) -> None:
         self._clock = clock
-        self._sender = sender
-        self._flows = LockFlows(clock.now, config.timeout_seconds)
+        self._transport = transport
+        self._operations = CheckedOperations(clock.now, config.timeout_seconds)
 
     async def acquire(
         self,
@@ -83,50 +83,49 @@ class AsyncLocks:
     ) -> Lease:
         """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
 
-        `wait`, `token` and `request_id`, with which an uncertain acquire is recovered (SDK-18): see `Locks.acquire`.
+        `wait`, `token` and `request_id`, which recover an uncertain acquire (SDK-18): see `Locks.acquire`.
         """
-        acquire = self._flows.acquire(key, ttl, token, request_id, wait)
-        return await self._sender.ending(perform(acquire, self._sender, self._clock))
+        acquire = self._operations.acquire(key, ttl, token, request_id, wait)
+        return await self._transport.cancel_on_close(perform(acquire, self._transport, self._clock))
 
     async def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
         """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
 
-        Raises `LockOwnershipLostError` if the lease is lost. Raises `TypeError` if `lease` is not a `Lease`, and
-        `ValueError` if it is one of another lock; nothing is sent then.
+        Raises `LockOwnershipLostError` if the lease is lost, `TypeError` if `lease` is not a `Lease` and
+        `ValueError` if it belongs to another lock; nothing is sent then.
 
         Never renew a block's lease by hand, and never shorten one after a renewal that timed out: see `Locks.renew`.
         """
-        return await perform(self._flows.renew(key, lease, ttl, request_id), self._sender, self._clock)
+        return await perform(self._operations.renew(key, lease, ttl, request_id), self._transport, self._clock)
 
     async def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
         """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
-        Raises `TypeError` if `lease` is not a `Lease`, and `ValueError` if it is one of another lock; nothing is sent
-        then.
+        Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
-        return await perform(self._flows.release(key, lease, request_id), self._sender, self._clock)
+        return await perform(self._operations.release(key, lease, request_id), self._transport, self._clock)
 
     async def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
-        """Whether the lock is held, until when, and its fencing token."""
-        return await perform(self._flows.get(key, request_id), self._sender, self._clock)
+        """Return whether the lock is held, until when, and its fencing token."""
+        return await perform(self._operations.get(key, request_id), self._transport, self._clock)
 
     async def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
-        """Who holds the lock, since when and until when, and how many wait for it."""
-        return await perform(self._flows.view(key, request_id), self._sender, self._clock)
+        """Return who holds the lock, since when and until when, and how many acquires wait for it."""
+        return await perform(self._operations.view(key, request_id), self._transport, self._clock)
 
-    def list(self, prefix: str = "", *, state: "State" = "all") -> "AsyncIterator[LockView]":
-        """The locks whose keys begin with `prefix`, in the keys' order; `state` is `held`, `free` or `all`.
+    def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "AsyncIterator[LockView]":
+        """Iterate over the locks whose keys begin with `prefix`, in key order; `state` is `held`, `free` or `all`.
 
-        They come in pages, each asked for when it is needed:
+        Pages are requested on demand:
 
             async for view in client.locks.list("reports:", state="held"):
                 print(view.key, view.holder, view.expires_at)
         """
-        return self._listed(self._flows.pages(prefix, state))
+        return self._list_pages(self._operations.pages(prefix, state))
 
     async def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
-        """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
-        return await perform(self._flows.force_release(key, request_id), self._sender, self._clock)
+        """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal."""
+        return await perform(self._operations.force_release(key, request_id), self._transport, self._clock)
 
     def with_lock(
         self,
@@ -138,18 +137,18 @@ class AsyncLocks:
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> AsyncLockBlock:
-        """An asynchronous context manager: hold the lock, renewed in the background, while its body runs.
+        """Return an asynchronous context manager: hold the lock, renewed in the background, while its body runs.
 
-        Entering raises `LockHeldError` and the like, and the body does not run (case 18). On loss the body is
-        cancelled and `LockOwnershipLostError` raised in its place. Nothing else cancels the body, except the caller
-        (SDK-20). For the other arguments see `Locks.with_lock`.
+        Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss cancels the
+        body and raises `LockOwnershipLostError` in its place; only the caller may cancel it otherwise (SDK-20). For the
+        other arguments see `Locks.with_lock`.
         """
-        acquire = self._flows.acquire(key, ttl, token, request_id, wait, for_block=True)
-        block = Block(self._flows, self._sender, self._clock, acquire, hold_at_least)
-        return AsyncLockBlock(block, self._sender)
+        acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
+        block = Block(self._operations, self._transport, self._clock, acquire, hold_at_least)
+        return AsyncLockBlock(block, self._transport)
 
     async def lead(self, key: str, run: Callable[[AsyncLockGuard], Awaitable[T]], *, ttl: int) -> T:
-        """Wait for the lock, for ever, and run `run(guard)` while holding it; after a loss, again.
+        """Wait for the lock without a limit and run `run(guard)` while holding it; after a loss, campaign again.
 
             async def work(guard):
                 while True:
@@ -157,10 +156,10 @@ class AsyncLocks:
 
             await client.locks.lead("scheduler", work, ttl=15)
 
-        Gives back what `run` returned while it led, and raises what it raised. A loss cancels `run`, and the next
-        campaign begins when it has ended. Cancelling `lead`, or closing the client, ends it (SDK-13).
+        Returns what `run` returned while it led, and raises what it raised. A loss cancels `run`, and the next campaign
+        begins after its end. Cancelling `lead`, or closing the client, ends it (SDK-13).
         """
-        from volcano_locks.features import leader  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
         return await leader.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf), run)
 
@@ -182,10 +181,11 @@ class AsyncLocks:
             @client.locks.exclusive("report-{day}", ttl=60, on_held="skip", hold_at_least=60)
             async def report(day: str, guard: AsyncLockGuard | None = None) -> None: ...
 
-        If the lock is held, a call raises `LockHeldError`, or by `on_held` is skipped (and gives None), or waits. An
-        argument named `guard` that the caller leaves out is the block's guard. See `with_lock` for all else (SDK-16).
+        If the lock is held, a call raises `LockHeldError`; with `on_held="skip"` it returns None, with `"wait"` it
+        waits. An argument named `guard` that the caller omits receives the block's guard. Everything else is as in
+        `with_lock` (SDK-16).
         """
-        from volcano_locks.features import exclusive  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features import exclusive  # noqa: PLC0415 - rarely needed
 
         checked_ttl(ttl)
         checked_hold(hold_at_least)
@@ -194,22 +194,22 @@ class AsyncLocks:
         )
 
     def watch(self, key: str) -> "AsyncGenerator[Leadership, None]":
-        """The changes of who holds the lock: first how it is now, then each, for as long as you ask.
+        """Iterate over who holds the lock: first the current leadership, then each change, without end.
 
             async for change in client.locks.watch("scheduler"):
-                print(change.holder if change.held else "nobody", change.since)
+                print(change.holder if change.held else "free", change.since)
 
-        Goes on over broken connections and restarts; a refusal is raised. Never the same twice in a row (SDK-14).
+        Continues over broken connections and restarts; raises other errors. No item repeats the last one (SDK-14).
         """
-        from volcano_locks.features.watch import Watch  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 
-        changes = Watch(checked_key(key), self._flows, self._sender, self._clock).changes()
-        return self._sender.iterate(changes)
+        changes = Watch(checked_key(key), self._operations, self._transport, self._clock).changes()
+        return self._transport.iterate(changes)
 
-    async def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "AsyncIterator[LockView]":
+    async def _list_pages(self, pages: "Callable[[str | None], Operation[Page]]") -> "AsyncIterator[LockView]":
         cursor: str | None = None
         while True:
-            page = await perform(pages(cursor), self._sender, self._clock)
+            page = await perform(pages(cursor), self._transport, self._clock)
             for view in page.views:
                 yield view
             cursor = page.next_cursor

@@ -1,27 +1,27 @@
-"""A cancellation of one's own task that can be told from everybody else's, as `asyncio.timeout` does it."""
+"""Cancels the current task in a way that can be distinguished from other cancellations, as `asyncio.timeout` does."""
 
 import asyncio
 
 
-class Interrupt:
-    """At most one cancellation of the task that made it."""
+class OwnCancellation:
+    """At most one cancellation of the task that created it."""
 
     def __init__(self) -> None:
         task = asyncio.current_task()
         assert task is not None
         self._task = task
         self._cancelling_before = task.cancelling()
-        self._sent = False
+        self._requested = False
 
-    def send(self) -> None:
-        """Cancel it. Harmless when repeated."""
-        if not self._sent:
-            self._sent = True
+    def cancel(self) -> None:
+        """Cancel the task. May be repeated."""
+        if not self._requested:
+            self._requested = True
             self._task.cancel()
 
-    def take_back(self, error: BaseException | None) -> bool:
-        """Undo `send`; whether `error` is nothing but its effect."""
-        if not self._sent:
+    def uncancel(self, error: BaseException | None) -> bool:
+        """Undo `cancel`; return whether `error` is only its effect."""
+        if not self._requested:
             return False
         others = self._task.uncancel() > self._cancelling_before
         return isinstance(error, asyncio.CancelledError) and not others

@@ -13,7 +13,7 @@ import httpx2
 
 from volcano_locks import __version__, errors
 from volcano_locks.config import TIMEOUT_SECONDS, Config
-from volcano_locks.protocol import messages
+from volcano_locks.protocol import arguments, messages
 
 from . import exit_codes
 from .connection import Connection
@@ -46,7 +46,7 @@ class Admin:
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise messages.malformed(answer, "its body is not an object", request_id)
+            raise messages.malformed_response(answer, "its body is not an object", request_id)
         return found
 
     def fetch(self, path: str, **query: str | int) -> bytes:
@@ -60,9 +60,9 @@ class Admin:
         body: Mapping[str, Any] | None,
         query: Mapping[str, str | int],
         timeout_seconds: float,
-    ) -> tuple[messages.Answer, str]:
+    ) -> tuple[messages.Response, str]:
         """A successful answer, and the request's id."""
-        request_id = messages.new_uuid()
+        request_id = arguments.new_uuid()
         try:
             response = self._http.request(
                 method,
@@ -77,9 +77,9 @@ class Admin:
             told = f"{type(error).__name__}: {error}"
             raise errors.TransportError(told, request_sent=sent, request_id=request_id) from error
         headers = {name.lower(): value for name, value in response.headers.items()}
-        answer = messages.Answer(response.status_code, headers, response.content)
+        answer = messages.Response(response.status_code, headers, response.content)
         if not response.is_success:
-            raise messages.refusal_from(answer, request_id=request_id)
+            raise messages.error_from_response(answer, request_id=request_id)
         return answer, request_id
 
     def everything(self, path: str) -> list[Thing]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from volcano_locks.protocol.messages import Lease
+from volcano_locks.protocol.lease import Lease
 
 from . import exit_codes
 from .output import instant_json, instant_text

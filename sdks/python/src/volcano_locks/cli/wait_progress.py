@@ -17,7 +17,7 @@ from math import inf
 from typing import TYPE_CHECKING, Final, Self
 
 from volcano_locks.errors import RateLimitedError, TransportError, VolcanoError
-from volcano_locks.protocol.backoff import passes_by
+from volcano_locks.protocol.backoff import is_transient
 
 from .connection import Connection
 from .durations import span_text
@@ -154,7 +154,7 @@ class Progress:
         try:
             view = client.locks.view(self._key)
         except VolcanoError as error:
-            if not passes_by(error):
+            if not is_transient(error):
                 return inf
             self._standing.failed(error)
             return LOOK_SECONDS

@@ -1,1 +1,1 @@
-"""Features built from blocks and streams: leading, watching, exclusive functions."""
+"""Features built on blocks and event streams: leadership, watching, exclusive functions."""

@@ -1,9 +1,8 @@
-"""Functions that run under a lock, by a decorator (SDK-16).
+"""The decorator `exclusive`: each call of the function runs under a lock (SDK-16).
 
-Which lock, is said by a template with names of the function's arguments: `"report-{day}"`. It is filled as `str.format`
-does it, and what comes out must be a key.
+The key is a template with names of the function's arguments, `"report-{day}"`, filled as `str.format` does it.
 
-Not promised: that different arguments give different keys; with `"{a}-{b}"` they need not.
+Not promised: that different arguments give different keys; with `"{a}-{b}"` two pairs may give the same one.
 """
 
 import inspect
@@ -23,12 +22,14 @@ GUARD = "guard"
 
 OnHeld = Literal["raise", "skip", "wait"]
 
+_OTHER_KINDS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Call:
-    """What a call of one decorated function locks, and whether it wants the guard."""
+class GuardedFunction:
+    """One decorated function: the key of each call, and whether it takes the guard."""
 
     def __init__(self, key: str, on_held: str, function: Callable[..., Any]) -> None:
         if on_held not in get_args(OnHeld):
@@ -37,14 +38,14 @@ class Call:
         self.wait = inf if on_held == "wait" else None
         self._key = key
         self._signature = inspect.signature(function)
-        names = {name for name in map(_root, Formatter().parse(key)) if name is not None}
+        names = {name for name in map(_argument_name, Formatter().parse(key)) if name is not None}
         unknown = sorted(names - set(self._signature.parameters) | names & {GUARD})
         if unknown:
             named = ", ".join(f"{{{name}}}" for name in unknown)
             raise ValueError(f"key {key!r} has {named}, which is no argument of {function.__qualname__}")
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """The key for a call with these arguments; `TypeError` if the function does not take them."""
+        """The key for a call with these arguments; `TypeError` if an argument is missing."""
         if "{" not in self._key and "}" not in self._key:
             return self._key
         bound = self._signature.bind_partial(*args, **kwargs)
@@ -55,11 +56,11 @@ class Call:
             raise TypeError(f"missing an argument: {error}") from None
 
     def with_guard(self, guard: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The named arguments, with the guard if the function has such a one and the caller left it out."""
-        asks = (
+        """The keyword arguments, with the guard if the function takes one and the caller passed none."""
+        wants_guard = (
             GUARD in self._signature.parameters and GUARD not in self._signature.bind_partial(*args, **kwargs).arguments
         )
-        return {**kwargs, GUARD: guard} if asks else kwargs
+        return {**kwargs, GUARD: guard} if wants_guard else kwargs
 
 
 def threaded(
@@ -68,20 +69,20 @@ def threaded(
     """The decorator for threads."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R | None]:
-        call = Call(key, on_held, function)
-        if _is_asynchronous(function) or inspect.isgeneratorfunction(function):
-            told = f"{function.__qualname__} must be a plain function; an AsyncClient decorates asynchronous ones"
-            raise TypeError(told)
+        guarded = GuardedFunction(key, on_held, function)
+        if any(is_other(function) for is_other in _OTHER_KINDS):
+            message = f"{function.__qualname__} must be a plain function; an AsyncClient decorates asynchronous ones"
+            raise TypeError(message)
 
         @wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
             entered = False
             try:
-                with block(call.key(args, kwargs), call.wait) as guard:
+                with block(guarded.key(args, kwargs), guarded.wait) as guard:
                     entered = True
-                    return function(*args, **call.with_guard(guard, args, kwargs))
+                    return function(*args, **guarded.with_guard(guard, args, kwargs))
             except LockHeldError:
-                if entered or not call.skips:
+                if entered or not guarded.skips:
                     raise
             return None
 
@@ -96,7 +97,7 @@ def asynchronous(
     """The decorator for asyncio."""
 
     def decorated(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | None]]:
-        call = Call(key, on_held, function)
+        guarded = GuardedFunction(key, on_held, function)
         if not inspect.iscoroutinefunction(function):
             raise TypeError(f"{function.__qualname__} must be an `async def` function; a Client decorates plain ones")
 
@@ -104,11 +105,11 @@ def asynchronous(
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
             entered = False
             try:
-                async with block(call.key(args, kwargs), call.wait) as guard:
+                async with block(guarded.key(args, kwargs), guarded.wait) as guard:
                     entered = True
-                    return await function(*args, **call.with_guard(guard, args, kwargs))
+                    return await function(*args, **guarded.with_guard(guard, args, kwargs))
             except LockHeldError:
-                if entered or not call.skips:
+                if entered or not guarded.skips:
                     raise
             return None
 
@@ -117,11 +118,7 @@ def asynchronous(
     return decorated
 
 
-def _is_asynchronous(function: Callable[..., Any]) -> bool:
-    return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
-
-
-def _root(part: tuple[str, str | None, str | None, str | None]) -> str | None:
-    """The argument's name in `{order.id}`; None where a part is text alone."""
+def _argument_name(part: tuple[str, str | None, str | None, str | None]) -> str | None:
+    """The argument's name in `{order.id}`; None for plain text."""
     name = part[1]
     return None if name is None else name.split(".")[0].split("[")[0]

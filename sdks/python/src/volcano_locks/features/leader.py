@@ -1,10 +1,9 @@
-"""Leadership: campaign, run a function while leading, campaign again when it was lost (SDK-13).
+"""Leadership: campaign, run a function while leading, and campaign again after a loss (SDK-13).
 
-The function runs inside a block of its own for each term, so a term ends as a block does: no next campaign begins
-before the function has ended and the block is left.
+Each term is a block of its own, so the next campaign begins only after the function has ended and the block was left.
 
-Not promised: that a function which does not look ends. In a thread nothing can stop it; ask `guard.lost` before what
-only the leader may do, and send the fencing token along.
+Not promised: that a function which never checks ends. A thread cannot be stopped: check `guard.lost` before what only
+the leader may do, and send the fencing token along.
 """
 
 import threading
@@ -24,7 +23,7 @@ T = TypeVar("T")
 
 
 def lead(block: "Callable[[], LockBlock]", run: Callable[[LockGuard], T], stop: threading.Event | None) -> T | None:
-    """`run`'s result, or None once `stop` was set in a campaign. Each `block` is one term."""
+    """Return the result of `run`, or None if `stop` was set during a campaign. Each `block()` is one term."""
     if not callable(run) or iscoroutinefunction(run):
         raise TypeError(f"run must be a function that takes the guard, got {run!r:.200}")
     while stop is None or not stop.is_set():
@@ -41,7 +40,7 @@ def lead(block: "Callable[[], LockBlock]", run: Callable[[LockGuard], T], stop: 
 
 
 async def lead_async(block: "Callable[[], AsyncLockBlock]", run: Callable[[AsyncLockGuard], Awaitable[T]]) -> T:
-    """`run`'s result. Each `block` is one term."""
+    """Return the result of `run`. Each `block()` is one term."""
     if not callable(run):
         raise TypeError(f"run must be a function that takes the guard, got {run!r:.200}")
     while True:

@@ -1,11 +1,10 @@
-"""Following who holds a lock: its event stream and, where that may have gaps, a look at the lock itself (SDK-14).
+"""Follows who holds a lock: reads its event stream, and views the lock whenever the stream may have a gap (SDK-14).
 
-Looks and events overlap and may tell the same twice, or old things late: a look begins after its stream did, and a
-stream that was resumed tells first what was missed. `Leadings` puts both in order by the fencing token, which rises
-with each change of hands.
+Views and events overlap: a view is taken after its stream began, and a resumed stream first repeats what was missed.
+`LeadershipTracker` orders both by the fencing token, which rises with each new holder.
 
-Not promised: every change. Two that follow each other while the client is cut off may be seen as one, or not at all;
-what is told last is so.
+Not promised: every change. Two that follow each other while the client is disconnected may appear as one, or not at
+all. The latest one is correct.
 """
 
 from collections.abc import AsyncGenerator
@@ -16,15 +15,15 @@ from typing import Any
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import VolcanoError
-from volcano_locks.http.event_stream import body_of, heard
-from volcano_locks.http.transport import Sender, perform
-from volcano_locks.protocol.backoff import Rests, passes_by
+from volcano_locks.http.event_stream import parse_event_data, read_events
+from volcano_locks.http.transport import Transport, perform
+from volcano_locks.protocol.arguments import checked_fencing_token, new_uuid, parse_date
+from volcano_locks.protocol.backoff import Backoff, is_transient
+from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.effects import Request, lock_path
-from volcano_locks.protocol.lock_operations import LockFlows
 from volcano_locks.protocol.lock_view import LockView
-from volcano_locks.protocol.messages import fencing_token_of, new_uuid, parse_date
 
-STEADY_SECONDS = 10.0
+STABLE_SECONDS = 10.0
 
 _BEGINS = frozenset({"acquired", "renewed"})
 _ENDS = frozenset({"released", "expired", "force_released"})
@@ -32,9 +31,9 @@ _ENDS = frozenset({"released", "expired", "force_released"})
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """Who holds a lock. Two are equal if both are free, or both held with the same fencing token.
+    """Who holds a lock. Two are equal if both are free, or both are held with the same fencing token.
 
-    `since` is when the lease was acquired, or when the lock became free if that is known.
+    `since` is when the lease was acquired, or when the lock became free, if known.
     """
 
     held: bool
@@ -43,16 +42,16 @@ class Leadership:
     since: datetime | None = field(default=None, compare=False)
 
 
-class Leadings:
-    """What is known of one lock, from looks and events in whatever order they come."""
+class LeadershipTracker:
+    """The current leadership of one lock, from views and events in any order."""
 
     def __init__(self) -> None:
         self.latest: Leadership | None = None
         self._newest = 0
         self._ended = 0
 
-    def looked(self, view: LockView) -> None:
-        """What a look at the lock says: so it is, but for a lease that is known to have ended since."""
+    def apply_view(self, view: LockView) -> None:
+        """Take over a view, unless its lease is known to have ended since."""
         token = view.fencing_token or self._newest
         if view.held and token > self._ended:
             self._newest = token
@@ -60,10 +59,10 @@ class Leadings:
         else:
             self._end(max(token, self._ended), None)
 
-    def happened(self, kind: str, body: dict[str, Any]) -> None:
-        """What an event says, unless more is known by now. What is no such event says nothing."""
+    def apply_event(self, kind: str, body: dict[str, Any]) -> None:
+        """Apply an event, unless a newer state is known. Ignore other events."""
         try:
-            token, at = fencing_token_of(body.get("fencing_token")), parse_date(body["at"])
+            token, at = checked_fencing_token(body.get("fencing_token")), parse_date(body["at"])
         except (KeyError, TypeError, ValueError):
             return
         if kind in _BEGINS and token > self._newest:
@@ -81,51 +80,53 @@ class Leadings:
 
 
 class Watch:
-    """One watch of one lock, over as many connections as it takes."""
+    """One watch of one lock, over as many connections as needed."""
 
-    def __init__(self, key: str, flows: LockFlows, sender: Sender, clock: Clock) -> None:
+    def __init__(self, key: str, operations: CheckedOperations, transport: Transport, clock: Clock) -> None:
         self._key = key
-        self._flows = flows
-        self._sender = sender
+        self._operations = operations
+        self._transport = transport
         self._clock = clock
-        self._leadings = Leadings()
-        self._last_id: str | None = None
+        self._tracker = LeadershipTracker()
+        self._last_event_id: str | None = None
 
     async def changes(self) -> AsyncGenerator[Leadership, None]:
-        """First how it is, then each change. Raises what does not pass by waiting."""
-        shown: Leadership | None = None
-        rests = Rests()
+        """Yield the current leadership, then each change. Raises errors that waiting does not resolve."""
+        previous: Leadership | None = None
+        backoff = Backoff()
         while True:
             began_at = self._clock.now()
             try:
-                async with aclosing(self._followed()) as followed:
-                    async for latest in followed:
-                        if latest is not None and latest != shown:
-                            shown = latest
+                async with aclosing(self._follow_stream()) as leaderships:
+                    async for latest in leaderships:
+                        if latest is not None and latest != previous:
+                            previous = latest
                             yield latest
             except VolcanoError as error:
-                if not passes_by(error):
+                if not is_transient(error):
                     raise
-                if self._clock.now() - began_at >= STEADY_SECONDS:
-                    rests.over()
-                rest = rests.seconds(error)
-            if rest:
-                await self._clock.wait(self._clock.now() + rest)
+                if self._clock.now() - began_at >= STABLE_SECONDS:
+                    backoff.reset()
+                delay = backoff.next_delay(error)
+            if delay:
+                await self._clock.wait(self._clock.now() + delay)
 
-    async def _followed(self) -> AsyncGenerator[Leadership | None, None]:
-        """What is known after each event of one stream; ends with an error."""
+    async def _follow_stream(self) -> AsyncGenerator[Leadership | None, None]:
+        """Yield the leadership after each event of one stream; always ends with an error."""
         path = f"{lock_path(self._key)}/events"
-        request = Request("GET", path, new_uuid(), self._flows.timeout_seconds, listens=True, last_id=self._last_id)
-        look = True
-        async with aclosing(heard(request, self._sender, self._clock)) as events:
+        request = Request(
+            "GET", path, new_uuid(), self._operations.timeout_seconds, streams=True, last_event_id=self._last_event_id
+        )
+        view_needed = True
+        async with aclosing(read_events(request, self._transport, self._clock)) as events:
             async for event in events:
-                look = look or event.kind == "reset"
-                if look:
-                    self._leadings.looked(await self._look())
-                    look = False
-                self._leadings.happened(event.kind, body_of(event))
-                self._last_id = event.id or self._last_id
-                yield self._leadings.latest
+                view_needed = view_needed or event.kind == "reset"
+                if view_needed:
+                    self._tracker.apply_view(await self._fetch_view())
+                    view_needed = False
+                self._tracker.apply_event(event.kind, parse_event_data(event))
+                self._last_event_id = event.id or self._last_event_id
+                yield self._tracker.latest
 
-    async def _look(self) -> LockView:
-        return await perform(self._flows.view(self._key, None), self._sender, self._clock)
+    async def _fetch_view(self) -> LockView:
+        return await perform(self._operations.view(self._key, None), self._transport, self._clock)

@@ -1,1 +1,1 @@
-"""Holding a lock: one acquisition, its renewals, and the guard that the body sees."""
+"""Holding a lock: the state of one acquisition, its renewals, and the guard that the body sees."""

@@ -1,1 +1,1 @@
-"""HTTP/1.1 connections and what reads responses from them."""
+"""The client's HTTP stack in an event loop: transport, connection pools, responses and event streams."""

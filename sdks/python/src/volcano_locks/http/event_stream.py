@@ -1,7 +1,7 @@
-"""One event stream of the service, from its request to its end, which is always an error (EVENT-1, EVENT-7).
+"""Reads one event stream of the service until it ends, which always raises an error (EVENT-1, EVENT-7).
 
-Whoever hears it connects again. The service says something every 15 seconds, so a stream that says nothing for three
-times as long is taken for dead.
+The caller then reconnects. The service sends something every 15 seconds, so a stream that is silent for three times as
+long counts as broken.
 """
 
 import json
@@ -10,29 +10,29 @@ from typing import Any
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import TransportError
-from volcano_locks.http.stream_connection import Stream
-from volcano_locks.http.transport import Sender, late
+from volcano_locks.http.stream_connection import ResponseStream
+from volcano_locks.http.transport import Transport, timeout_error
 from volcano_locks.protocol.effects import Request
-from volcano_locks.protocol.messages import Answer, malformed
-from volcano_locks.protocol.operations import expect
-from volcano_locks.protocol.sse import Event, EventReader, TooLongError
+from volcano_locks.protocol.messages import Response, malformed_response
+from volcano_locks.protocol.operations import expect_status
+from volcano_locks.protocol.sse import EventTooLongError, SseEvent, SseParser
 
 SILENCE_SECONDS_MAX = 45.0
 REFUSAL_BYTES_MAX = 65_536
 
 
-async def heard(request: Request, sender: Sender, clock: Clock) -> AsyncGenerator[Event, None]:
-    """The events of the stream that `request` asks for. Close it: leaving ends its connection. Raises VolcanoError."""
-    async with sender.listen(request) as stream:
-        await _begun(request, stream, clock)
-        reader = EventReader()
+async def read_events(request: Request, transport: Transport, clock: Clock) -> AsyncGenerator[SseEvent, None]:
+    """Yield the events of the stream that `request` opens, until it is closed. Raises VolcanoError."""
+    async with transport.open_stream(request) as stream:
+        await _check_stream_began(request, stream, clock)
+        parser = SseParser()
         while True:
-            for event in await _more(request, stream, reader, clock):
+            for event in await _next_events(request, stream, parser, clock):
                 yield event
 
 
-def body_of(event: Event) -> dict[str, Any]:
-    """Its data; nothing where that is no object."""
+def parse_event_data(event: SseEvent) -> dict[str, Any]:
+    """Parse the event's data as an object; return an empty one if it is none."""
     try:
         body = json.loads(event.data or "{}")
     except (ValueError, RecursionError):
@@ -40,34 +40,34 @@ def body_of(event: Event) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-async def _begun(request: Request, stream: Stream, clock: Clock) -> None:
-    """Return if an event stream began, else raise what came instead."""
+async def _check_stream_began(request: Request, stream: ResponseStream, clock: Clock) -> None:
+    """Return if an event stream began; raise the error of any other response."""
     try:
-        answer = await clock.within(clock.now() + request.timeout_seconds, _answer_of(stream))
+        response = await clock.within(clock.now() + request.timeout_seconds, _read_response(stream))
     except TimeoutError:
-        raise late(request) from None
-    expect(request, answer, 200)
-    if not answer.headers.get("content-type", "").startswith("text/event-stream"):
-        raise malformed(answer, "it is no event stream", request.request_id)
+        raise timeout_error(request) from None
+    expect_status(request, response, 200)
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        raise malformed_response(response, "it is not an event stream", request.request_id)
 
 
-async def _more(request: Request, stream: Stream, reader: EventReader, clock: Clock) -> list[Event]:
+async def _next_events(request: Request, stream: ResponseStream, parser: SseParser, clock: Clock) -> list[SseEvent]:
     try:
         data = await clock.within(clock.now() + SILENCE_SECONDS_MAX, stream.read())
         if data:
-            return reader.take(data)
-        told = "the event stream ended"
+            return parser.feed(data)
+        reason = "the event stream ended"
     except TimeoutError:
-        told = f"the event stream was silent for {SILENCE_SECONDS_MAX:g} seconds"
-    except TooLongError as error:
-        told = str(error)
-    raise TransportError(f"{request.method} {request.path}: {told}", request_id=request.request_id)
+        reason = f"the event stream was silent for {SILENCE_SECONDS_MAX:g} seconds"
+    except EventTooLongError as error:
+        reason = str(error)
+    raise TransportError(f"{request.method} {request.path}: {reason}", request_id=request.request_id)
 
 
-async def _answer_of(stream: Stream) -> Answer:
-    """The head; with what is told of it if it is a refusal."""
+async def _read_response(stream: ResponseStream) -> Response:
+    """Read the head, and the body too if it is not a 200."""
     status, headers = await stream.head()
     body = b""
     while status != 200 and len(body) < REFUSAL_BYTES_MAX and (more := await stream.read()):
         body += more
-    return Answer(status, headers, body)
+    return Response(status, headers, body)

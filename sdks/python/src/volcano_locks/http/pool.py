@@ -1,11 +1,11 @@
-"""HTTP/1.1 exchanges with one address over connections that are kept: no more than a lock client needs.
+"""A pool of HTTP/1.1 connections to one address in an event loop, reduced to what a lock client needs.
 
-A general HTTP client takes several times longer over such an exchange than all the rest of it (docs/adr/0011),
-and a lock's requests are small, alike and many. So an answer that is plain (`plain_answer`) is read here, and
-h11 judges every other. Whatever is not exactly one plain answer ends its connection, so that nothing of it can
-reach another request.
+A general HTTP client takes several times longer for such an exchange than everything else in a call (docs/adr/0011). A
+lock's requests are small, alike and many. So a plain response is read here and h11 reads every other
+(`response_reader`). A connection is closed after anything except one plain response, so that no leftover reaches
+another request.
 
-Connections belong to one event loop in one process. Proxies are not spoken to: where one is set, httpx2 does it.
+Connections belong to one event loop in one process. Proxies are left to httpx2.
 """
 
 import asyncio
@@ -17,18 +17,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 from urllib.parse import urlsplit
 
-from volcano_locks.http.response_reader import BrokenAnswerError, Fields, Reader, Received
+from volcano_locks.http.response_reader import BrokenResponseError, Headers, ResponseReader
+from volcano_locks.protocol.messages import Response
 
 if TYPE_CHECKING:
     import ssl
 
-    from volcano_locks.http.stream_connection import Listener
+    from volcano_locks.http.stream_connection import StreamConnection
 
 CONNECTIONS_MAX = 100
 LONG_CONNECTIONS_MAX = 1000
 KEEP_ALIVE_SECONDS = 30.0
 HAPPY_EYEBALLS_SECONDS = 0.25
-LOOK_AFTER_SECONDS = 0.02
+IDLE_CHECK_SECONDS = 0.02
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 
@@ -39,7 +40,7 @@ class NotConnectedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where an API URL leads: what to connect to, what to call it, and what its paths begin with."""
+    """The target of an API URL: where to connect, the Host header, and the prefix of every path."""
 
     host: str
     port: int
@@ -55,8 +56,8 @@ class Address:
         tls = parts.scheme == "https"
         return cls(parts.hostname, parts.port or (443 if tls else 80), tls, parts.netloc.encode(), parts.path)
 
-    def request(self, method: str, path: str, headers: Fields, body: bytes) -> bytes:
-        """A whole request, of parts that were checked before: all are visible ASCII but for the body."""
+    def request(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+        """Encode a whole request. Its parts were checked before and are visible ASCII, except the body."""
         return b"%b %b HTTP/1.1\r\nHost: %b\r\n%bContent-Length: %d\r\n\r\n%b" % (
             method.encode(),
             (self.path + path).encode(),
@@ -67,99 +68,95 @@ class Address:
         )
 
     def tls_context(self) -> "ssl.SSLContext | None":
-        """What httpx2 would trust. Reading the certificates takes tens of milliseconds, which http:// need not pay."""
+        """The trust settings of httpx2. None for http://, because loading certificates takes tens of milliseconds."""
         if not self.tls:
             return None
-        from httpx2 import create_ssl_context  # noqa: PLC0415 - loading httpx2 takes long
+        from httpx2 import create_ssl_context  # noqa: PLC0415 - slow to load
 
         return create_ssl_context()
 
 
-class Rooms:
-    """How many exchanges may be under way. Long ones have a room of their own: a hundred that wait for a lock must not
-    keep the renewals of the locks one has waiting."""
+class ConnectionLimits:
+    """Limits how many exchanges run at once. Long ones count apart, so that waits cannot delay renewals."""
 
     def __init__(self) -> None:
         self._short = asyncio.Semaphore(CONNECTIONS_MAX)
         self._long = asyncio.Semaphore(LONG_CONNECTIONS_MAX)
 
-    def room(self, *, long: bool) -> asyncio.Semaphore:
-        """To be held while one is under way."""
+    def limit(self, *, long: bool) -> asyncio.Semaphore:
+        """The semaphore to hold during an exchange."""
         return self._long if long else self._short
 
 
-class Connections:
-    """The connections to one API URL."""
+class AsyncioPool:
+    """A `ConnectionPool` for one API URL in one event loop."""
 
     def __init__(self, api_url: str) -> None:
         self._address = Address.of(api_url)
         self._tls = self._address.tls_context()
-        self._free: list[_Connection] = []
+        self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
-        self._listeners: set[Listener] = set()
-        self._rooms = Rooms()
+        self._streams: set[StreamConnection] = set()
+        self._limits = ConnectionLimits()
 
-    async def exchange(self, method: str, path: str, headers: Fields, body: bytes, *, long: bool = False) -> Received:
-        """Send one request and read its answer; cancelling it ends its connection.
-
-        Raises NotConnectedError, BrokenAnswerError.
-        """
-        whole = self._address.request(method, path, headers, body)
-        async with self._rooms.room(long=long):
-            connection = await self._kept() or await self._connected()
+    async def exchange(self, method: str, path: str, headers: Headers, body: bytes, *, long: bool = False) -> Response:
+        """Send one request and read its response. Cancelling closes its connection. Raises as `ConnectionPool` does."""
+        message = self._address.request(method, path, headers, body)
+        async with self._limits.limit(long=long):
+            connection = await self._reuse_idle() or await self._open()
             try:
-                received = await connection.exchange(whole)
+                response = await connection.exchange(message)
             except BaseException:
                 connection.abort()
                 raise
             if connection.reusable:
-                connection.free_since = asyncio.get_running_loop().time()
-                self._free.append(connection)
-                self._end_old(connection.free_since)
+                connection.idle_since = asyncio.get_running_loop().time()
+                self._idle.append(connection)
+                self._close_stale(connection.idle_since)
             else:
                 connection.abort()
-            return received
+            return response
 
     @asynccontextmanager
-    async def listen(self, path: str, headers: Fields) -> "AsyncIterator[Listener]":
-        """Send a GET whose answer is read as it comes. Leaving ends its connection. Raises as `exchange` does."""
-        from volcano_locks.http.stream_connection import Listener  # noqa: PLC0415 - seldom needed
+    async def open_stream(self, path: str, headers: Headers) -> "AsyncIterator[StreamConnection]":
+        """Send a GET whose response is read as it arrives. Leaving closes its connection. Raises as `exchange` does."""
+        from volcano_locks.http.stream_connection import StreamConnection  # noqa: PLC0415 - rarely needed
 
-        whole = self._address.request("GET", path, headers, b"")
-        async with self._rooms.room(long=True):
-            _, listener = await connect(self._address, lambda: Listener(self._listeners, whole), self._tls)
+        message = self._address.request("GET", path, headers, b"")
+        async with self._limits.limit(long=True):
+            _, stream = await connect(self._address, lambda: StreamConnection(self._streams, message), self._tls)
             try:
-                yield listener
+                yield stream
             finally:
-                listener.abort()
+                stream.abort()
 
     async def aclose(self) -> None:
-        """End all connections, also those in use."""
+        """Close all connections, including those in use."""
         for connection in list(self._all):
             connection.abort()
-        for listener in list(self._listeners):
-            listener.abort()
-        self._free.clear()
-        await asyncio.sleep(0)  # the event loop closes the sockets in its next round
+        for stream in list(self._streams):
+            stream.abort()
+        self._idle.clear()
+        await asyncio.sleep(0)  # the event loop closes the sockets in its next iteration
 
-    async def _kept(self) -> "_Connection | None":
-        """The connection that was in use last, unless it is closed or has been free for too long."""
+    async def _reuse_idle(self) -> "_Connection | None":
+        """The connection used last, unless it is closed or has been idle for too long."""
         now = asyncio.get_running_loop().time()
-        if self._free and now - self._free[-1].free_since > LOOK_AFTER_SECONDS:
-            await asyncio.sleep(0)  # an event loop that stood still first has to see what was closed meanwhile
-        while self._free:
-            connection = self._free.pop()
-            if connection.reusable and now - connection.free_since < KEEP_ALIVE_SECONDS:
+        if self._idle and now - self._idle[-1].idle_since > IDLE_CHECK_SECONDS:
+            await asyncio.sleep(0)  # let the event loop notice connections closed meanwhile
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.reusable and now - connection.idle_since < KEEP_ALIVE_SECONDS:
                 return connection
             connection.abort()
         return None
 
-    def _end_old(self, now: float) -> None:
-        """Those that nobody has needed for long: a crowd that has gone leaves many."""
-        while now - self._free[0].free_since >= KEEP_ALIVE_SECONDS:
-            self._free.pop(0).abort()
+    def _close_stale(self, now: float) -> None:
+        """Close the connections that were idle for too long."""
+        while now - self._idle[0].idle_since >= KEEP_ALIVE_SECONDS:
+            self._idle.pop(0).abort()
 
-    async def _connected(self) -> "_Connection":
+    async def _open(self) -> "_Connection":
         _, connection = await connect(self._address, lambda: _Connection(self._all), self._tls)
         return connection
 
@@ -167,9 +164,9 @@ class Connections:
 async def connect(
     address: Address, protocol: Callable[[], P], tls: "ssl.SSLContext | None" = None
 ) -> tuple[asyncio.Transport, P]:
-    """A new connection. Raises NotConnectedError."""
+    """Open a connection. Raises NotConnectedError."""
     loop = asyncio.get_running_loop()
-    race: dict[str, Any] = {}  # uvloop knows no race between addresses: it tries one after the other
+    race: dict[str, Any] = {}  # uvloop does not race addresses: it tries them in turn
     if isinstance(loop, asyncio.BaseEventLoop):
         race["happy_eyeballs_delay"] = HAPPY_EYEBALLS_SECONDS
     connecting = asyncio.ensure_future(
@@ -187,11 +184,11 @@ async def connect(
     except OSError as error:
         raise NotConnectedError(f"cannot connect: {type(error).__name__}: {error}") from error
     except asyncio.CancelledError:
-        connecting.add_done_callback(_drop)  # cancelled itself, the race between addresses would lose a socket
+        connecting.add_done_callback(_abort_connected)  # cancelling the race itself would leak a socket
         raise
 
 
-def _drop(connecting: "asyncio.Future[tuple[asyncio.Transport, P]]") -> None:
+def _abort_connected(connecting: "asyncio.Future[tuple[asyncio.Transport, P]]") -> None:
     if not connecting.cancelled() and connecting.exception() is None:
         connecting.result()[0].abort()
 
@@ -199,75 +196,75 @@ def _drop(connecting: "asyncio.Future[tuple[asyncio.Transport, P]]") -> None:
 class _Connection(asyncio.Protocol):
     """One connection, which serves one request at a time."""
 
-    def __init__(self, all_: "set[_Connection]") -> None:
-        self.free_since = 0.0
-        self._all = all_
+    def __init__(self, connections: "set[_Connection]") -> None:
+        self.idle_since = 0.0
+        self._all = connections
         self._transport: asyncio.Transport | None = None
-        self._waiting: asyncio.Future[Received] | None = None
-        self._reader = Reader()
+        self._pending: asyncio.Future[Response] | None = None
+        self._reader = ResponseReader()
 
     @property
     def reusable(self) -> bool:
-        """Open, and nothing but plain answers came over it."""
+        """Whether it is open and carried only plain responses."""
         return self._transport is not None and self._reader.plain
 
-    async def exchange(self, request: bytes) -> Received:
+    async def exchange(self, request: bytes) -> Response:
         if self._transport is None:
-            raise BrokenAnswerError("the connection broke")
-        self._reader = Reader(to=request)
-        self._waiting = asyncio.get_running_loop().create_future()
+            raise BrokenResponseError("the connection broke")
+        self._reader = ResponseReader(request)
+        self._pending = asyncio.get_running_loop().create_future()
         self._transport.write(request)
-        return await self._waiting
+        return await self._pending
 
     def abort(self) -> None:
-        """End it at once. Harmless when repeated."""
+        """Close it at once. May be repeated."""
         if self._transport is not None:
             self._transport.abort()
-        self._lost("the connection was ended")
+        self._fail("the connection was closed")
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is one without inheriting from it
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
         self._all.add(self)
 
     def data_received(self, data: bytes) -> None:
-        self._take(data)
+        self._feed(data)
 
     def eof_received(self) -> None:
-        self._take(b"")
+        self._feed(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._lost("the connection broke" if error is None else f"{type(error).__name__}: {error}")
+        self._fail("the connection broke" if error is None else f"{type(error).__name__}: {error}")
 
-    def _take(self, data: bytes) -> None:
-        waiting = self._waiting
-        if waiting is None or waiting.done():
-            self.abort()  # nobody asked, or the server has closed it
+    def _feed(self, data: bytes) -> None:
+        pending = self._pending
+        if pending is None or pending.done():
+            self.abort()  # unsolicited data, or the server closed it
             return
         try:
-            received = self._reader.take(data)
-        except BrokenAnswerError as error:
-            self._waiting = None
-            waiting.set_exception(error)
+            response = self._reader.feed(data)
+        except BrokenResponseError as error:
+            self._pending = None
+            pending.set_exception(error)
         else:
-            if received is not None:
-                self._waiting = None
-                waiting.set_result(received)
+            if response is not None:
+                self._pending = None
+                pending.set_result(response)
 
-    def _lost(self, why: str) -> None:
+    def _fail(self, why: str) -> None:
         self._transport = None
         self._all.discard(self)
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None and not waiting.done():
-            waiting.set_exception(BrokenAnswerError(why))
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.done():
+            pending.set_exception(BrokenResponseError(why))
 
 
 def behind_proxy(api_url: str) -> bool:
-    """Whether the environment (on macOS and Windows, the system) names a proxy that this URL may have to go through."""
+    """Whether the environment (on macOS and Windows, the system) sets a proxy that may apply to this URL."""
     names = {api_url.partition(":")[0].lower() + "_proxy", "all_proxy"}
     if any(value and name.lower() in names for name, value in os.environ.items()):
         return True
     if sys.platform not in {"darwin", "win32"}:
         return False
-    from urllib.request import getproxies  # noqa: PLC0415 - takes long, and is needed here only
+    from urllib.request import getproxies  # noqa: PLC0415 - slow to load, and needed only here
 
     return any(f"{scheme}_proxy" in names for scheme in getproxies())

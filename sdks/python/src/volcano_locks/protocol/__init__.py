@@ -1,1 +1,1 @@
-"""What a client sends and reads, without I/O: arguments, operations as generators, and responses."""
+"""The client's protocol without I/O: checked arguments, operations as generators, parsed responses."""

@@ -1,43 +1,43 @@
-"""How long whoever waits rests after a failure before asking again (SDK-11): longer each time, never in step.
+"""Retry back-off with jitter, for waits and watches (SDK-11).
 
-Many wait for one lock or watch it, and what fails for one (a node that stops) fails for all at once. So each rest is
-drawn at random from a span that doubles; a server's `Retry-After` is kept and lengthened a little.
+Many clients wait for one lock or watch it, and a node that stops fails them all at once. So each delay is drawn at
+random from a span that doubles with each failure. A `Retry-After` takes precedence and is lengthened by up to a tenth.
 """
 
 import random
 
 from volcano_locks.errors import RateLimitedError, ServerError, TransportError, VolcanoError
 
-REST_SECONDS_MIN = 0.2
-REST_SECONDS_MAX = 5.0
-LENGTHENED_FRACTION = 0.1
+BACKOFF_SECONDS_MIN = 0.2
+BACKOFF_SECONDS_MAX = 5.0
+RETRY_AFTER_JITTER_FRACTION = 0.1
 
 
-class Rests:
-    """The rests of one wait."""
+class Backoff:
+    """The delays of one wait or watch."""
 
     def __init__(self) -> None:
-        self._in_a_row = 0
+        self._failures = 0
 
-    def over(self) -> None:
-        """Something went well: the next rest is a first one."""
-        self._in_a_row = 0
+    def reset(self) -> None:
+        """Start over after a success."""
+        self._failures = 0
 
-    def seconds(self, failure: VolcanoError) -> float:
-        """How long to rest after `failure`: not at all after a first request that got no answer."""
-        first = self._in_a_row == 0
-        self._in_a_row = min(self._in_a_row + 1, 32)
-        drawn = random.random()  # noqa: S311 - it only spreads
+    def next_delay(self, failure: VolcanoError) -> float:
+        """Seconds to pause after `failure`; 0 after the first request without a response."""
+        first = self._failures == 0
+        self._failures = min(self._failures + 1, 32)
+        fraction = random.random()  # noqa: S311 - not for cryptography
         if failure.retry_after:
-            return failure.retry_after * (1 + LENGTHENED_FRACTION * drawn)
+            return failure.retry_after * (1 + RETRY_AFTER_JITTER_FRACTION * fraction)
         if first and isinstance(failure, TransportError):
             return 0.0
-        longest = min(REST_SECONDS_MIN * 2.0**self._in_a_row, REST_SECONDS_MAX)
-        return REST_SECONDS_MIN + (longest - REST_SECONDS_MIN) * drawn
+        longest = min(BACKOFF_SECONDS_MIN * 2.0**self._failures, BACKOFF_SECONDS_MAX)
+        return BACKOFF_SECONDS_MIN + (longest - BACKOFF_SECONDS_MIN) * fraction
 
 
-def passes_by(failure: VolcanoError) -> bool:
-    """Whether waiting helps: no answer, a spent quota, a server in trouble."""
+def is_transient(failure: VolcanoError) -> bool:
+    """Whether a later attempt may succeed: no response, a 429 or a 5xx."""
     if isinstance(failure, ServerError):
         return failure.status is not None and failure.status >= 500
     return isinstance(failure, (TransportError, RateLimitedError))

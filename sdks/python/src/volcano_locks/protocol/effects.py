@@ -1,7 +1,7 @@
-"""What a flow is made of: the requests it yields, the rests between them, and how long it may take.
+"""What an operation yields: requests to send and pauses, and the time that it may take.
 
-A flow says what is to be sent, and not how: a driver performs each step and hands back the answer, or throws in the
-error there was instead.
+An operation is a generator without I/O. A driver performs each effect and sends the response back into the generator,
+or throws the error in.
 """
 
 from collections.abc import Callable, Generator
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import TypeVar
 
-from volcano_locks.protocol.messages import Answer
+from volcano_locks.protocol.messages import Response
 
 T = TypeVar("T")
 
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class Request:
     """One HTTP request below the API URL.
 
-    `to_the_end`: cancelling the caller must not cut it short. `listens`: its answer is an event stream, which begins
-    after the event `last_id`.
+    `shielded`: cancelling the caller does not cancel it. `streams`: its response is an event stream, which begins
+    after the event `last_event_id`.
     """
 
     method: str
@@ -28,41 +28,42 @@ class Request:
     timeout_seconds: float
     token: str | None = field(default=None, repr=False)
     ttl_seconds: int | None = None
-    to_the_end: bool = False
+    shielded: bool = False
     wait_seconds: float | None = None
-    listens: bool = False
-    last_id: str | None = None
+    streams: bool = False
+    last_event_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Rest before the next attempt. `long`: part of a wait, during which time is moved by others."""
+    """Pause before the next attempt. `in_wait`: the pause belongs to a wait, so a test's clock does not skip it."""
 
     seconds: float
-    long: bool = False
+    in_wait: bool = False
 
 
-Flow = Generator[Request | Sleep, Answer | None, T]
+Effect = Request | Sleep
+Operation = Generator[Effect, Response | None, T]
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """How long a flow may take: the client's clock, the time one request has, the instant it must end by."""
+class TimeBudget:
+    """How long an operation may take: the client's clock, the limit of one request, and the instant of its end."""
 
     now: Callable[[], float]
     timeout_seconds: float
     until: float = inf
 
-    def left(self) -> float:
-        """Seconds the next request may take; not above 0 when the time is up."""
+    def remaining(self) -> float:
+        """Seconds that the next request may take; 0 or less when the time is up."""
         return min(self.timeout_seconds, self.until - self.now())
 
 
 def lease_path(key: str) -> str:
-    """The address of a lock's lease; a valid key needs no escaping."""
+    """The path of a lock's lease; a valid key needs no escaping."""
     return f"/locks/{key}/lease"
 
 
 def lock_path(key: str) -> str:
-    """The address of a lock."""
+    """The path of a lock."""
     return f"/locks/{key}"

@@ -1,4 +1,6 @@
-"""Locks as people look at them: one row, and pages of rows (SDK-15). No owner token is among what they tell."""
+"""`LockView`, every public field of a lock, and the operations that read one or list many (SDK-15). Owner tokens are
+never included.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,31 +8,24 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import quote
 
-from volcano_locks.protocol.effects import Flow, Pace, Request, lock_path
-from volcano_locks.protocol.messages import (
-    Answer,
-    body_of,
-    checked_key,
-    fencing_token_of,
-    malformed,
-    new_uuid,
-    parse_date,
-)
-from volcano_locks.protocol.operations import ATTEMPTS_MAX, expect, retried
+from volcano_locks.protocol.arguments import checked_fencing_token, checked_key, new_uuid, parse_date
+from volcano_locks.protocol.effects import Operation, Request, TimeBudget, lock_path
+from volcano_locks.protocol.messages import Response, malformed_response, parse_body
+from volcano_locks.protocol.operations import ATTEMPTS_MAX, expect_status, with_retries
 
 PAGE_ROWS = 100
 
-State = Literal["held", "free", "all"]
+StateFilter = Literal["held", "free", "all"]
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class LockView:
-    """One lock. `held` is what a read says: False means that an acquire would succeed now.
+    """One lock. `held` is False if an acquire would succeed now.
 
-    `holder` is a label for people. `ttl_seconds` is what was asked for last, at `renewed_at`. `waiters` is how many
-    requests wait for it. Of a free lock all that belongs to a lease is None, and `fencing_token` is the last one.
+    `holder` is a label for people. `ttl_seconds` was requested at `renewed_at`. `waiters` is the number of queued
+    acquires. If the lock is free, the fields of a lease are None and `fencing_token` is the last one.
     """
 
     key: str
@@ -46,43 +41,43 @@ class LockView:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the locks, and where the others begin."""
+    """Part of a list, and the cursor of the next page."""
 
     views: tuple[LockView, ...]
     next_cursor: str | None
 
 
-def view(key: str, request_id: str, pace: Pace) -> Flow[LockView]:
-    """One lock; of one that nobody has used, that it is free."""
+def view(key: str, request_id: str, budget: TimeBudget) -> Operation[LockView]:
+    """Read one lock. A lock that was never used is free."""
 
-    def once() -> Flow[LockView]:
-        request = Request("GET", f"{lock_path(key)}?view=full", request_id, pace.left())
-        answer = expect(request, (yield request), 200)
-        return _view_from(body_of(answer, request_id), answer, request_id)
+    def attempt_once() -> Operation[LockView]:
+        request = Request("GET", f"{lock_path(key)}?view=full", request_id, budget.remaining())
+        response = expect_status(request, (yield request), 200)
+        return _parse_view(parse_body(response, request_id), response, request_id)
 
-    return (yield from retried(once, pace, ATTEMPTS_MAX))
+    return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 
 
-def page(prefix: str, state: State, cursor: str | None, pace: Pace) -> Flow[Page]:
-    """The page that begins at `cursor`; None is the first."""
-    behind = "" if cursor is None else f"&cursor={quote(cursor, safe='')}"
-    path = f"/locks?prefix={quote(prefix, safe='')}&state={state}&limit={PAGE_ROWS}{behind}"
+def page(prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget) -> Operation[Page]:
+    """Read the page at `cursor`; None is the first."""
+    cursor_parameter = "" if cursor is None else f"&cursor={quote(cursor, safe='')}"
+    path = f"/locks?prefix={quote(prefix, safe='')}&state={state}&limit={PAGE_ROWS}{cursor_parameter}"
     request_id = new_uuid()
 
-    def once() -> Flow[Page]:
-        request = Request("GET", path, request_id, pace.left())
-        answer = expect(request, (yield request), 200)
-        body = body_of(answer, request_id)
+    def attempt_once() -> Operation[Page]:
+        request = Request("GET", path, request_id, budget.remaining())
+        response = expect_status(request, (yield request), 200)
+        body = parse_body(response, request_id)
         rows, next_cursor = body.get("items"), body.get("next_cursor")
         if not isinstance(rows, list) or not isinstance(next_cursor, str | None):
-            raise malformed(answer, "it is no page of locks", request_id)
-        return Page(tuple(_view_from(row, answer, request_id) for row in rows), next_cursor)
+            raise malformed_response(response, "it is not a page of locks", request_id)
+        return Page(tuple(_parse_view(row, response, request_id) for row in rows), next_cursor)
 
-    return (yield from retried(once, pace, ATTEMPTS_MAX))
+    return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 
 
 def checked_prefix(prefix: object) -> str:
-    """`prefix` if keys may begin so, else `TypeError` or `ValueError`."""
+    """Return `prefix` if keys may begin with it; raise `TypeError` or `ValueError` otherwise."""
     if not isinstance(prefix, str):
         raise TypeError(f"prefix must be a str, got {type(prefix).__name__}")
     try:
@@ -91,33 +86,33 @@ def checked_prefix(prefix: object) -> str:
         raise ValueError(f"prefix must be empty or the beginning of a key: {error}") from None
 
 
-def checked_state(state: object) -> State:
-    """`state` if there is such a one, else `ValueError`."""
-    for known in get_args(State):
+def checked_state(state: object) -> StateFilter:
+    """Return `state` if it is a valid filter; raise `ValueError` otherwise."""
+    for known in get_args(StateFilter):
         if state == known:
-            found: State = known
-            return found
+            checked: StateFilter = known
+            return checked
     raise ValueError(f"state must be held, free or all, got {state!r:.100}")
 
 
-def _view_from(row: Any, answer: Answer, request_id: str) -> LockView:
+def _parse_view(row: Any, response: Response, request_id: str) -> LockView:
     try:
         return LockView(
-            key=_a(str)(row["key"]),
-            held=_a(bool)(row["held"]),
-            holder=_or_none(row["holder"], _a(str)),
-            acquired_at=_or_none(row["acquired_at"], parse_date),
-            renewed_at=_or_none(row["renewed_at"], parse_date),
-            expires_at=_or_none(row["expires_at"], parse_date),
-            ttl_seconds=_or_none(row["ttl_seconds"], _a(int)),
-            fencing_token=_or_none(row["fencing_token"], fencing_token_of),
-            waiters=_a(int)(row["waiters"]),
+            key=_of_type(str)(row["key"]),
+            held=_of_type(bool)(row["held"]),
+            holder=_optional(row["holder"], _of_type(str)),
+            acquired_at=_optional(row["acquired_at"], parse_date),
+            renewed_at=_optional(row["renewed_at"], parse_date),
+            expires_at=_optional(row["expires_at"], parse_date),
+            ttl_seconds=_optional(row["ttl_seconds"], _of_type(int)),
+            fencing_token=_optional(row["fencing_token"], checked_fencing_token),
+            waiters=_of_type(int)(row["waiters"]),
         )
     except (KeyError, TypeError, ValueError):
-        raise malformed(answer, "what it says of a lock is not whole", request_id) from None
+        raise malformed_response(response, "a field of a lock is missing or malformed", request_id) from None
 
 
-def _a(kind: type[T]) -> Callable[[Any], T]:
+def _of_type(kind: type[T]) -> Callable[[Any], T]:
     def checked(value: Any) -> T:
         if type(value) is not kind:
             raise TypeError
@@ -126,5 +121,5 @@ def _a(kind: type[T]) -> Callable[[Any], T]:
     return checked
 
 
-def _or_none(value: Any, read: Callable[[Any], T]) -> T | None:
+def _optional(value: Any, read: Callable[[Any], T]) -> T | None:
     return None if value is None else read(value)

@@ -1,28 +1,29 @@
-"""What each verb does, without doing it: generators that yield a `Request` or a `Sleep` and return the result.
+"""The operations of a client without I/O: generators that yield requests and pauses and return the result.
 
-Whoever drives a flow (`transport.perform`, or a test with nothing but a list of answers) sends each
-`Request`, hands the `Answer` back, or throws in the error there was instead. So retry, the mapping of errors
-and the clean-up after an uncertain acquire stand here once, for threads and asyncio alike.
+A driver (`transport.perform`, or a test with a list of responses) sends each `Request` and returns its `Response`, or
+throws the error in. So retries, error mapping and the clean-up after an uncertain acquire exist once for both clients.
 
-SDK-1: token and request id are made before the first send and kept through every retry.
-SDK-2: an acquire is sent at most twice; a refusal (4xx) is an answer. If any attempt may have been served and
-the caller does not get the lease, a release with its token follows, also on cancellation.
+SDK-1: the token and the request id are made before the first send and kept through every retry.
+SDK-2: an acquire is sent at most twice; a 4xx is final. If an attempt may have been served and the caller gets no
+lease, a release with its token follows, also on cancellation.
 SDK-18: if the caller keeps the token to recover the acquire, a time-out, a transport failure and a 503 send no release.
 
-Not promised: that release arrives. Until it does the lock may stay held for one TTL; acquiring again with the
-same `token` then gives the same lease.
+Not promised: that this release arrives. Until it does, the lock may stay held for one TTL; acquiring again with the
+same `token` then returns the same lease.
 """
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError
-from volcano_locks.protocol.effects import Flow, Pace, Request, Sleep, lease_path, lock_path
-from volcano_locks.protocol.messages import Answer, Lease, LockState, lease_from, new_uuid, refusal_from, state_from
+from volcano_locks.protocol.arguments import new_uuid
+from volcano_locks.protocol.effects import Operation, Request, Sleep, TimeBudget, lease_path, lock_path
+from volcano_locks.protocol.lease import Lease, LockState
+from volcano_locks.protocol.messages import Response, error_from_response, parse_lease, parse_state
 
 ATTEMPTS_MAX = 2
 WAIT_SLICE_SECONDS = 50.0
-GIVE_UP_SECONDS_MAX = 2.0
+BEST_EFFORT_RELEASE_SECONDS_MAX = 2.0
 RETRY_PAUSE_SECONDS = 0.5
 RETRY_PAUSE_SECONDS_MAX = 2.0
 
@@ -30,68 +31,68 @@ T = TypeVar("T")
 
 
 def acquire(
-    key: str, token: str, ttl_seconds: int, request_id: str, pace: Pace, *, recoverable: bool = False
-) -> Flow[Lease]:
-    """A lease whose deadline is `time before its request + ttl`; an answer later than that is no lease.
+    key: str, token: str, ttl_seconds: int, request_id: str, budget: TimeBudget, *, recoverable: bool = False
+) -> Operation[Lease]:
+    """Return a lease whose deadline is the time before its request plus `ttl_seconds`; reject a later response.
 
-    `recoverable`: the caller can repeat this acquire with the same ids, so no release is sent for an unknown outcome.
+    `recoverable`: the caller can repeat this acquire with the same ids, so an unknown outcome sends no release.
     """
     uncertain = False
-    seconds = min(pace.timeout_seconds, ttl_seconds)
+    seconds = min(budget.timeout_seconds, ttl_seconds)
     request = Request("POST", lease_path(key), request_id, seconds, token, ttl_seconds)
     attempt = 0
     try:
         while True:
             attempt += 1
-            deadline = pace.now() + ttl_seconds
+            deadline = budget.now() + ttl_seconds
             try:
-                return _in_time(granted(request, (yield request), 201, key, deadline), request, pace)
+                return _not_expired(expect_lease(request, (yield request), 201, key, deadline), request, budget)
             except VolcanoError as error:
                 uncertain = uncertain or may_have_been_served(error)
-                if attempt == ATTEMPTS_MAX or not _worth_another_try(error):
+                if attempt == ATTEMPTS_MAX or not is_retryable(error):
                     raise
-                pause = _pause_after(error)
+                delay = retry_delay(error)
             except BaseException:
                 uncertain = True
                 raise
-            if pause:
-                yield Sleep(pause)
+            if delay:
+                yield Sleep(delay)
     except GeneratorExit:
         raise
     except BaseException as error:
-        if uncertain and recoverable and isinstance(error, VolcanoError) and _worth_another_try(error):
+        if uncertain and recoverable and isinstance(error, VolcanoError) and is_retryable(error):
             error.add_note(
                 f"It is unknown whether {key!r} was acquired: acquire it again with the same token and request_id"
             )
         elif uncertain:
-            yield from give_up(key, token, error)
+            yield from release_if_acquired(key, token, error)
         raise
 
 
-def renew(lease: Lease, ttl_seconds: int, request_id: str, pace: Pace, attempts: int) -> Flow[Lease]:
-    """The same lease with a new expiry; it keeps its fencing token and its owner token."""
+def renew(lease: Lease, ttl_seconds: int, request_id: str, budget: TimeBudget, attempts: int) -> Operation[Lease]:
+    """Extend the lease. It keeps its fencing token and its owner token."""
 
-    def once() -> Flow[Lease]:
-        deadline = pace.now() + ttl_seconds
-        request = Request("PATCH", lease_path(lease.key), request_id, pace.left(), lease.token, ttl_seconds)
-        return _in_time(granted(request, (yield request), 200, lease.key, deadline), request, pace)
+    def attempt_once() -> Operation[Lease]:
+        deadline = budget.now() + ttl_seconds
+        request = Request("PATCH", lease_path(lease.key), request_id, budget.remaining(), lease.token, ttl_seconds)
+        return _not_expired(expect_lease(request, (yield request), 200, lease.key, deadline), request, budget)
 
-    return (yield from retried(once, pace, attempts))
+    return (yield from with_retries(attempt_once, budget, attempts))
 
 
-def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) -> Flow[None]:
-    """Nothing, once the server said that the lock is not held with this token.
+def release(key: str, token: str, request_id: str, budget: TimeBudget, attempts: int) -> Operation[None]:
+    """Release the lock, and return when the server confirms that this token does not hold it.
 
-    If an earlier attempt may have been served, "not yours" is what its success looks like after somebody else
-    took the lock: the token holds nothing any more, which is all that was asked (case 19).
+    After an attempt that may have been served, `LockOwnershipLostError` means success: the lock has a new holder (case
+    19).
     """
     uncertain = False
 
-    def once() -> Flow[None]:
+    def attempt_once() -> Operation[None]:
         nonlocal uncertain
-        request = Request("DELETE", lease_path(key), request_id, pace.left(), token)
+        request = Request("DELETE", lease_path(key), request_id, budget.remaining(), token)
         try:
-            expect(request, (yield request), 204)
+            expect_status(request, (yield request), 204)
         except LockOwnershipLostError:
             if not uncertain:
                 raise
@@ -99,52 +100,54 @@ def release(key: str, token: str, request_id: str, pace: Pace, attempts: int) ->
             uncertain = uncertain or may_have_been_served(error)
             raise
 
-    yield from retried(once, pace, attempts)
+    yield from with_retries(attempt_once, budget, attempts)
 
 
-def get(key: str, request_id: str, pace: Pace) -> Flow[LockState]:
-    """Whether an acquire would be refused, until when it says so, and the fencing token."""
+def get(key: str, request_id: str, budget: TimeBudget) -> Operation[LockState]:
+    """Read whether an acquire would be refused, until when, and the fencing token."""
 
-    def once() -> Flow[LockState]:
-        request = Request("GET", lock_path(key), request_id, pace.left())
-        answer = expect(request, (yield request), 200)
-        return state_from(answer, request_id=request_id)
+    def attempt_once() -> Operation[LockState]:
+        request = Request("GET", lock_path(key), request_id, budget.remaining())
+        response = expect_status(request, (yield request), 200)
+        return parse_state(response, request_id=request_id)
 
-    return (yield from retried(once, pace, ATTEMPTS_MAX))
-
-
-def force_release(key: str, request_id: str, pace: Pace) -> Flow[None]:
-    """Nothing, once the lock is free. Sent again only if it never left: a second one could evict the next holder."""
-
-    def once() -> Flow[None]:
-        request = Request("DELETE", lock_path(key), request_id, pace.left())
-        expect(request, (yield request), 204)
-
-    yield from retried(once, pace, ATTEMPTS_MAX, only_if_unsent=True)
+    return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 
 
-def retried(once: Callable[[], Flow[T]], pace: Pace, attempts: int, *, only_if_unsent: bool = False) -> Flow[T]:
-    """What `once` gives, tried again while that may help and there are attempts and time left."""
+def force_release(key: str, request_id: str, budget: TimeBudget) -> Operation[None]:
+    """Free the lock. Retry only if the request was never sent: a second one could evict the next holder."""
+
+    def attempt_once() -> Operation[None]:
+        request = Request("DELETE", lock_path(key), request_id, budget.remaining())
+        expect_status(request, (yield request), 204)
+
+    yield from with_retries(attempt_once, budget, ATTEMPTS_MAX, only_if_unsent=True)
+
+
+def with_retries(
+    attempt_once: Callable[[], Operation[T]], budget: TimeBudget, attempts: int, *, only_if_unsent: bool = False
+) -> Operation[T]:
+    """Run `attempt_once`, and again while the error is retryable and attempts and time are left."""
     attempt = 0
     while True:
         attempt += 1
         try:
-            return (yield from once())
+            return (yield from attempt_once())
         except VolcanoError as error:
-            pause = _pause_after(error)
-            again = _worth_another_try(error) and not (only_if_unsent and may_have_been_served(error))
-            if attempt == attempts or not again or pace.now() + pause >= pace.until:
+            delay = retry_delay(error)
+            retry = is_retryable(error) and not (only_if_unsent and may_have_been_served(error))
+            if attempt == attempts or not retry or budget.now() + delay >= budget.until:
                 raise
-        if pause:
-            yield Sleep(pause)
+        if delay:
+            yield Sleep(delay)
 
 
-def granted(request: Request, answer: Answer | None, status: int, key: str, deadline: float) -> Lease:
-    """The lease that the answer to `request` grants; the refusal is raised if it has another `status`."""
+def expect_lease(request: Request, response: Response | None, status: int, key: str, deadline: float) -> Lease:
+    """Parse the lease that the response grants; raise its error if it has another `status`."""
     assert request.token is not None
     assert request.ttl_seconds is not None
-    return lease_from(
-        expect(request, answer, status),
+    return parse_lease(
+        expect_status(request, response, status),
         key=key,
         token=request.token,
         ttl_seconds=request.ttl_seconds,
@@ -153,54 +156,54 @@ def granted(request: Request, answer: Answer | None, status: int, key: str, dead
     )
 
 
-def _in_time(lease: Lease, request: Request, pace: Pace) -> Lease:
+def _not_expired(lease: Lease, request: Request, budget: TimeBudget) -> Lease:
     assert lease.deadline is not None
-    if pace.now() >= lease.deadline:
-        late = f"the lease of {lease.key!r} had run out before the answer that granted it came"
-        raise LateAnswerError(late, request_id=request.request_id)
+    if budget.now() >= lease.deadline:
+        message = f"the lease of {lease.key!r} expired before the response that granted it arrived"
+        raise LateResponseError(message, request_id=request.request_id)
     return lease
 
 
-def expect(request: Request, answer: Answer | None, status: int) -> Answer:
-    """The answer to `request` if it has this `status`; else the refusal it is gets raised."""
-    assert answer is not None
-    if answer.status == status:
-        return answer
-    refusal = refusal_from(answer, request_id=request.request_id)
+def expect_status(request: Request, response: Response | None, status: int) -> Response:
+    """Return the response if it has this `status`; raise its error otherwise."""
+    assert response is not None
+    if response.status == status:
+        return response
+    refusal = error_from_response(response, request_id=request.request_id)
     refusal.add_note(f"request {request.request_id}: {request.method} {request.path}")
     raise refusal
 
 
-class LateAnswerError(TransportError):
-    """A grant that came after the time it granted."""
+class LateResponseError(TransportError):
+    """A grant arrived after its lease had expired."""
 
 
-def give_up(key: str, token: str, error: BaseException) -> Flow[None]:
-    """Release what may have been acquired, or a place in the line; `error` is told how that went."""
-    request = Request("DELETE", lease_path(key), new_uuid(), GIVE_UP_SECONDS_MAX, token, to_the_end=True)
+def release_if_acquired(key: str, token: str, error: BaseException) -> Operation[None]:
+    """Release what may have been acquired or queued, and add the result to `error` as a note."""
+    request = Request("DELETE", lease_path(key), new_uuid(), BEST_EFFORT_RELEASE_SECONDS_MAX, token, shielded=True)
     try:
-        expect(request, (yield request), 204)
+        expect_status(request, (yield request), 204)
     except LockOwnershipLostError:
-        error.add_note(f"It was unknown whether {key!r} was acquired; it was not, or is no more")
+        error.add_note(f"It was unknown whether {key!r} was acquired; it was not, or not any more")
     except VolcanoError as failed:
-        error.add_note(f"It is unknown whether {key!r} was acquired; giving it back failed too: {failed}")
+        error.add_note(f"It is unknown whether {key!r} was acquired; releasing it failed too: {failed}")
     else:
-        error.add_note(f"It was unknown whether {key!r} was acquired; it was given back")
+        error.add_note(f"It was unknown whether {key!r} was acquired; it was released")
 
 
-def _worth_another_try(error: VolcanoError) -> bool:
-    return isinstance(error, (TransportError, UnavailableError)) and not isinstance(error, LateAnswerError)
+def is_retryable(error: VolcanoError) -> bool:
+    return isinstance(error, (TransportError, UnavailableError)) and not isinstance(error, LateResponseError)
 
 
 def may_have_been_served(error: VolcanoError) -> bool:
-    """Whether the request that failed with this may have had its effect all the same."""
+    """Whether the failed request may still have had its effect."""
     if isinstance(error, TransportError):
         return error.request_sent
     return isinstance(error, ServerError) or error.status == 408
 
 
-def _pause_after(error: VolcanoError) -> float:
-    """A broken connection is tried anew at once; a server that asks for time gets some."""
+def retry_delay(error: VolcanoError) -> float:
+    """0 after a broken connection; the server's `Retry-After`, bounded, after a 503."""
     if not isinstance(error, UnavailableError):
         return 0.0
     return float(min(error.retry_after or RETRY_PAUSE_SECONDS, RETRY_PAUSE_SECONDS_MAX))

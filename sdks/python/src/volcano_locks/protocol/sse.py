@@ -1,61 +1,61 @@
-"""Server-sent events from the bytes of their stream: what the service sends (lines end in LF or CRLF), no more.
+"""Parses server-sent events from the bytes of a stream, as this service sends them: lines end in LF or CRLF.
 
-Not promised: the third line end that the format knows, a lone CR.
+Not promised: a lone CR as a line end, which the format also allows.
 """
 
 import re
 from typing import NamedTuple
 
-BLOCK_BYTES_MAX = 65_536
+EVENT_BYTES_MAX = 65_536
 
 _ID = re.compile(r"[!-~]{1,128}")
 
 
-class Event(NamedTuple):
-    """One block. `kind` and `data` are empty where it told only its id; `id` is None if it has none to send back."""
+class SseEvent(NamedTuple):
+    """One event. `kind` and `data` are empty if it has only an id; `id` is None if it must not be sent back."""
 
     kind: str
     data: str
     id: str | None
 
 
-class TooLongError(Exception):
-    """A block has more than BLOCK_BYTES_MAX."""
+class EventTooLongError(Exception):
+    """An event is longer than EVENT_BYTES_MAX."""
 
 
-class EventReader:
-    """Reads one stream."""
+class SseParser:
+    """Parses one stream."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._partial_line = b""
         self._fields: dict[str, str] = {}
-        self._length = 0
+        self._event_length = 0
 
-    def take(self, data: bytes) -> list[Event]:
-        """The events that `data` completes. Comments are none. Raises TooLongError."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        events = [event for event in map(self._line, lines) if event is not None]
-        self._check(self._length + len(self._rest))
+    def feed(self, data: bytes) -> list[SseEvent]:
+        """Return the events that `data` completes, without comments. Raises EventTooLongError."""
+        *lines, self._partial_line = (self._partial_line + data).split(b"\n")
+        events = [event for event in map(self._parse_line, lines) if event is not None]
+        self._check_length(self._event_length + len(self._partial_line))
         return events
 
-    def _line(self, line: bytes) -> Event | None:
+    def _parse_line(self, line: bytes) -> SseEvent | None:
         text = line.removesuffix(b"\r").decode(errors="replace")
         if not text:
-            fields, self._fields, self._length = self._fields, {}, 0
-            return _event(fields) if fields else None
-        self._length += len(line)
-        self._check(self._length)
+            fields, self._fields, self._event_length = self._fields, {}, 0
+            return _parse_event(fields) if fields else None
+        self._event_length += len(line)
+        self._check_length(self._event_length)
         name, _, value = text.partition(":")
         if name:
             value = value.removeprefix(" ")
             self._fields[name] = f"{self._fields[name]}\n{value}" if name == "data" and name in self._fields else value
         return None
 
-    def _check(self, length: int) -> None:
-        if length > BLOCK_BYTES_MAX:
-            raise TooLongError(f"an event longer than {BLOCK_BYTES_MAX} bytes")
+    def _check_length(self, length: int) -> None:
+        if length > EVENT_BYTES_MAX:
+            raise EventTooLongError(f"an event longer than {EVENT_BYTES_MAX} bytes")
 
 
-def _event(fields: dict[str, str]) -> Event:
-    told = fields.get("id", "")
-    return Event(fields.get("event", ""), fields.get("data", ""), told if _ID.fullmatch(told) else None)
+def _parse_event(fields: dict[str, str]) -> SseEvent:
+    event_id = fields.get("id", "")
+    return SseEvent(fields.get("event", ""), fields.get("data", ""), event_id if _ID.fullmatch(event_id) else None)

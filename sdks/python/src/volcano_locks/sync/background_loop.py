@@ -1,13 +1,12 @@
-"""The one background thread of a threaded client: an event loop in which its requests and renewals run.
+"""The background thread of a threaded client: one event loop for its renewals and requests.
 
-All renewals of a client share it and wait for their answers side by side, so a stuck one delays no other.
-Requests of the calling threads run there too, which gives them what a blocking socket cannot: a limit on the
-whole request, one pool of connections, and an interrupt (Ctrl-C) which cancels the request under way and lets
-it clean up.
+All renewals of a client share the loop and wait side by side, so a stuck one delays no other. Requests of the calling
+threads get there what a blocking socket lacks: a limit on the whole request, one connection pool, and an interrupt
+(Ctrl-C) that cancels the request and lets it clean up.
 
-SDK-6: the thread starts with the first request, ends when the client is closed or has had nothing to do for a
-while, and never keeps the process alive. A forked child finds no thread and no sockets of its parent's: it
-starts its own, and leaves the parent's objects untouched, since closing them would disturb the parent.
+SDK-6: the thread starts with the first request, ends when the client is closed or idle for a while, and never keeps the
+process alive. A forked child has neither this thread nor its parent's sockets: it starts its own, and leaves the
+parent's objects untouched, because closing them would disturb the parent.
 """
 
 import asyncio
@@ -22,19 +21,19 @@ from typing import Any, TypeVar
 from volcano_locks.errors import CLOSED, VolcanoError
 
 IDLE_SECONDS_MAX = 30.0
-LOOK_SECONDS = 0.2
+STOP_CHECK_SECONDS = 0.2
 CLEAN_UP_SECONDS_MAX = 8.0
-LEAVING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX / 2
-CANCELLING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX - LEAVING_SECONDS_MAX
+SHIELDED_SECONDS_MAX = CLEAN_UP_SECONDS_MAX / 2
+CANCELLING_SECONDS_MAX = CLEAN_UP_SECONDS_MAX - SHIELDED_SECONDS_MAX
 
 T = TypeVar("T")
 
-TO_THE_END = "to the end"
+SHIELDED = "shielded"
 
-_left_by_parents: list[object] = []
+_abandoned_by_fork: list[object] = []
 
 
-class Background:
+class BackgroundLoop:
     """Runs coroutines for blocking callers. `on_end` is awaited in the loop before it closes."""
 
     def __init__(self, name: str, on_end: Callable[[], Awaitable[None]]) -> None:
@@ -43,45 +42,48 @@ class Background:
         self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._kept: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
-        self._begin()
+        self._iterators: weakref.WeakSet[AsyncGenerator[Any, None]] = weakref.WeakSet()
+        self._reset()
 
     def run(
         self,
         work: Callable[[], Coroutine[Any, Any, T]],
         undo: Callable[[T], Coroutine[Any, Any, object]] | None = None,
         *,
-        to_the_end: bool = False,
+        shielded: bool = False,
         stop: threading.Event | None = None,
     ) -> T:
-        """`work()`'s result. If this thread is interrupted, the work is cancelled and may clean up, bounded;
-        a result that was there already is handed to `undo`. Work that goes `to_the_end` is not cancelled, only
-        waited for. Then the interrupt goes on. Setting `stop` interrupts with `StoppedError`."""
+        """Return the result of `work()`.
+
+        If this thread is interrupted, the work is cancelled and may clean up, bounded in time; a result that already
+        exists is passed to `undo`. `shielded` work is only waited for, not cancelled. Then the interrupt goes on.
+        Setting `stop` interrupts with `StoppedError`.
+        """
         outcome: Future[T] = Future()
-        call = _Call(to_the_end=to_the_end)
+        job = _Job(shielded=shielded)
         try:
-            self._submit(call, work, outcome)
-            return outcome.result() if stop is None else _unless(stop, outcome)
+            self._submit(job, work, outcome)
+            return outcome.result() if stop is None else _result_unless(stop, outcome)
         except BaseException as error:
-            if call.loop is not None and not (outcome.done() and outcome.exception() is error):
-                call.settle(outcome)
+            if job.loop is not None and not (outcome.done() and outcome.exception() is error):
+                job.resolve(outcome)
                 self._interrupted(outcome, undo)
             raise
         finally:
-            del outcome  # its exception's traceback holds this frame
+            del outcome  # its exception's traceback references this frame
 
     def iterate(self, items: AsyncGenerator[T, None]) -> Iterator[T]:
-        """The items, each made in the loop when it is asked for. Whoever stops asking ends it by letting go of it."""
+        """Yield the items, each produced in the loop on demand. Dropping the iterator ends it."""
         pid = os.getpid()
-        self._kept.add(items)
+        self._iterators.add(items)
 
         async def one() -> T:
             return await anext(items)
 
         while True:
             if os.getpid() != pid:
-                _left_by_parents.append(items)
-                raise VolcanoError("it belongs to the process that began it, not to its fork: begin anew")
+                _abandoned_by_fork.append(items)
+                raise VolcanoError("this iterator belongs to the parent process: create a new one in the child")
             try:
                 item = self.run(one)
             except StopAsyncIteration:
@@ -89,7 +91,7 @@ class Background:
             yield item
 
     def close(self) -> None:
-        """Wait for what goes `to_the_end`, cancel the rest, close the connections and end the thread; bounded."""
+        """Wait for shielded work, cancel the rest, close the connections and end the thread; bounded in time."""
         self._after_fork()
         with self._mutex:
             self._closed = True
@@ -100,27 +102,27 @@ class Background:
         if thread is not None and thread is not threading.current_thread():
             thread.join(CLEAN_UP_SECONDS_MAX)
 
-    def _begin(self) -> None:
+    def _reset(self) -> None:
         self._mutex = threading.Lock()
         self._loop = None
         self._thread = None
         self._used = False
-        self._pid = os.getpid()  # last: another thread of a forked child must not find it with the parent's mutex
+        self._pid = os.getpid()  # last: it must never be seen with the parent's mutex
 
     def _after_fork(self) -> None:
         if self._pid != os.getpid():
-            _left_by_parents.append((self._mutex, self._loop, self._thread))
-            self._begin()
+            _abandoned_by_fork.append((self._mutex, self._loop, self._thread))
+            self._reset()
 
-    def _submit(self, call: "_Call", work: Callable[[], Coroutine[Any, Any, T]], outcome: "Future[T]") -> None:
+    def _submit(self, job: "_Job", work: Callable[[], Coroutine[Any, Any, T]], outcome: "Future[T]") -> None:
         self._after_fork()
         with self._mutex:
             if self._closed:
                 raise VolcanoError(CLOSED)
             loop = self._loop or self._start()
             self._used = True
-            call.loop = loop
-            loop.call_soon_threadsafe(call.start, loop, work, outcome)
+            job.loop = loop
+            loop.call_soon_threadsafe(job.start, loop, work, outcome)
 
     def _interrupted(
         self,
@@ -131,32 +133,32 @@ class Background:
             result = outcome.result(CLEAN_UP_SECONDS_MAX)
             if undo is not None:
                 undone: Future[object] = Future()
-                self._submit(_Call(to_the_end=True), lambda: undo(result), undone)
+                self._submit(_Job(shielded=True), lambda: undo(result), undone)
                 undone.result(CLEAN_UP_SECONDS_MAX)
 
     def _start(self) -> asyncio.AbstractEventLoop:
-        """The thread makes its loop itself: an interrupt, which comes here, cannot leave one half made."""
-        made: Future[asyncio.AbstractEventLoop] = Future()
-        thread = threading.Thread(target=self._main, args=(made,), name=self._name, daemon=True)
+        """Start the thread. It creates its loop itself, so an interrupt here cannot leave a loop half created."""
+        created: Future[asyncio.AbstractEventLoop] = Future()
+        thread = threading.Thread(target=self._main, args=(created,), name=self._name, daemon=True)
         try:
             thread.start()
-            self._loop, self._thread = made.result(), thread
+            self._loop, self._thread = created.result(), thread
         except BaseException:
-            # No thread or no loop to be had; or an interrupt, after which there may be both. Nobody waits for them.
+            # No thread or loop could be created, or an interrupt came, after which both may exist unused.
             self._loop = self._thread = None
-            made.add_done_callback(_stop)
+            created.add_done_callback(_stop_unused)
             raise
         return self._loop
 
-    def _main(self, made: "Future[asyncio.AbstractEventLoop]") -> None:
+    def _main(self, created: "Future[asyncio.AbstractEventLoop]") -> None:
         try:
             loop = asyncio.new_event_loop()
-        except BaseException as error:  # noqa: BLE001 - whoever started this thread is told
-            made.set_exception(error)
+        except BaseException as error:  # noqa: BLE001 - re-raised in the caller
+            created.set_exception(error)
             return
         asyncio.set_event_loop(loop)
         loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
-        made.set_result(loop)
+        created.set_result(loop)
 
         try:
             loop.run_forever()
@@ -164,11 +166,11 @@ class Background:
             with self._mutex:
                 if self._loop is loop:
                     self._loop = None
-            self._wind_up(loop)
+            self._shut_down(loop)
 
     def _end_if_idle(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._mutex:
-            if asyncio.all_tasks(loop) or self._kept or (self._used and self._loop is loop):
+            if asyncio.all_tasks(loop) or self._iterators or (self._used and self._loop is loop):
                 self._used = False
                 loop.call_later(IDLE_SECONDS_MAX, self._end_if_idle, loop)
                 return
@@ -176,10 +178,10 @@ class Background:
                 self._loop = None
         loop.stop()
 
-    def _wind_up(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _shut_down(self, loop: asyncio.AbstractEventLoop) -> None:
         with contextlib.suppress(Exception):
-            if leaving := [task for task in asyncio.all_tasks(loop) if task.get_name() == TO_THE_END]:
-                loop.run_until_complete(asyncio.wait(leaving, timeout=LEAVING_SECONDS_MAX))
+            if shielded_tasks := [task for task in asyncio.all_tasks(loop) if task.get_name() == SHIELDED]:
+                loop.run_until_complete(asyncio.wait(shielded_tasks, timeout=SHIELDED_SECONDS_MAX))
         tasks = asyncio.all_tasks(loop)
         for task in tasks:
             task.cancel()
@@ -192,31 +194,31 @@ class Background:
 
 
 class StoppedError(Exception):
-    """The work was given up since somebody set the event given."""
+    """The work was cancelled because the caller's stop event was set."""
 
 
-def _unless(stop: threading.Event, outcome: "Future[T]") -> T:
-    """The outcome, once it is there; an event wakes nobody who waits for something else, so it is looked at."""
+def _result_unless(stop: threading.Event, outcome: "Future[T]") -> T:
+    """Wait for the outcome; poll `stop`, because a thread cannot wait for an event and a future at once."""
     while not stop.is_set():
         try:
-            return outcome.result(LOOK_SECONDS)
+            return outcome.result(STOP_CHECK_SECONDS)
         except TimeoutError:
             if outcome.done():
                 return outcome.result()
     raise StoppedError
 
 
-def _stop(made: "Future[asyncio.AbstractEventLoop]") -> None:
-    """End the thread of a loop that nobody is going to use."""
-    if made.exception() is None:
-        made.result().call_soon_threadsafe(made.result().stop)
+def _stop_unused(created: "Future[asyncio.AbstractEventLoop]") -> None:
+    """End the thread of a loop that will not be used."""
+    if created.exception() is None:
+        created.result().call_soon_threadsafe(created.result().stop)
 
 
-class _Call:
-    """One piece of work under way in the loop."""
+class _Job:
+    """One piece of work in the loop."""
 
-    def __init__(self, *, to_the_end: bool) -> None:
-        self._to_the_end = to_the_end
+    def __init__(self, *, shielded: bool) -> None:
+        self._shielded = shielded
         self.loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[Any] | None = None
 
@@ -226,7 +228,7 @@ class _Call:
         work: Callable[[], Coroutine[Any, Any, T]],
         outcome: "Future[T]",
     ) -> None:
-        def tell(task: asyncio.Task[T]) -> None:
+        def set_outcome(task: asyncio.Task[T]) -> None:
             if task.cancelled():
                 outcome.set_exception(VolcanoError(CLOSED))
             elif (error := task.exception()) is not None:
@@ -235,22 +237,22 @@ class _Call:
                 outcome.set_result(task.result())
 
         try:
-            self._task = task = loop.create_task(work(), name=TO_THE_END if self._to_the_end else None)
-        except BaseException as error:  # noqa: BLE001 - the caller waits for it
+            self._task = task = loop.create_task(work(), name=SHIELDED if self._shielded else None)
+        except BaseException as error:  # noqa: BLE001 - re-raised in the caller
             outcome.set_exception(error)
             return
-        task.add_done_callback(tell)
+        task.add_done_callback(set_outcome)
 
-    def settle(self, outcome: "Future[Any]") -> None:
-        """See to it that there will be an outcome soon, also if an interrupt kept `start` from being called."""
+    def resolve(self, outcome: "Future[Any]") -> None:
+        """Make sure that `outcome` is set soon, even if an interrupt prevented `start`."""
 
         def end() -> None:
             if self._task is None:
                 if not outcome.done():
                     outcome.set_exception(VolcanoError(CLOSED))
-            elif not self._to_the_end:
+            elif not self._shielded:
                 self._task.cancel()
 
         assert self.loop is not None
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            self.loop.call_soon_threadsafe(end)  # `start`, if it was called at all, comes before
+            self.loop.call_soon_threadsafe(end)  # runs after `start`, if that was scheduled

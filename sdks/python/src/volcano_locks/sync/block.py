@@ -1,7 +1,7 @@
-"""The `with` block for threads: entered and left by the calling thread, renewed in the client's own.
+"""The `with` block for threads: the calling thread enters and leaves it, the background loop renews the lock.
 
-The body is not interrupted by a loss. An interrupt (Ctrl-C) while entering gives back what was acquired; one while
-leaving does not keep the lock from being released.
+A loss does not interrupt the body. An interrupt (Ctrl-C) while entering releases what was acquired; an interrupt while
+leaving does not prevent the release.
 """
 
 import threading
@@ -9,30 +9,31 @@ import weakref
 from types import TracebackType
 
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.holding.block import Block, log, outcome_of
-from volcano_locks.holding.guard import Hold, LockGuard
-from volcano_locks.sync.background_loop import Background
+from volcano_locks.holding.block import Block, exit_error, log
+from volcano_locks.holding.guard import LockGuard
+from volcano_locks.holding.hold import Hold
+from volcano_locks.sync.background_loop import BackgroundLoop
 
 
 class LockBlock:
-    """What `with_lock` returns. Good for one `with`. `loss` is known once it was left."""
+    """The context manager that `with_lock` returns, for one `with`. `loss` is set on leaving."""
 
-    def __init__(self, block: Block, background: Background, stop: threading.Event | None = None) -> None:
+    def __init__(self, block: Block, background: BackgroundLoop, stop: threading.Event | None = None) -> None:
         self.loss: LockOwnershipLostError | None = None
         self._stop = stop
         self._block = block
         self._background = background
         self._guard: LockGuard | None = None
-        self._forgotten: weakref.finalize[..., LockBlock] | None = None
+        self._finalizer: weakref.finalize[..., LockBlock] | None = None
 
     def __enter__(self) -> LockGuard:
         hold = self._background.run(
             lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave(), stop=self._stop
         )
         try:
-            # A block that is forgotten rather than left (an interrupt just here) must not be renewed for ever.
-            self._forgotten = weakref.finalize(self, hold.leave)
-            self._forgotten.atexit = False
+            # A block that is dropped without being left (by an interrupt here) must not be renewed for ever.
+            self._finalizer = weakref.finalize(self, hold.leave)
+            self._finalizer.atexit = False
             self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
         except BaseException:
             self._leave(hold)
@@ -46,32 +47,32 @@ class LockBlock:
         hold = self._guard._hold
         try:
             self.loss = self._leave(hold)
-        except BaseException:  # an interrupt, which must not keep the lock from being released (case 17)
+        except BaseException:  # an interrupt must not prevent the release (case 17)
             self._leave(hold)
             raise
         self._guard._release_error = self._block.release_error
-        outcome = outcome_of(error, self.loss, self._block.release_error)
+        outcome = exit_error(error, self.loss, self._block.release_error)
         if outcome is not None:
             raise outcome
 
     def _leave(self, hold: Hold) -> LockOwnershipLostError | None:
         self._block.stop()
-        if self._forgotten is not None:
-            self._forgotten.detach()  # an interrupt that hits a finalizer is swallowed
+        if self._finalizer is not None:
+            self._finalizer.detach()  # Python ignores an interrupt inside a finalizer
         if not hold.forked:
             try:
-                return self._background.run(self._block.leave, to_the_end=True)
+                return self._background.run(self._block.leave, shielded=True)
             except VolcanoError as closed:
                 self._block.release_error = closed
-                log.warning("lock %s was not released and frees itself at its expiry: %s", hold.lease.key, closed)
+                log.warning("lock %s was not released and stays held until it expires: %s", hold.lease.key, closed)
         return hold.loss()
 
     def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
         try:
             return self._background.run(lambda: hold.wait_lost(timeout))
-        except VolcanoError:  # the client was closed: nothing is renewed, and nobody waits any longer
-            return hold.held_no_more() is not None
+        except VolcanoError:  # the client was closed, so its renewals ended
+            return hold.not_held_error() is not None
 
 
 def _nothing() -> None:
-    """The threaded body is not interrupted."""
+    """A loss does not interrupt a threaded body."""

@@ -1,7 +1,7 @@
-"""The client for threads. Every verb is one line: a flow, run in the calling thread or in the client's own.
+"""The client for threads. Each call runs one operation, in the calling thread or in the background loop.
 
-A client may be shared by threads. It starts nothing until it is used, and follows a `fork` by starting anew
-in the child. Close it, or use it as a context manager, to end its thread and connections at once.
+A client may be shared by threads. It starts nothing until it is used, and starts anew in a forked child. Close it, or
+use it as a context manager, to end its thread and connections at once.
 """
 
 import contextlib
@@ -15,20 +15,21 @@ from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import Block
 from volcano_locks.holding.guard import LockGuard
-from volcano_locks.http.transport import HttpSender, perform
-from volcano_locks.protocol.effects import Flow
-from volcano_locks.protocol.lock_operations import LockFlows, checked_lease
-from volcano_locks.protocol.messages import Lease, LockState, Uuid, checked_hold, checked_key, checked_ttl
-from volcano_locks.sync.background_loop import Background
+from volcano_locks.http.transport import HttpTransport, perform
+from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
+from volcano_locks.protocol.checked_operations import CheckedOperations
+from volcano_locks.protocol.effects import Operation
+from volcano_locks.protocol.lease import Lease, LockState, checked_lease
+from volcano_locks.sync.background_loop import BackgroundLoop
 from volcano_locks.sync.block import LockBlock
-from volcano_locks.sync.calling_thread import Caller
+from volcano_locks.sync.calling_thread import CallingThreadDriver
 
 if TYPE_CHECKING:
     import httpx2
 
     from volcano_locks.features.exclusive import OnHeld
     from volcano_locks.features.watch import Leadership
-    from volcano_locks.protocol.lock_view import LockView, Page, State
+    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -36,11 +37,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A connection to the lock service for code that blocks.
+    """A client of the lock service for blocking code.
 
-    `api_url` and `service_key` default to `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `timeout_seconds` is the
-    most one request may take; a verb sends at most two. `holder` is the label people see, by default
-    `host/pid`. `transport` is any asynchronous httpx2 transport; requests run in the client's own event loop.
+    `api_url` and `service_key` default to `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `timeout_seconds` limits one
+    request; a call sends at most two. `holder` is the label for people and defaults to `host/pid`. `transport` is any
+    asynchronous httpx2 transport; its requests run in the client's own event loop.
     """
 
     def __init__(
@@ -55,11 +56,10 @@ class Client:
     ) -> None:
         config = Config.resolve(api_url, service_key, timeout_seconds, holder)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self.locks = Locks(config, clock or SystemClock(), HttpSender(config, transport))
+        self.locks = Locks(config, clock or SystemClock(), HttpTransport(config, transport))
 
     def close(self) -> None:
-        """End the background thread and the connections. Blocks still open are renewed no more; the releases of
-        those that are being left end first (bounded)."""
+        """End the thread and the connections, after running releases (bounded). Open blocks are no longer renewed."""
         self.locks._close()
 
     def __enter__(self) -> Self:
@@ -73,15 +73,15 @@ class Client:
 
 
 class Locks:
-    """The verbs. Each raises `VolcanoError`s for answers and `TypeError` or `ValueError` for bad arguments."""
+    """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, sender: HttpSender) -> None:
+    def __init__(self, config: Config, clock: Clock, transport: HttpTransport) -> None:
         self._clock = clock
-        self._sender = sender
-        self._flows = LockFlows(clock.now, config.timeout_seconds)
-        self._background = Background("volcano-locks", sender.aclose)
-        plain = sender.direct and isinstance(clock, SystemClock)
-        self._caller = Caller(config, clock, self._background) if plain else None
+        self._transport = transport
+        self._operations = CheckedOperations(clock.now, config.timeout_seconds)
+        self._background = BackgroundLoop("volcano-locks", transport.aclose)
+        in_calling_thread = transport.direct and isinstance(clock, SystemClock)
+        self._driver = CallingThreadDriver(config, clock, self._background) if in_calling_thread else None
 
     def acquire(
         self,
@@ -94,63 +94,64 @@ class Locks:
     ) -> Lease:
         """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
 
-        `wait`: how many seconds to wait for the lock; `math.inf` for ever (SDK-11).
+        `wait`: how many seconds to wait for the lock; `math.inf` waits without a limit (SDK-11).
 
-        `token` and `request_id` are UUIDs that the client makes unless you give them. Give and keep them to recover an
-        acquire whose outcome is unknown: after a `TransportError` or an `UnavailableError` the client then sends no
+        `token` and `request_id` are UUIDs that the client generates by default. Pass and keep them to recover an
+        acquire whose outcome is unknown. After a `TransportError` or an `UnavailableError` the client then sends no
         release, and the same call with the same two ids returns the lease (SDK-18). Without `token`, and with `wait`,
         the client releases what it may have acquired before it raises.
         """
-        return self._run(self._flows.acquire(key, ttl, token, request_id, wait), undo=self._flows.give_back)
+        return self._run(
+            self._operations.acquire(key, ttl, token, request_id, wait), undo=self._operations.undo_acquire
+        )
 
     def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
         """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
 
-        Raises `LockOwnershipLostError` if the lease is lost. Raises `TypeError` if `lease` is not a `Lease`, and
-        `ValueError` if it is one of another lock; nothing is sent then.
+        Raises `LockOwnershipLostError` if the lease is lost, `TypeError` if `lease` is not a `Lease` and
+        `ValueError` if it belongs to another lock; nothing is sent then.
 
-        Never renew a block's lease by hand: the block does not learn of it. Never shorten a lease after a renewal
-        that timed out: a late duplicate of the shorter renewal may still land, after a longer one, and end the
-        lease before the deadline you go by.
+        Never renew a block's lease by hand: the block would not know. Never shorten a lease after a renewal that timed
+        out: a late duplicate of the shorter renewal may still arrive after a longer one, and end the lease before its
+        known deadline.
         """
-        return self._run(self._flows.renew(key, lease, ttl, request_id))
+        return self._run(self._operations.renew(key, lease, ttl, request_id))
 
     def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
         """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
-        Raises `TypeError` if `lease` is not a `Lease`, and `ValueError` if it is one of another lock; nothing is sent
-        then.
+        Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
         try:
-            return self._run(self._flows.release(key, lease, request_id))
+            return self._run(self._operations.release(key, lease, request_id))
         except Exception:
             raise
-        except BaseException:  # an interrupt, maybe before anything was sent (case 16)
+        except BaseException:  # an interrupt, possibly before anything was sent (case 16)
             with contextlib.suppress(VolcanoError, TypeError, ValueError):
-                self._run(self._flows.give_back(checked_lease(key, lease)))
+                self._run(self._operations.undo_acquire(checked_lease(key, lease)))
             raise
 
     def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
-        """Whether the lock is held, until when, and its fencing token."""
-        return self._run(self._flows.get(key, request_id))
+        """Return whether the lock is held, until when, and its fencing token."""
+        return self._run(self._operations.get(key, request_id))
 
     def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
-        """Who holds the lock, since when and until when, and how many wait for it."""
-        return self._run(self._flows.view(key, request_id))
+        """Return who holds the lock, since when and until when, and how many acquires wait for it."""
+        return self._run(self._operations.view(key, request_id))
 
-    def list(self, prefix: str = "", *, state: "State" = "all") -> "Iterator[LockView]":
-        """The locks whose keys begin with `prefix`, in the keys' order; `state` is `held`, `free` or `all`.
+    def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "Iterator[LockView]":
+        """Iterate over the locks whose keys begin with `prefix`, in key order; `state` is `held`, `free` or `all`.
 
-        They come in pages, each asked for when it is needed:
+        Pages are requested on demand:
 
             for view in client.locks.list("reports:", state="held"):
                 print(view.key, view.holder, view.expires_at)
         """
-        return self._listed(self._flows.pages(prefix, state))
+        return self._list_pages(self._operations.pages(prefix, state))
 
     def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
-        """Free the lock whoever holds it. Its holder is told of the loss at its next renewal."""
-        return self._run(self._flows.force_release(key, request_id))
+        """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal."""
+        return self._run(self._operations.force_release(key, request_id))
 
     def with_lock(
         self,
@@ -162,19 +163,19 @@ class Locks:
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> LockBlock:
-        """A context manager: hold the lock, renewed in the background, while its body runs.
+        """Return a context manager: hold the lock, renewed in the background, while its body runs.
 
-        Entering raises `LockHeldError` and the like, and the body does not run (case 18). The body is not
-        interrupted by a loss: ask `guard.lost`, or `guard.raise_if_lost()`, before what must not be done twice.
-        Once the block is being left the guard counts as lost, for a thread that outlives it.
+        Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss does not
+        interrupt the body: check `guard.lost` or call `guard.raise_if_lost()` before anything that must not happen
+        twice. The guard also counts as lost while the block is being left, for a thread that outlives it.
 
-        `wait`, `token` and `request_id` are `acquire`'s, but a block that cannot be entered always releases what it may
-        have acquired. `hold_at_least`: a body that ends sooner leaves the lock taken until so many seconds after
-        entering, for others that come a little late (SDK-12).
+        `wait`, `token` and `request_id` are those of `acquire`, but a block that cannot be entered always releases what
+        it may have acquired. `hold_at_least`: if the body ends sooner, the lock stays held until that many seconds
+        after entering, for callers that are a little late (SDK-12).
         """
-        return self._block(self._flows.acquire(key, ttl, token, request_id, wait, for_block=True), hold_at_least)
+        return self._block(self._operations.acquire(key, ttl, token, request_id, wait, for_block=True), hold_at_least)
 
-    def _listed(self, pages: "Callable[[str | None], Flow[Page]]") -> "Iterator[LockView]":
+    def _list_pages(self, pages: "Callable[[str | None], Operation[Page]]") -> "Iterator[LockView]":
         cursor: str | None = None
         while True:
             page = self._run(pages(cursor))
@@ -186,7 +187,7 @@ class Locks:
     def lead(
         self, key: str, run: Callable[[LockGuard], T], *, ttl: int, stop: threading.Event | None = None
     ) -> T | None:
-        """Wait for the lock, for ever, and run `run(guard)` in this thread while holding it; after a loss, again.
+        """Wait for the lock without a limit and run `run(guard)` in this thread while holding it; again after a loss.
 
             def work(guard):
                 while not guard.lost and not stop.wait(1):
@@ -194,14 +195,14 @@ class Locks:
 
             client.locks.lead("scheduler", work, ttl=15, stop=stop)
 
-        Gives back what `run` returned while it led, and raises what it raised, except the guard's own loss. `run` is
-        not interrupted by a loss: it has to look, and the next campaign waits for it. Setting `stop` ends a campaign
-        with None; while leading it is for `run` to look at (SDK-13).
+        Returns what `run` returned while it led, and raises what it raised, except the guard's own loss. A loss does
+        not interrupt `run`: it must check, and the next campaign waits for its end. Setting `stop` ends a campaign with
+        None; while leading, `run` must check it (SDK-13).
         """
-        from volcano_locks.features import leader  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
         def term() -> LockBlock:
-            return self._block(self._flows.acquire(key, ttl, None, None, inf), None, stop)
+            return self._block(self._operations.acquire(key, ttl, None, None, inf), None, stop)
 
         return leader.lead(term, run, stop)
 
@@ -223,10 +224,11 @@ class Locks:
             @client.locks.exclusive("report-{day}", ttl=60, on_held="skip", hold_at_least=60)
             def report(day: str, guard: LockGuard | None = None) -> None: ...
 
-        If the lock is held, a call raises `LockHeldError`, or by `on_held` is skipped (and gives None), or waits. An
-        argument named `guard` that the caller leaves out is the block's guard. See `with_lock` for all else (SDK-16).
+        If the lock is held, a call raises `LockHeldError`; with `on_held="skip"` it returns None, with `"wait"` it
+        waits. An argument named `guard` that the caller omits receives the block's guard. Everything else is as in
+        `with_lock` (SDK-16).
         """
-        from volcano_locks.features import exclusive  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features import exclusive  # noqa: PLC0415 - rarely needed
 
         checked_ttl(ttl)
         checked_hold(hold_at_least)
@@ -235,32 +237,33 @@ class Locks:
         )
 
     def watch(self, key: str) -> "Iterator[Leadership]":
-        """The changes of who holds the lock: first how it is now, then each, for as long as you ask.
+        """Iterate over who holds the lock: first the current leadership, then each change, without end.
 
             for change in client.locks.watch("scheduler"):
-                print(change.holder if change.held else "nobody", change.since)
+                print(change.holder if change.held else "free", change.since)
 
-        Goes on over broken connections and restarts; a refusal is raised. Never the same twice in a row (SDK-14).
+        Continues over broken connections and restarts; raises other errors. No item repeats the last one (SDK-14).
         """
-        from volcano_locks.features.watch import Watch  # noqa: PLC0415 - seldom needed
+        from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 
-        changes = Watch(checked_key(key), self._flows, self._sender, self._clock).changes()
+        changes = Watch(checked_key(key), self._operations, self._transport, self._clock).changes()
         return self._background.iterate(changes)
 
     def _block(
-        self, acquire: Flow[Lease], hold_at_least: float | None, stop: threading.Event | None = None
+        self, acquire: Operation[Lease], hold_at_least: float | None, stop: threading.Event | None = None
     ) -> LockBlock:
-        return LockBlock(Block(self._flows, self._sender, self._clock, acquire, hold_at_least), self._background, stop)
+        block = Block(self._operations, self._transport, self._clock, acquire, hold_at_least)
+        return LockBlock(block, self._background, stop)
 
-    def _run(self, flow: Flow[T], undo: Callable[[T], Flow[None]] | None = None) -> T:
-        if self._caller is not None:
-            return self._caller.run(flow, undo)
+    def _run(self, operation: Operation[T], undo: Callable[[T], Operation[None]] | None = None) -> T:
+        if self._driver is not None:
+            return self._driver.run(operation, undo)
         return self._background.run(
-            lambda: perform(flow, self._sender, self._clock),
-            undo=None if undo is None else lambda result: perform(undo(result), self._sender, self._clock),
+            lambda: perform(operation, self._transport, self._clock),
+            undo=None if undo is None else lambda result: perform(undo(result), self._transport, self._clock),
         )
 
     def _close(self) -> None:
-        if self._caller is not None:
-            self._caller.close()
+        if self._driver is not None:
+            self._driver.close()
         self._background.close()

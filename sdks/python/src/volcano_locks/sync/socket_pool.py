@@ -1,10 +1,7 @@
-"""The same exchanges as in `connections`, over blocking sockets in the thread that asks.
+"""The exchanges of `http.pool` over blocking sockets, in the calling thread. Everything here belongs to one process.
 
-A thread that waits for its own socket is woken once an exchange; one that waits for another thread's event loop
-is woken by it, after that was woken twice. A connection is opened by others (`open_socket`, in an event loop),
-since resolving a name knows no limit of time.
-
-Everything belongs to one process.
+A thread that waits for its own socket is woken once per exchange. Waiting for another thread's event loop costs three
+wake-ups. An event loop opens the connections (`open_socket`), because resolving a name cannot be limited in time.
 """
 
 import asyncio
@@ -18,9 +15,10 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from volcano_locks.clock import NAP_SECONDS_MAX
+from volcano_locks.clock import SLEEP_SECONDS_MAX
 from volcano_locks.http.pool import KEEP_ALIVE_SECONDS, Address, NotConnectedError, connect
-from volcano_locks.http.response_reader import BrokenAnswerError, Fields, Reader, Received
+from volcano_locks.http.response_reader import BrokenResponseError, Headers, ResponseReader
+from volcano_locks.protocol.messages import Response
 
 if TYPE_CHECKING:
     import ssl
@@ -28,78 +26,73 @@ if TYPE_CHECKING:
 READ_BYTES_MAX = 65_536
 
 
-class Sockets:
-    """Connections to one API URL. `opened` gives a connected socket and is bounded in time by whoever gives it."""
+class SocketPool:
+    """Connections to one API URL. `opener` returns a connected socket and observes its time limit."""
 
-    def __init__(self, address: Address, opened: Callable[[float], socket.socket], now: Callable[[], float]) -> None:
+    def __init__(self, address: Address, opener: Callable[[float], socket.socket], now: Callable[[], float]) -> None:
         self._address = address
         self._tls = address.tls_context()
-        self._opened = opened
+        self._opener = opener
         self._now = now
-        self._free: list[tuple[socket.socket, float]] = []
+        self._idle: list[tuple[socket.socket, float]] = []
         self._all: set[socket.socket] = set()
         self._mutex = threading.Lock()
         self._finalize = weakref.finalize(self, _close_all, self._all)
 
     def exchange(
-        self, method: str, path: str, headers: Fields, body: bytes, until: float, *, ended: Callable[[], bool]
-    ) -> Received:
-        """Send one request and read its answer. An interrupt ends its connection, and so does `ended` within seconds.
+        self, method: str, path: str, headers: Headers, body: bytes, until: float, *, cancelled: Callable[[], bool]
+    ) -> Response:
+        """Send one request and read its response. An interrupt, or `cancelled` within seconds, closes its connection.
 
-        Raises NotConnectedError, BrokenAnswerError, OSError, and TimeoutError once `now() >= until`.
+        Raises NotConnectedError, BrokenResponseError, OSError, and TimeoutError when `now() >= until`.
         """
         request = self._address.request(method, path, headers, body)
-        sock = self._kept() or self._connected(until)
-        reader = Reader(to=request)
+        sock = self._reuse_idle() or self._open(until)
+        reader = ResponseReader(request)
         try:
-            received = self._exchanged(sock, request, reader, until, ended)
+            response = self._exchange(sock, request, reader, until, cancelled)
         except BaseException:
-            self._end(sock)
+            self._close(sock)
             raise
         if reader.plain:
-            self._free.append((sock, time.monotonic()))
-            self._end_old()
+            self._idle.append((sock, time.monotonic()))
+            self._close_stale()
         else:
-            self._end(sock)
-        return received
+            self._close(sock)
+        return response
 
     def interrupt(self) -> None:
-        """End all exchanges under way: whoever waits there gets no answer."""
+        """End all running exchanges without a response."""
         with self._mutex:
             for sock in self._all:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """End all connections."""
-        self._free.clear()
+        """Close all connections, without sending anything: a child may close its copies of its parent's sockets."""
+        self._idle.clear()
         self._finalize()
 
-    def abandon(self) -> None:
-        """Let go of a parent's connections, without a word to the server."""
-        self._free.clear()
-        self._finalize()
-
-    def _kept(self) -> socket.socket | None:
-        """The connection that was in use last, unless it is closed or has been free for too long."""
-        while self._free:
+    def _reuse_idle(self) -> socket.socket | None:
+        """The connection used last, unless it is closed or has been idle for too long."""
+        while self._idle:
             try:
-                sock, since = self._free.pop()
+                sock, since = self._idle.pop()
             except IndexError:  # another thread took it
                 return None
             if time.monotonic() - since < KEEP_ALIVE_SECONDS and not _readable(sock):
                 return sock
-            self._end(sock)
+            self._close(sock)
         return None
 
-    def _end_old(self) -> None:
-        """Those that nobody has needed for long: a crowd that has gone leaves many."""
+    def _close_stale(self) -> None:
+        """Close the connections that were idle for too long."""
         with contextlib.suppress(IndexError):  # another thread took the last
-            while time.monotonic() - self._free[0][1] >= KEEP_ALIVE_SECONDS:
-                self._end(self._free.pop(0)[0])
+            while time.monotonic() - self._idle[0][1] >= KEEP_ALIVE_SECONDS:
+                self._close(self._idle.pop(0)[0])
 
-    def _connected(self, until: float) -> socket.socket:
-        sock = self._opened(until)
+    def _open(self, until: float) -> socket.socket:
+        sock = self._opener(until)
         try:
             encrypted = None
             if self._tls is not None:
@@ -109,58 +102,58 @@ class Sockets:
             with self._mutex:
                 self._all.add(sock)
             if encrypted is not None:
-                self._shake_hands(encrypted, until)
+                self._handshake(encrypted, until)
         except OSError as error:
-            self._end(sock)
+            self._close(sock)
             raise NotConnectedError(f"cannot connect: {type(error).__name__}: {error}") from error
         except BaseException:
-            self._end(sock)
+            self._close(sock)
             raise
         return sock
 
-    def _shake_hands(self, sock: "ssl.SSLSocket", until: float) -> None:
-        while (left := until - self._now()) > 0:
-            sock.settimeout(min(left, NAP_SECONDS_MAX))
+    def _handshake(self, sock: "ssl.SSLSocket", until: float) -> None:
+        while (remaining := until - self._now()) > 0:
+            sock.settimeout(min(remaining, SLEEP_SECONDS_MAX))
             try:
                 return sock.do_handshake()
             except TimeoutError as error:
                 if error.errno is not None:
                     raise
-        raise NotConnectedError("cannot connect: the TLS handshake has not ended")
+        raise NotConnectedError("cannot connect: the TLS handshake did not finish in time")
 
-    def _exchanged(
-        self, sock: socket.socket, request: bytes, reader: Reader, until: float, ended: Callable[[], bool]
-    ) -> Received:
-        sock.settimeout(self._nap(until))
+    def _exchange(
+        self, sock: socket.socket, request: bytes, reader: ResponseReader, until: float, cancelled: Callable[[], bool]
+    ) -> Response:
+        sock.settimeout(self._timeout(until))
         sock.sendall(request)
-        while not ended():
-            sock.settimeout(self._nap(until))
+        while not cancelled():
+            sock.settimeout(self._timeout(until))
             try:
                 data = sock.recv(READ_BYTES_MAX)
             except TimeoutError as error:
                 if error.errno is not None:
-                    raise BrokenAnswerError(f"{type(error).__name__}: {error}") from error
+                    raise BrokenResponseError(f"{type(error).__name__}: {error}") from error
                 continue
-            received = reader.take(data)
-            if received is not None:
-                return received
-        raise BrokenAnswerError("the client was closed")
+            response = reader.feed(data)
+            if response is not None:
+                return response
+        raise BrokenResponseError("the client was closed")
 
-    def _nap(self, until: float) -> float:
-        """How long to wait before looking at the clock again: timers stand still while a machine sleeps."""
-        left = until - self._now()
-        if left <= 0:
+    def _timeout(self, until: float) -> float:
+        """How long to wait before checking the clock again, because timers stop while a machine sleeps."""
+        remaining = until - self._now()
+        if remaining <= 0:
             raise TimeoutError
-        return min(left, NAP_SECONDS_MAX)
+        return min(remaining, SLEEP_SECONDS_MAX)
 
-    def _end(self, sock: socket.socket) -> None:
+    def _close(self, sock: socket.socket) -> None:
         with self._mutex:
             self._all.discard(sock)
         sock.close()
 
 
 async def open_socket(address: Address) -> socket.socket:
-    """A connected socket, for whoever wants to block on it. Raises NotConnectedError."""
+    """Return a connected blocking socket. Raises NotConnectedError."""
     transport, _ = await connect(address, asyncio.Protocol)
     try:
         return socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
@@ -169,7 +162,7 @@ async def open_socket(address: Address) -> socket.socket:
 
 
 def _readable(sock: socket.socket) -> bool:
-    """Of a connection that waits for nothing: the server has closed it, or speaks unasked."""
+    """Whether an idle connection has input: the server closed it or sent unsolicited data."""
     if not hasattr(select, "poll"):
         return bool(select.select([sock], [], [], 0)[0])
     poll = select.poll()

@@ -1,4 +1,4 @@
-"""The test kit (SDK-10): `client.locks` without a server, under a clock the test moves.
+"""The test kit (SDK-10): `client.locks` without a server, under a clock that the test moves.
 
     clock = ManualClock()
     with FakeClient(clock) as client, client.locks.with_lock("nightly", ttl=30) as guard:
@@ -7,9 +7,9 @@
         clock.jump(31)                  # … the machine was suspended
         assert guard.lost
 
-`FakeLocks` is the server part alone, shared by as many clients as a test wants; `FlakyTransport` breaks the
-network between a client and it, or a real server. Whoever waits for a lock waits until somebody moves the clock or
-frees it, so a test lets it wait in a thread or task of its own, and asks `FakeLocks.waiters` whether it does.
+`FakeLocks` is the server alone, shared by any number of clients. `FaultyTransport` injects faults between a client and
+it, or a real server. A call that waits for a lock returns only after the test moves the clock or frees the lock, so run
+it in a thread or task of its own, and read `FakeLocks.waiters` to see that it waits.
 
 Not promised: the fake has no quota and no credentials.
 """
@@ -23,7 +23,7 @@ from volcano_locks.testing.faulty_transport import (
     DropBeforeSend,
     Duplicate,
     Fault,
-    FlakyTransport,
+    FaultyTransport,
     Hang,
     Pass,
     Reset,
@@ -40,7 +40,7 @@ __all__ = [
     "FakeClient",
     "FakeLocks",
     "Fault",
-    "FlakyTransport",
+    "FaultyTransport",
     "Hang",
     "ManualClock",
     "Pass",

@@ -1,10 +1,10 @@
-"""A clock that stands still until the test moves it, for threads and asyncio alike.
+"""`ManualClock`, a clock that moves only when the test moves it, for threads and asyncio.
 
-`advance` stops at every instant somebody waits for and lets the renewals due there run to their next rest
-before it moves on, so that ten minutes pass as they would, at once. `jump` moves without stopping, like a
-suspended machine. Both have no effect on time inside a request to a real server, which takes what it takes.
+`advance` stops at every instant for which a task waits, and lets the renewals due there finish before it moves on. So
+ten minutes pass as they would, but at once. `jump` moves without stopping, like a suspended machine. Neither affects
+the time inside a request to a real server.
 
-A caller's own pause between two attempts moves the clock by itself: the caller is the one who would move it.
+A caller's own pause between two attempts moves the clock, because the caller is the one that would move it.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class _Rest:
-    """A task waiting on the clock."""
+class _Sleeper:
+    """A task that waits on the clock."""
 
     task: "asyncio.Task[Any] | None"
     until: float
@@ -36,27 +36,26 @@ class _Rest:
 
 
 class ManualClock:
-    """A `Clock` for tests. `on_move` is told each step in seconds before anybody wakes: move a server's clock in step
-    there. What the server answers thereupon is heard at the new time."""
+    """A `Clock` for tests. `on_move` gets each step in seconds, before any task wakes, to move a server's clock too."""
 
     def __init__(self, start_seconds: float = 0.0, on_move: Callable[[float], None] | None = None) -> None:
         self._seconds = start_seconds
         self._start_seconds = start_seconds
         self._on_move = on_move
         self._mutex = threading.Lock()
-        self._rests: list[_Rest] = []
+        self._sleepers: list[_Sleeper] = []
         self._watched: set[asyncio.Task[Any]] = set()
 
     def now(self) -> float:
-        """Seconds; starts at `start_seconds`."""
+        """Seconds; begins at `start_seconds`."""
         return self._seconds
 
     def utc_now(self) -> datetime:
-        """The date this clock shows: 2026-01-01 plus what it was moved."""
+        """The date of this clock: 2026-01-01 plus the seconds it was moved."""
         return START + timedelta(seconds=self._seconds - self._start_seconds)
 
     def jump(self, seconds: float) -> None:
-        """Move at once and wake whoever is due, waiting for nobody."""
+        """Move at once and wake the tasks that are due, without waiting for them."""
         if seconds < 0:
             raise ValueError(f"seconds must not be negative, got {seconds}")
         with self._mutex:
@@ -67,7 +66,7 @@ class ManualClock:
             self._wake()
 
     def advance(self, seconds: float) -> None:
-        """Move step by step, settling at each. For threads: renewals must run in another one."""
+        """Move step by step and settle at each. For threads: the renewals must run in another one."""
         target = self._seconds + seconds
         self.settle()
         while self._seconds < target:
@@ -83,37 +82,38 @@ class ManualClock:
             await self.settle_async()
 
     def next_due(self) -> float:
-        """The next instant somebody waits for; infinite if nobody does."""
+        """The next instant for which a task waits; infinity if there is none."""
         with self._mutex:
-            return min((rest.until for rest in self._rests if rest.until > self._seconds), default=inf)
+            return min((sleeper.until for sleeper in self._sleepers if sleeper.until > self._seconds), default=inf)
 
     def settle(self) -> None:
-        """Return once every background task rests. `TimeoutError` if one does not within real seconds."""
-        give_up = time.monotonic() + SETTLE_SECONDS_MAX
+        """Return when every background task sleeps. `TimeoutError` if one does not within real seconds."""
+        give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
         while not self._settled():
-            self._check(give_up)
+            self._check(give_up_at)
             time.sleep(POLL_SECONDS)
 
     async def settle_async(self) -> None:
         """As `settle`, for tasks in this event loop."""
-        give_up = time.monotonic() + SETTLE_SECONDS_MAX
+        give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
         while not self._settled():
-            self._check(give_up)
+            self._check(give_up_at)
             await asyncio.sleep(0)
 
     async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
         """See `Clock.wait`."""
         loop = asyncio.get_running_loop()
-        rest = _Rest(asyncio.current_task(), until, signal, loop, loop.create_future())
+        sleeper = _Sleeper(asyncio.current_task(), until, signal, loop, loop.create_future())
         with self._mutex:
             if self._seconds >= until or (signal is not None and signal.done()):
                 return
-            self._rests.append(rest)
+            self._sleepers.append(sleeper)
         try:
-            await asyncio.wait([rest.woken, *([] if signal is None else [signal])], return_when=asyncio.FIRST_COMPLETED)
+            futures = [sleeper.woken] if signal is None else [sleeper.woken, signal]
+            await asyncio.wait(futures, return_when=asyncio.FIRST_COMPLETED)
         finally:
             with self._mutex:
-                self._rests = [other for other in self._rests if other is not rest]
+                self._sleepers = [other for other in self._sleepers if other is not sleeper]
 
     async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
         """See `Clock.within`."""
@@ -129,40 +129,40 @@ class ManualClock:
         raise TimeoutError
 
     async def pause(self, seconds: float) -> None:
-        """Moves the clock by `seconds` itself."""
+        """Move the clock by `seconds`."""
         self.jump(seconds)
         await asyncio.sleep(0)
 
     def watch(self, task: "asyncio.Task[Any]") -> None:
-        """From now on `settle` waits for this task."""
+        """Make `settle` wait for this task."""
         with self._mutex:
             self._watched.add(task)
         task.add_done_callback(self._watched.discard)
 
     def _wake(self) -> None:
-        due = [rest for rest in self._rests if rest.until <= self._seconds]
-        self._rests = [rest for rest in self._rests if rest.until > self._seconds]
-        for rest in due:
-            with contextlib.suppress(RuntimeError):  # its loop is closed: nobody rests there any more
-                rest.loop.call_soon_threadsafe(done, rest.woken)
+        due = [sleeper for sleeper in self._sleepers if sleeper.until <= self._seconds]
+        self._sleepers = [sleeper for sleeper in self._sleepers if sleeper.until > self._seconds]
+        for sleeper in due:
+            with contextlib.suppress(RuntimeError):  # its loop is closed
+                sleeper.loop.call_soon_threadsafe(resolve, sleeper.woken)
 
     def _settled(self) -> bool:
         with self._mutex:
-            resting = {rest.task: rest for rest in self._rests}
-            return all(task.done() or _at_rest(task, resting) for task in list(self._watched))
+            sleeping = {sleeper.task: sleeper for sleeper in self._sleepers}
+            return all(task.done() or _is_sleeping(task, sleeping) for task in list(self._watched))
 
-    def _check(self, give_up: float) -> None:
-        if time.monotonic() > give_up:
+    def _check(self, give_up_at: float) -> None:
+        if time.monotonic() > give_up_at:
             names = sorted(task.get_name() for task in list(self._watched) if not task.done())
-            raise TimeoutError(f"background tasks do not come to rest: {', '.join(names)}")
+            raise TimeoutError(f"background tasks do not settle: {', '.join(names)}")
 
 
-def _at_rest(task: "asyncio.Task[Any]", resting: "dict[asyncio.Task[Any] | None, _Rest]") -> bool:
-    """Waiting on the clock, and not for a request which is itself still on its way."""
-    rest = resting.get(task)
-    if rest is None or (rest.signal is not None and rest.signal.done()):
+def _is_sleeping(task: "asyncio.Task[Any]", sleeping: "dict[asyncio.Task[Any] | None, _Sleeper]") -> bool:
+    """Whether the task waits on the clock, and not for a request that is still under way."""
+    sleeper = sleeping.get(task)
+    if sleeper is None or (sleeper.signal is not None and sleeper.signal.done()):
         return False
-    return not isinstance(rest.signal, asyncio.Task) or _at_rest(rest.signal, resting)
+    return not isinstance(sleeper.signal, asyncio.Task) or _is_sleeping(sleeper.signal, sleeping)
 
 
 def _forget(task: "asyncio.Task[Any]") -> None:
@@ -170,7 +170,7 @@ def _forget(task: "asyncio.Task[Any]") -> None:
         task.exception()
 
 
-def done(future: "asyncio.Future[None]") -> None:
-    """Mark it, if it is not yet."""
+def resolve(future: "asyncio.Future[None]") -> None:
+    """Complete the future, unless it is done."""
     if not future.done():
         future.set_result(None)

@@ -1,7 +1,7 @@
-"""The lease rules in memory, behind the same wire, under the test's clock.
+"""`FakeLocks`, a lock server in memory behind the same HTTP interface, under the test's clock.
 
-The clients are the real ones: what is faked is the server, at the transport. One `FakeLocks` may serve any
-number of clients, threads and loops.
+The clients are the real ones; only the server is faked, at the transport. One `FakeLocks` serves any number of clients,
+threads and event loops.
 """
 
 import json
@@ -16,21 +16,21 @@ from volcano_locks.asyncio.client import AsyncClient
 from volcano_locks.errors import LOCK_HELD
 from volcano_locks.sync.client import Client
 from volcano_locks.testing.clock import ManualClock
-from volcano_locks.testing.event_log import Stories
-from volcano_locks.testing.fake_lock import Asked, FakeLock, Happening
+from volcano_locks.testing.event_log import EventLog
+from volcano_locks.testing.fake_lock import FakeLock, LeaseRequest, LockEvent
 
 FAKE_URL = "http://fake.invalid"
 FAKE_SERVICE_KEY = "sk-fake"
 
 
 class FakeLocks(httpx2.AsyncBaseTransport):
-    """A lock server without a network. Pass it as `transport=`, or ask it for a client."""
+    """A lock server without a network. Pass it as `transport=`, or use its clients."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
         self.clock = clock or ManualClock()
         self._mutex = threading.RLock()
         self._locks: dict[str, FakeLock] = {}
-        self._stories = Stories(self.clock)
+        self._log = EventLog(self.clock)
 
     def client(self, **options: Any) -> Client:
         """A threaded client of these locks under this clock; options as for `Client`."""
@@ -41,117 +41,117 @@ class FakeLocks(httpx2.AsyncBaseTransport):
         return AsyncClient(FAKE_URL, FAKE_SERVICE_KEY, **{"clock": self.clock, "transport": self, **options})
 
     def waiters(self, key: str) -> int:
-        """How many requests wait for this lock now: for a test that goes on when somebody waits."""
+        """The number of requests that wait for this lock now."""
         with self._mutex:
-            return self._looked_at(key).waiters
+            return self._lock(key).waiters
 
     def restart(self) -> None:
-        """As when a node stops and starts again: who waits is answered 503, event streams end, events are forgotten."""
+        """Act like a node that restarts: waiters get a 503, event streams end, and events are forgotten."""
         with self._mutex:
             for lock in self._locks.values():
-                lock.turn_away()
-            self._stories.restart()
+                lock.cancel_waiters()
+            self._log.restart()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Serve one request at the clock's instant; one that waits, as long as it waits."""
+        """Serve one request at the clock's instant; a waiting acquire takes as long as it waits."""
         parts = request.url.path.strip("/").split("/")[1:]
         if request.method == "POST" and parts[1:] == ["lease"]:
-            return await self._acquire(parts[0], _asked(request), _json(request).get("wait_seconds", 0))
+            return await self._acquire(parts[0], _lease_request(request), _json(request).get("wait_seconds", 0))
         with self._mutex:
-            return self._at_once(request, parts)
+            return self._serve(request, parts)
 
-    def _at_once(self, request: httpx2.Request, parts: list[str]) -> httpx2.Response:
+    def _serve(self, request: httpx2.Request, parts: list[str]) -> httpx2.Response:
         parameters = request.url.params
         match request.method, parts:
             case "GET", []:
-                answer = self._page(dict(parameters))
+                response = self._page_response(dict(parameters))
             case "GET", ["events"] if "prefix" in parameters:
                 prefix = parameters["prefix"]
-                answer = self._stream(lambda key: key.startswith(prefix), request)
+                response = self._stream(lambda key: key.startswith(prefix), request)
             case "GET", [key, "events"]:
-                answer = self._stream(lambda told: told == key, request)
+                response = self._stream(lambda other: other == key, request)
             case "GET", [key]:
-                answer = self._read(self._looked_at(key), full=parameters.get("view") == "full")
+                response = self._state_response(self._lock(key), full=parameters.get("view") == "full")
             case "DELETE", [key]:
-                self._looked_at(key).free("forced", None)
-                self._looked_at(key)
-                answer = httpx2.Response(204)
+                self._lock(key).free("forced", None)
+                self._lock(key)
+                response = httpx2.Response(204)
             case "PATCH" | "DELETE", [key, "lease"]:
-                answer = self._of_a_lease(request.method, self._looked_at(key), _asked(request))
+                response = self._renew_or_release(request.method, self._lock(key), _lease_request(request))
             case _:
-                answer = _refused(404, "not_found")
-        return answer
+                response = _error(404, "not_found")
+        return response
 
-    async def _acquire(self, key: str, asked: Asked, wait_seconds: float) -> httpx2.Response:
+    async def _acquire(self, key: str, lease_request: LeaseRequest, wait_seconds: float) -> httpx2.Response:
         until = self.clock.now() + wait_seconds
         with self._mutex:
-            lock = self._looked_at(key)
-            refusal = lock.acquire(asked, self.clock.now(), self._utc_ms())
+            lock = self._lock(key)
+            refusal = lock.acquire(lease_request, self.clock.now(), self._utc_ms())
             if refusal != LOCK_HELD or wait_seconds == 0:
-                return self._answer(lock, refusal, 201)
-            place = lock.join(asked)
+                return self._lease_response(lock, refusal, 201)
+            waiter = lock.enqueue(lease_request)
         try:
             while True:
                 with self._mutex:
-                    self._looked_at(key)
-                    if place.answer is not None:
-                        return self._answer(lock, place.answer, 201)
+                    self._lock(key)
+                    if waiter.outcome is not None:
+                        return self._lease_response(lock, waiter.outcome, 201)
                     if self.clock.now() >= until:
-                        lock.end_wait(place, self.clock.now())
-                        return _refused(409, LOCK_HELD)
-                    due = min(until, lock.over_at)
-                await self.clock.wait(due, place.changed)
+                        lock.end_wait(waiter, self.clock.now())
+                        return _error(409, LOCK_HELD)
+                    due = min(until, lock.takeover_at)
+                await self.clock.wait(due, waiter.changed)
         except BaseException:
             with self._mutex:
-                lock.gone(place)
-                self._looked_at(key)
+                lock.disconnect(waiter)
+                self._lock(key)
             raise
 
-    def _of_a_lease(self, method: str, lock: FakeLock, asked: Asked) -> httpx2.Response:
+    def _renew_or_release(self, method: str, lock: FakeLock, lease_request: LeaseRequest) -> httpx2.Response:
         if method == "PATCH":
-            return self._answer(lock, lock.renew(asked, self.clock.now()), 200)
-        refusal = lock.release(asked.token)
-        self._looked_at(lock.key)
-        return self._answer(lock, refusal, 204)
+            return self._lease_response(lock, lock.renew(lease_request, self.clock.now()), 200)
+        refusal = lock.release(lease_request.token)
+        self._lock(lock.key)
+        return self._lease_response(lock, refusal, 204)
 
-    def _looked_at(self, key: str) -> FakeLock:
+    def _lock(self, key: str) -> FakeLock:
         if key not in self._locks:
-            self._locks[key] = FakeLock(key, self._tell)
-        self._locks[key].look(self.clock.now(), self._utc_ms())
+            self._locks[key] = FakeLock(key, self._publish)
+        self._locks[key].process_due(self.clock.now(), self._utc_ms())
         return self._locks[key]
 
-    def _tell(self, key: str, happening: Happening) -> None:
+    def _publish(self, key: str, event: LockEvent) -> None:
         body: dict[str, Any] = {
             "key": key,
-            "fencing_token": happening.fencing_token,
-            "holder": happening.holder,
+            "fencing_token": event.fencing_token,
+            "holder": event.holder,
             "at": self._date(self.clock.now()),
-            "why": happening.why,
+            "why": event.why,
         }
-        if happening.expires_at is not None:
-            body["expires_at"] = self._date(happening.expires_at)
-        self._stories.tell(key, happening.kind, body)
+        if event.expires_at is not None:
+            body["expires_at"] = self._date(event.expires_at)
+        self._log.publish(key, event.kind, body)
 
     def _stream(self, wanted: Any, request: httpx2.Request) -> httpx2.Response:
         def due() -> float:
             with self._mutex:
-                locks = [self._looked_at(key) for key in list(self._locks) if wanted(key)]
-                return min((lock.over_at for lock in locks if lock.owner is not None), default=inf)
+                locks = [self._lock(key) for key in list(self._locks) if wanted(key)]
+                return min((lock.takeover_at for lock in locks if lock.owner is not None), default=inf)
 
-        return self._stories.stream(wanted, request.headers.get("Last-Event-ID"), due)
+        return self._log.stream(wanted, request.headers.get("Last-Event-ID"), due)
 
-    def _read(self, lock: FakeLock, *, full: bool) -> httpx2.Response:
+    def _state_response(self, lock: FakeLock, *, full: bool) -> httpx2.Response:
         if full:
             return httpx2.Response(200, json=self._row(lock))
         if lock.owner is None:
             return httpx2.Response(200, json={"held": False})
         return httpx2.Response(200, json={"held": True, **self._term(lock)})
 
-    def _page(self, parameters: dict[str, str]) -> httpx2.Response:
+    def _page_response(self, parameters: dict[str, str]) -> httpx2.Response:
         prefix, after = parameters.get("prefix", ""), parameters.get("cursor", "")
         held = {"held": (True,), "free": (False,)}.get(parameters.get("state", "all"), (True, False))
         keys = [key for key in sorted(self._locks) if key.startswith(prefix) and key > after]
-        found = [lock for lock in map(self._looked_at, keys) if (lock.owner is not None) in held and lock.fencing_token]
+        found = [lock for lock in map(self._lock, keys) if (lock.owner is not None) in held and lock.fencing_token]
         limit = int(parameters.get("limit", "100"))
         cursor = found[limit - 1].key if len(found) > limit else None
         return httpx2.Response(200, json={"items": [self._row(lock) for lock in found[:limit]], "next_cursor": cursor})
@@ -170,9 +170,9 @@ class FakeLocks(httpx2.AsyncBaseTransport):
             "waiters": lock.waiters,
         }
 
-    def _answer(self, lock: FakeLock, refusal: str, status: int) -> httpx2.Response:
+    def _lease_response(self, lock: FakeLock, refusal: str, status: int) -> httpx2.Response:
         if refusal:
-            return _refused(503 if refusal == "lock_service_unavailable" else 409, refusal)
+            return _error(503 if refusal == "lock_service_unavailable" else 409, refusal)
         return httpx2.Response(status) if status == 204 else httpx2.Response(status, json=self._term(lock))
 
     def _term(self, lock: FakeLock) -> dict[str, Any]:
@@ -187,7 +187,7 @@ class FakeLocks(httpx2.AsyncBaseTransport):
 
 
 class FakeClient(Client):
-    """A `Client` with a lock server of its own in memory, or the one given."""
+    """A `Client` with its own lock server in memory, or with the one passed."""
 
     def __init__(self, clock: ManualClock | None = None, *, server: FakeLocks | None = None) -> None:
         self.server = server or FakeLocks(clock)
@@ -196,7 +196,7 @@ class FakeClient(Client):
 
 
 class FakeAsyncClient(AsyncClient):
-    """An `AsyncClient` with a lock server of its own in memory, or the one given."""
+    """An `AsyncClient` with its own lock server in memory, or with the one passed."""
 
     def __init__(self, clock: ManualClock | None = None, *, server: FakeLocks | None = None) -> None:
         self.server = server or FakeLocks(clock)
@@ -209,11 +209,11 @@ def _json(request: httpx2.Request) -> dict[str, Any]:
     return body
 
 
-def _asked(request: httpx2.Request) -> Asked:
+def _lease_request(request: httpx2.Request) -> LeaseRequest:
     token, holder = request.headers.get("X-Volcano-Lock-Token", ""), request.headers.get("X-Volcano-Lock-Holder")
-    return Asked(token.lower(), _json(request).get("ttl_seconds", 0), holder)
+    return LeaseRequest(token.lower(), _json(request).get("ttl_seconds", 0), holder)
 
 
-def _refused(status: int, code: str) -> httpx2.Response:
+def _error(status: int, code: str) -> httpx2.Response:
     headers = {"Retry-After": "1"} if status == 503 else {}
     return httpx2.Response(status, json={"error": code.replace("_", " "), "code": code}, headers=headers)

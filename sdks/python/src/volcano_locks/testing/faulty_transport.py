@@ -1,7 +1,7 @@
-"""A network that fails by script: wraps any asynchronous httpx2 transport, `httpx2.ASGITransport` included.
+"""Fault injection: wraps any asynchronous httpx2 transport, `httpx2.ASGITransport` included.
 
-Each request takes the next fault of the script; when the script is used up, `otherwise` applies. What was sent
-is kept in `seen`, so that a test can tell a retry with the same ids from a new request.
+Each request takes the next fault of the script; after the last one, `otherwise` applies. `seen` records the requests,
+so that a test can distinguish a retry with the same ids from a new request.
 """
 
 import asyncio
@@ -18,46 +18,46 @@ from volcano_locks.testing.clock import ManualClock
 
 
 class Pass:
-    """Let it through."""
+    """Let the request through."""
 
 
 class DropBeforeSend:
-    """The server cannot be reached: the request certainly was not served."""
+    """The server is unreachable: the request was certainly not served."""
 
 
 class Reset:
-    """The connection breaks as the request goes out: it was not served, but the client cannot know (case 32)."""
+    """The connection breaks while the request is sent: it was not served, but the client cannot know (case 32)."""
 
 
 class DropAfterSend:
-    """Served, and the answer is lost (case 13)."""
+    """Served, and the response is lost (case 13)."""
 
 
 class Duplicate:
-    """Served twice; the second answer is the one that comes back."""
+    """Served twice; the second response is returned."""
 
 
 class Hang:
-    """Served, and the answer never comes: the request's own timeout ends it, on the clock."""
+    """Served, and the response never arrives: the request's own timeout ends it, on the clock."""
 
 
 @dataclass(frozen=True)
 class Delay:
-    """Served only after `seconds` which somebody else moves the clock by."""
+    """Served after `seconds`, by which the test must move the clock."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Takes:
-    """Served, and the answer comes `seconds` later: moves the clock itself (for a caller that blocks)."""
+    """Served, and the response arrives `seconds` later: moves the clock itself (for a caller that blocks)."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
 class Answers:
-    """Not served; somebody in between answers this."""
+    """Not served; an intermediary responds with this."""
 
     status: int
     body: bytes = b""
@@ -68,7 +68,7 @@ Fault = Pass | DropBeforeSend | Reset | DropAfterSend | Duplicate | Hang | Delay
 
 
 class Seen(NamedTuple):
-    """One request as it left the client."""
+    """One request as the client sent it."""
 
     method: str
     path: str
@@ -85,7 +85,7 @@ class Seen(NamedTuple):
         return self.headers.get("X-Volcano-Request-Id")
 
 
-class FlakyTransport(httpx2.AsyncBaseTransport):
+class FaultyTransport(httpx2.AsyncBaseTransport):
     """`inner` with faults. `script` and `otherwise` may be changed at any time."""
 
     def __init__(
@@ -129,7 +129,7 @@ class FlakyTransport(httpx2.AsyncBaseTransport):
         return response
 
     async def aclose(self) -> None:
-        """Close the transport beneath."""
+        """Close the inner transport."""
         await self.inner.aclose()
 
     async def _serve(self, request: httpx2.Request) -> httpx2.Response:

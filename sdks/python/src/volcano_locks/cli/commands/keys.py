@@ -5,7 +5,7 @@ from typing import Final
 
 import click
 
-from volcano_locks.protocol.messages import parse_date
+from volcano_locks.protocol.arguments import parse_date
 
 from .. import output
 from ..admin_api import Thing, admin_of, keys_path

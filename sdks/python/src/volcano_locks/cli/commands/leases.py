@@ -17,7 +17,8 @@ from typing import Final
 import click
 
 from volcano_locks.errors import LockHeldError, VolcanoError
-from volcano_locks.protocol.messages import Lease, checked_key, checked_ttl, checked_uuid
+from volcano_locks.protocol.arguments import checked_key, checked_ttl, checked_uuid
+from volcano_locks.protocol.lease import Lease
 
 from .. import exit_codes
 from ..connection import Connection, service_options

@@ -13,7 +13,7 @@ from ..durations import span_text
 from ..error_messages import explained
 
 if TYPE_CHECKING:
-    from volcano_locks.protocol.lock_view import LockView, State
+    from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 HEADS: Final = ("KEY", "HOLDER", "HELD FOR", "EXPIRES IN", "WAITERS", "FENCING TOKEN")
 NAMES: Final = 2
@@ -41,7 +41,7 @@ def ls(*, prefix: str, held: bool, free: bool, as_json: bool, connection: Connec
     """
     if held and free:
         raise click.UsageError("--held and --free exclude each other")
-    state: State = "held" if held else "free" if free else "all"
+    state: StateFilter = "held" if held else "free" if free else "all"
     with explained(connection), connection.client() as client:
         views = list(client.locks.list(prefix, state=state))
     if as_json:

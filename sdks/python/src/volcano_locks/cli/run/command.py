@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from volcano_locks.errors import LockHeldError, LockOwnershipLostError, VolcanoError
-from volcano_locks.protocol.messages import checked_key
+from volcano_locks.protocol.arguments import checked_key
 
 from .. import exit_codes
 from ..connection import SECRET_VARIABLES, Connection, service_options

@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from volcano_locks import AsyncClient, Client
 from volcano_locks.clock import Clock
-from volcano_locks.protocol.messages import Lease, LockState
+from volcano_locks.protocol.lease import Lease, LockState
 
 from .http_client import REQUEST_SECONDS_MAX, Answer, Broken, Wire, lease_of, state_of
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 from volcano_locks.clock import Clock
 from volcano_locks.errors import ServerError
 from volcano_locks.protocol.effects import lease_path, lock_path
-from volcano_locks.protocol.messages import Answer as PlainAnswer
-from volcano_locks.protocol.messages import Lease, LockState, lease_from, state_from
+from volcano_locks.protocol.lease import Lease, LockState
+from volcano_locks.protocol.messages import Response as PlainAnswer
+from volcano_locks.protocol.messages import parse_lease, parse_state
 
 if TYPE_CHECKING:
     import httpx2
@@ -160,7 +161,7 @@ def lease_of(answer: Answer, key: str, token: str, ttl_seconds: int, status: int
     answer.expect(status, to=to)
     deadline = answer.sent_at + ttl_seconds
     try:
-        return lease_from(
+        return parse_lease(
             _plain(answer), key=key, token=token, ttl_seconds=ttl_seconds, deadline=deadline, request_id=""
         )
     except ServerError as error:
@@ -171,7 +172,7 @@ def state_of(answer: Answer) -> LockState:
     """The state a read tells; Broken where it tells none in the wire's form."""
     answer.expect(200, to="a read")
     try:
-        return state_from(_plain(answer), request_id="")
+        return parse_state(_plain(answer), request_id="")
     except ServerError as error:
         raise Broken(f"a read: {error}") from None
 

@@ -43,12 +43,12 @@ def watch(*, key: str | None, prefix: str | None, as_json: bool, connection: Con
 async def _watch(connection: Connection, key: str | None, prefix: str, *, as_json: bool) -> None:
     from volcano_locks.clock import SystemClock  # noqa: PLC0415 - while interrupts end it quietly
     from volcano_locks.config import TIMEOUT_SECONDS, Config  # noqa: PLC0415
-    from volcano_locks.http.transport import HttpSender  # noqa: PLC0415
+    from volcano_locks.http.transport import HttpTransport  # noqa: PLC0415
 
     from .event_lines import Lines, json_of, told_of  # noqa: PLC0415
     from .reconnecting_stream import events_path, followed  # noqa: PLC0415
 
-    sender = HttpSender(Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None))
+    sender = HttpTransport(Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None))
     lines = Lines(on_terminal=sys.stdout.isatty())
     away: bool | None = None
     try:

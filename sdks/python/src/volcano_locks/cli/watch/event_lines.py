@@ -7,9 +7,9 @@ import shutil
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
-from volcano_locks.http.event_stream import body_of
-from volcano_locks.protocol.messages import parse_date
-from volcano_locks.protocol.sse import Event
+from volcano_locks.http.event_stream import parse_event_data
+from volcano_locks.protocol.arguments import parse_date
+from volcano_locks.protocol.sse import SseEvent
 
 from ..output import GAP, cut, fitting, instant_text, total_width
 
@@ -33,9 +33,9 @@ class Told(NamedTuple):
     why: str
 
 
-def told_of(event: Event) -> Told | None:
+def told_of(event: SseEvent) -> Told | None:
     """What it tells; None if it is none of those known (EVENT-2)."""
-    body = body_of(event)
+    body = parse_event_data(event)
     try:
         if event.kind not in KINDS:
             return None
@@ -45,9 +45,9 @@ def told_of(event: Event) -> Told | None:
         return None
 
 
-def json_of(event: Event) -> dict[str, Any]:
+def json_of(event: SseEvent) -> dict[str, Any]:
     """The event's name and id beside its data, all as on the wire."""
-    return {"event": event.kind, "id": event.id, **body_of(event)}
+    return {"event": event.kind, "id": event.id, **parse_event_data(event)}
 
 
 class Lines:

@@ -12,13 +12,13 @@ from urllib.parse import quote
 from volcano_locks.clock import Clock
 from volcano_locks.config import TIMEOUT_SECONDS
 from volcano_locks.errors import VolcanoError
-from volcano_locks.http.event_stream import heard
-from volcano_locks.http.transport import Sender
-from volcano_locks.protocol.backoff import Rests, passes_by
+from volcano_locks.http.event_stream import read_events
+from volcano_locks.http.transport import Transport
+from volcano_locks.protocol.arguments import checked_key, new_uuid
+from volcano_locks.protocol.backoff import Backoff, is_transient
 from volcano_locks.protocol.effects import Request, lock_path
 from volcano_locks.protocol.lock_view import checked_prefix
-from volcano_locks.protocol.messages import checked_key, new_uuid
-from volcano_locks.protocol.sse import Event
+from volcano_locks.protocol.sse import SseEvent
 
 STEADY_SECONDS: Final = 10.0
 
@@ -30,26 +30,26 @@ def events_path(key: str | None, prefix: str) -> str:
     return f"/locks/events?prefix={quote(checked_prefix(prefix), safe='')}"
 
 
-async def followed(path: str, sender: Sender, clock: Clock) -> AsyncGenerator[Event | VolcanoError, None]:
+async def followed(path: str, sender: Transport, clock: Clock) -> AsyncGenerator[SseEvent | VolcanoError, None]:
     """The events, the first of each connection being one that tells only an id; and what broke a connection off.
     Raises what does not pass by waiting, and whatever keeps the first connection from coming about."""
-    rests = Rests()
+    rests = Backoff()
     last_id: str | None = None
     begun = False
     while True:
-        request = Request("GET", path, new_uuid(), TIMEOUT_SECONDS, listens=True, last_id=last_id)
+        request = Request("GET", path, new_uuid(), TIMEOUT_SECONDS, streams=True, last_event_id=last_id)
         since = clock.now()
         try:
-            async with aclosing(heard(request, sender, clock)) as events:
+            async with aclosing(read_events(request, sender, clock)) as events:
                 async for event in events:
                     begun = True
                     last_id = event.id or last_id
                     yield event
         except VolcanoError as error:
-            if not begun or not passes_by(error):
+            if not begun or not is_transient(error):
                 raise
             failure = error
         yield failure
         if clock.now() - since >= STEADY_SECONDS:
-            rests.over()
-        await clock.wait(clock.now() + rests.seconds(failure))
+            rests.reset()
+        await clock.wait(clock.now() + rests.next_delay(failure))

@@ -1,0 +1,96 @@
+"""Checks arguments before anything is sent: keys, TTLs, waits, UUIDs; and parses dates and fencing tokens.
+
+A fencing token above 2^53 - 1 is refused, because another language would round it and lose its order (SDK-7).
+"""
+
+import re
+import uuid
+from datetime import UTC, datetime
+
+KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+TTL_SECONDS_MIN = 5
+TTL_SECONDS_MAX = 7_776_000
+FENCING_TOKEN_MAX = 2**53 - 1
+SHOWN_CHARACTERS_MAX = 300
+
+Uuid = str | uuid.UUID
+
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_DATE = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d):?(\d\d))", re.ASCII)
+
+
+def checked_key(key: object) -> str:
+    """Return `key` if it may name a lock; raise `TypeError` or `ValueError` otherwise."""
+    if not isinstance(key, str):
+        raise TypeError(f"key must be a str, got {type(key).__name__}")
+    if KEY_PATTERN.fullmatch(key) is None:
+        raise ValueError(
+            "key must be 1 to 128 of A-Z a-z 0-9 . _ : - and begin with a letter or digit, "
+            f"got {key[:SHOWN_CHARACTERS_MAX]!r}"
+        )
+    return key
+
+
+def checked_ttl(ttl: object) -> int:
+    """Return `ttl` if it is a valid whole number of seconds; raise `TypeError` or `ValueError` otherwise."""
+    if not isinstance(ttl, int) or isinstance(ttl, bool):
+        raise TypeError(f"ttl must be an int of seconds, got {type(ttl).__name__}")
+    if not TTL_SECONDS_MIN <= ttl <= TTL_SECONDS_MAX:
+        raise ValueError(f"ttl must be from {TTL_SECONDS_MIN} to {TTL_SECONDS_MAX} seconds, got {ttl}")
+    return ttl
+
+
+def checked_seconds(name: str, seconds: object) -> float:
+    """Return `seconds` if it is a number from 0 to infinity, and 0 for None; raise otherwise."""
+    if seconds is None:
+        return 0.0
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise TypeError(f"{name} must be a number of seconds, got {type(seconds).__name__}")
+    if not seconds >= 0:
+        raise ValueError(f"{name} must be at least 0 seconds (math.inf: without a limit), got {seconds}")
+    return float(seconds)
+
+
+def checked_hold(hold_at_least: object) -> float:
+    """Return `hold_at_least` if a lease can last that long, and 0 for None; raise otherwise."""
+    seconds = checked_seconds("hold_at_least", hold_at_least)
+    if seconds > TTL_SECONDS_MAX:
+        raise ValueError(f"hold_at_least must be at most {TTL_SECONDS_MAX} seconds, got {hold_at_least}")
+    return seconds
+
+
+def checked_uuid(name: str, value: object) -> str:
+    """Return `value` in the caller's spelling if it is a UUID; otherwise raise without showing it (SDK-8)."""
+    if isinstance(value, uuid.UUID):
+        return str(value)
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a UUID as str, got {type(value).__name__}")
+    if _UUID.fullmatch(value) is None:
+        raise ValueError(f"{name} must be a UUID such as str(uuid.uuid4()) returns, got a str of length {len(value)}")
+    return value
+
+
+def new_uuid() -> str:
+    """Generate an owner token or a request id."""
+    return str(uuid.uuid4())
+
+
+def checked_fencing_token(value: object) -> int:
+    """Return `value` if it is a valid fencing token; raise `ValueError` otherwise."""
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FENCING_TOKEN_MAX:
+        raise ValueError(f"fencing_token must be an integer from 1 to {FENCING_TOKEN_MAX}")
+    return value
+
+
+def parse_date(text: str) -> datetime:
+    """Parse an RFC 3339 date with `Z` or an offset and 0 to 9 fractional digits; drop those below microseconds."""
+    match = _DATE.fullmatch(text)
+    if match is None:
+        raise ValueError(f"not a date with a UTC offset: {text[:SHOWN_CHARACTERS_MAX]!r}")
+    day, clock, fraction, zulu, hours, minutes = match.groups()
+    offset = "+00:00" if zulu else f"{hours}:{minutes}"
+    micros = (fraction or "").ljust(6, "0")[:6]
+    try:
+        return datetime.fromisoformat(f"{day}T{clock}.{micros}{offset}").astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"date out of range: {text[:SHOWN_CHARACTERS_MAX]!r}") from None

@@ -1,0 +1,107 @@
+"""The operations that a client offers. Bad arguments raise in the caller's own frame, before anything is sent."""
+
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING
+
+from volcano_locks.protocol import operations
+from volcano_locks.protocol.arguments import Uuid, checked_key, checked_seconds, checked_ttl, checked_uuid, new_uuid
+from volcano_locks.protocol.effects import Operation, TimeBudget
+from volcano_locks.protocol.lease import Lease, LockState, checked_lease
+from volcano_locks.protocol.operations import ATTEMPTS_MAX
+
+if TYPE_CHECKING:
+    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
+
+
+class CheckedOperations:
+    """Creates operations for one client. `now` reads its clock; `timeout_seconds` limits one request."""
+
+    def __init__(self, now: Callable[[], float], timeout_seconds: float) -> None:
+        self._now = now
+        self.timeout_seconds = timeout_seconds
+
+    def acquire(
+        self,
+        key: str,
+        ttl: int,
+        token: Uuid | None,
+        request_id: Uuid | None,
+        wait: float | None = None,
+        *,
+        for_block: bool = False,
+    ) -> Operation[Lease]:
+        """SDK-1, SDK-2, and SDK-11 with `wait`. SDK-18 if `token` is given, except `for_block`: a block always
+        releases.
+        """
+        owner = new_uuid() if token is None else checked_uuid("token", token)
+        key, ttl, request_id = checked_key(key), checked_ttl(ttl), _request_id(request_id)
+        wait_seconds = checked_seconds("wait", wait)
+        if wait_seconds == 0:
+            recoverable = token is not None and not for_block
+            return operations.acquire(key, owner, ttl, request_id, self._budget(), recoverable=recoverable)
+        from volcano_locks.protocol import acquire_wait  # noqa: PLC0415 - rarely needed
+
+        return acquire_wait.acquire(acquire_wait.AcquireWait(key, owner, ttl, request_id, wait_seconds), self._budget())
+
+    def renew(self, key: str, lease: Lease, ttl: int | None, request_id: Uuid | None) -> Operation[Lease]:
+        """If `ttl` is None, keep the lease's own."""
+        lease = checked_lease(key, lease)
+        ttl_seconds = lease.ttl_seconds if ttl is None else checked_ttl(ttl)
+        until = self._renewable_until(lease)
+        return operations.renew(lease, ttl_seconds, _request_id(request_id), self._budget(until=until), ATTEMPTS_MAX)
+
+    def renew_once(self, lease: Lease, timeout_seconds: float) -> Operation[Lease]:
+        """One renewal attempt of the renewer, which plans its retries itself."""
+        return operations.renew(lease, lease.ttl_seconds, new_uuid(), TimeBudget(self._now, timeout_seconds), 1)
+
+    def release(self, key: str, lease: Lease, request_id: Uuid | None) -> Operation[None]:
+        """Release by key and token alone, so any `Lease` of the acquisition works."""
+        lease = checked_lease(key, lease)
+        return operations.release(lease.key, lease.token, _request_id(request_id), self._budget(), ATTEMPTS_MAX)
+
+    def release_at_end(self, lease: Lease, until: float) -> Operation[None]:
+        """The release at the end of a block."""
+        return operations.release(lease.key, lease.token, new_uuid(), self._budget(until=until), ATTEMPTS_MAX)
+
+    def renew_at_end(self, lease: Lease, ttl_seconds: int, until: float) -> Operation[Lease]:
+        """The renewal at the end of a block with `hold_at_least`."""
+        return operations.renew(lease, ttl_seconds, new_uuid(), self._budget(until=until), ATTEMPTS_MAX)
+
+    def undo_acquire(self, lease: Lease) -> Operation[None]:
+        """Release a lease whose caller was interrupted before it got the lease."""
+        budget = TimeBudget(self._now, min(self.timeout_seconds, operations.BEST_EFFORT_RELEASE_SECONDS_MAX))
+        return operations.release(lease.key, lease.token, new_uuid(), budget, 1)
+
+    def get(self, key: str, request_id: Uuid | None) -> Operation[LockState]:
+        """Read the lock's state."""
+        return operations.get(checked_key(key), _request_id(request_id), self._budget())
+
+    def view(self, key: str, request_id: Uuid | None) -> "Operation[LockView]":
+        """Read every field of the lock (SDK-15)."""
+        from volcano_locks.protocol import lock_view  # noqa: PLC0415 - rarely needed
+
+        return lock_view.view(checked_key(key), _request_id(request_id), self._budget())
+
+    def pages(self, prefix: str, state: "StateFilter") -> "Callable[[str | None], Operation[Page]]":
+        """Return a function that reads the page at a cursor (SDK-15)."""
+        from volcano_locks.protocol import lock_view  # noqa: PLC0415 - rarely needed
+
+        checked = lock_view.checked_prefix(prefix), lock_view.checked_state(state)
+        return lambda cursor: lock_view.page(*checked, cursor, self._budget())
+
+    def force_release(self, key: str, request_id: Uuid | None) -> Operation[None]:
+        """Free the lock, regardless of its holder."""
+        return operations.force_release(checked_key(key), _request_id(request_id), self._budget())
+
+    def _budget(self, *, until: float = inf) -> TimeBudget:
+        return TimeBudget(self._now, self.timeout_seconds, until)
+
+    def _renewable_until(self, lease: Lease) -> float:
+        """Until the lease's deadline; after it only the server can decide."""
+        alive = lease.deadline is not None and lease.deadline > self._now()
+        return lease.deadline if alive and lease.deadline is not None else inf
+
+
+def _request_id(request_id: Uuid | None) -> str:
+    return new_uuid() if request_id is None else checked_uuid("request_id", request_id)
