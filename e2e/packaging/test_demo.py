@@ -1,4 +1,4 @@
-"""The demo runs to its end, reports a failure, and leaves no process behind."""
+"""The demo runs all its steps, fails if one fails, and leaves no process behind."""
 
 import os
 import signal
@@ -29,7 +29,7 @@ def left_behind(mark: Path) -> list[str]:
 
 
 @pytest.mark.real_time
-def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
+def test_every_step_succeeds(tmp_path: Path) -> None:
     began = time.monotonic()
     done = subprocess.run(
         DEMO, env=os.environ | {"TMPDIR": str(tmp_path)}, capture_output=True, text=True, timeout=120, check=False
@@ -37,7 +37,7 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert time.monotonic() - began < SECONDS_MAX + BUSY_SECONDS
     assert done.stderr == ""
-    assert "refused, the row has seen a higher token" in done.stdout
+    assert "refused, the row has a higher fencing token" in done.stdout
     assert "\x1b" not in done.stdout, "colour is for terminals"
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert left_behind(tmp_path) == []
@@ -46,7 +46,7 @@ def test_the_demo_runs_to_its_end(tmp_path: Path) -> None:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_stopped_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_leaves_no_process_behind(tmp_path: Path, number: signal.Signals) -> None:
     with subprocess.Popen(
         DEMO, env=os.environ | {"TMPDIR": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as demo:
@@ -55,15 +55,15 @@ def test_a_stopped_demo_leaves_nothing_behind(tmp_path: Path, number: signal.Sig
             assert demo.poll() is None
         assert left_behind(tmp_path)
         demo.send_signal(number)
-        _, errors = demo.communicate(timeout=60)
+        _, stderr = demo.communicate(timeout=60)
     assert demo.returncode == 128 + number
-    assert "Traceback" not in errors
+    assert "Traceback" not in stderr
     assert left_behind(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failed_demo_exits_with_an_error(tmp_path: Path) -> None:
-    """The server cannot start here."""
+def test_a_failed_step_ends_with_an_error(tmp_path: Path) -> None:
+    """The server is replaced by a program that fails."""
     done = subprocess.run(
         [sys.executable, "-c", BROKEN, str(ROOT / "examples" / "demo")],
         env=os.environ | {"TMPDIR": str(tmp_path)},

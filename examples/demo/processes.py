@@ -1,4 +1,4 @@
-"""The processes of the demo: the server and the workers. Leaving `DemoProcesses` ends them in every case."""
+"""The processes of the demo: starts them, reads their output, and kills them at the end, whatever happened."""
 
 import json
 import os
@@ -18,8 +18,8 @@ COMMAND: Final = Path(sys.executable).with_name("volcano-locks")
 RESPONSE_SECONDS: Final = 30.0
 
 
-class StepFailedError(Exception):
-    """A step of the demo failed."""
+class DemoFailedError(Exception):
+    """A step did not go as described."""
 
 
 class DemoProcess:
@@ -29,7 +29,7 @@ class DemoProcess:
         self.name: Final = name
         self.process: Final = process
         self._lines: Final[queue.Queue[str | None]] = queue.Queue()
-        self._last_line = "nothing"
+        self._last = "nothing"
         threading.Thread(target=self._read, args=(output,), daemon=True).start()
 
     def _read(self, output: IO[str]) -> None:
@@ -37,25 +37,23 @@ class DemoProcess:
             self._lines.put(line)
         self._lines.put(None)
 
-    def next_line(self, timeout_seconds: float = RESPONSE_SECONDS) -> str:
-        """The next line that the process prints."""
+    def line(self, timeout_seconds: float = RESPONSE_SECONDS) -> str:
+        """The next line of output."""
         try:
             line = self._lines.get(timeout=timeout_seconds)
         except queue.Empty:
-            raise StepFailedError(f"{self.name} printed nothing for {timeout_seconds:g} s") from None
+            raise DemoFailedError(f"{self.name} printed nothing for {timeout_seconds:g} s") from None
         if line is None:
-            raise StepFailedError(
-                f"{self.name} ended with exit code {self.process.wait()}; its last line: {self._last_line}"
-            )
-        self._last_line = line.strip()
+            raise DemoFailedError(f"{self.name} ended with exit code {self.process.wait()}; last output: {self._last}")
+        self._last = line.strip()
         return line
 
-    def expect_event(self, name: str, timeout_seconds: float = RESPONSE_SECONDS) -> dict[str, object]:
+    def expect(self, event: str, timeout_seconds: float = RESPONSE_SECONDS) -> dict[str, object]:
         """The next event, which must have this name."""
-        event: dict[str, object] = json.loads(self.next_line(timeout_seconds))
-        if event["event"] != name:
-            raise StepFailedError(f"{self.name} should have reported {name!r} but reported {event}")
-        return event
+        received: dict[str, object] = json.loads(self.line(timeout_seconds))
+        if received["event"] != event:
+            raise DemoFailedError(f"{self.name} should have reported {event!r}, but reported {received}")
+        return received
 
     def send(self, line: str) -> None:
         """Write a line to the process's stdin."""
@@ -64,25 +62,25 @@ class DemoProcess:
         self.process.stdin.flush()
 
 
-class DemoProcesses:
-    """Starts the processes. As a context manager it kills all of them, including stopped ones."""
+class Processes:
+    """The running processes. As a context manager it kills all of them at the end, stopped ones too."""
 
     def __init__(self, directory: Path) -> None:
         self._directory: Final = directory
-        self._processes: Final[list[DemoProcess]] = []
-        # The caller's own settings must not affect the demo.
+        self._started: Final[list[DemoProcess]] = []
+        # Without the caller's own settings.
         self._environment: Final = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
         self._admin_token: Final = secrets.token_urlsafe(32)
         self.url = ""
 
-    def __enter__(self) -> "DemoProcesses":
+    def __enter__(self) -> "Processes":
         return self
 
     def __exit__(self, *_: object) -> None:
-        for child in self._processes:
-            child.process.kill()
-        for child in self._processes:
-            child.process.wait()
+        for started in self._started:
+            started.process.kill()
+        for started in self._started:
+            started.process.wait()
 
     def start_server(self) -> None:
         """Start the service on a free port and set `url`."""
@@ -104,19 +102,19 @@ class DemoProcesses:
         )
         assert process.stdout is not None
         server = DemoProcess("the server", process, process.stdout)
-        self._processes.append(server)
+        self._started.append(server)
         while not self.url:
-            found = re.search(r"http://127\.0\.0\.1:\d+", server.next_line())
+            found = re.search(r"http://127\.0\.0\.1:\d+", server.line())
             self.url = found.group() if found else ""
 
-    def run_admin_command(self, *arguments: str) -> Mapping[str, str]:
-        """Run an admin command of `volcano-locks` and return its result."""
+    def admin(self, *arguments: str) -> Mapping[str, str]:
+        """Run an admin command of `volcano-locks` and return its JSON."""
         command: list[str | Path] = [COMMAND, *arguments, "--json"]
         done = subprocess.run(command, env=self._admin_environment(), capture_output=True, text=True, check=False)
         if done.returncode:
-            raise StepFailedError(f"volcano-locks {' '.join(arguments)}: {done.stderr.strip()}")
-        result: Mapping[str, str] = json.loads(done.stdout)
-        return result
+            raise DemoFailedError(f"volcano-locks {' '.join(arguments)}: {done.stderr.strip()}")
+        response: Mapping[str, str] = json.loads(done.stdout)
+        return response
 
     def start_worker(self, name: str, lock: str, service_key: str) -> DemoProcess:
         """Start a worker process that acquires `lock`."""
@@ -130,13 +128,13 @@ class DemoProcesses:
         )
         assert process.stdout is not None
         worker = DemoProcess(name, process, process.stdout)
-        self._processes.append(worker)
+        self._started.append(worker)
         return worker
 
     def _admin_environment(self) -> dict[str, str]:
         return self._environment | {"VOLCANO_API_URL": self.url, "VOLCANO_LOCKS_ADMIN_TOKEN": self._admin_token}
 
 
-def end_on_terminate() -> None:
-    """Make SIGTERM unwind the stack as Ctrl-C does, so that all processes are ended."""
+def exit_on_sigterm() -> None:
+    """Make SIGTERM unwind the stack as Ctrl-C does, so that all processes are killed."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

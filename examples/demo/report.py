@@ -1,7 +1,7 @@
-"""The application's own database: one row that remembers the highest fencing token that wrote it.
+"""The application's database: one row that stores the highest fencing token that wrote it.
 
-No lock service can provide this half of the safety: the lease says who should write, and the row refuses other writers.
-Comparing and writing are one statement, so nothing can happen between them.
+A lock service cannot provide this half of the safety: the lease says who should write, and the row refuses a late
+write. The comparison and the write are one statement, so nothing can happen between them.
 """
 
 import sqlite3
@@ -25,7 +25,7 @@ WHERE name = :name AND fencing_token <= :fencing_token
 
 
 class Row(NamedTuple):
-    """The content of the report and its writer."""
+    """The report, its writer and the fencing token of that write."""
 
     total: int
     written_by: str
@@ -36,18 +36,18 @@ def create(database: Path, name: str) -> None:
     """Create the table with an empty report called `name`."""
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute(CREATE)
-        connection.execute("INSERT INTO report VALUES (?, 0, 'none', 0)", (name,))
+        connection.execute("INSERT INTO report VALUES (?, 0, '', 0)", (name,))
 
 
 def write(database: Path, name: str, *, total: int, writer: str, fencing_token: int) -> bool:
-    """Write the report unless a higher fencing token has written it; return whether it was written."""
+    """Write the report unless a higher fencing token has written it. Returns whether it was written."""
     values = {"name": name, "total": total, "writer": writer, "fencing_token": fencing_token}
     with closing(sqlite3.connect(database)) as connection, connection:
         return connection.execute(FENCED_WRITE, values).rowcount == 1
 
 
 def read(database: Path, name: str) -> Row:
-    """Read the report."""
+    """The current report."""
     with closing(sqlite3.connect(database)) as connection:
         found = connection.execute("SELECT total, written_by, fencing_token FROM report WHERE name = ?", (name,))
         return Row(*found.fetchone())

@@ -1,8 +1,8 @@
-"""One worker of the demo: retries until it has the lock, then writes the totals that it reads from stdin.
+"""A worker process: acquires the lock, then writes the totals that it reads from stdin.
 
-Started by the demo as `worker.py NAME LOCK DATABASE`. It reports one JSON object per line on stdout: `held` if another
-worker has the lock, `won` with its fencing token, `wrote` with whether the row accepted its write, and `lost` if it
-lost the lease. It ends when stdin ends.
+The demo runs it as `worker.py NAME LOCK DATABASE`. It prints one JSON object per line: `held` if another worker holds
+the lock, `won` with the fencing token, `wrote` with whether the row accepted the write, `lost` if it lost its lease.
+The worker ends when stdin ends.
 """
 
 import json
@@ -17,34 +17,34 @@ TTL_SECONDS = 5
 POLL_SECONDS = 0.2
 
 
-def report_event(event: str, **more: object) -> None:
-    print(json.dumps({"event": event, **more}), flush=True)
+def print_event(event: str, **fields: object) -> None:
+    print(json.dumps({"event": event, **fields}), flush=True)
 
 
 def work(client: Client, name: str, lock: str, database: Path) -> None:
-    """Hold the lock until stdin ends."""
+    """Hold the lock and write each total from stdin."""
     with client.locks.with_lock(lock, ttl=TTL_SECONDS) as guard:
-        report_event("won", fencing_token=guard.fencing_token)
+        print_event("won", fencing_token=guard.fencing_token)
         for line in sys.stdin:
             # A careful worker calls guard.raise_if_lost() here. This one does not, on purpose: a process can always
-            # stall between that check and the write. Only the row's own comparison prevents a late write.
+            # stall between that check and the write. So the row must compare the fencing token itself.
             written = report.write(database, lock, total=int(line), writer=name, fencing_token=guard.fencing_token)
-            report_event("wrote", accepted=written)
+            print_event("wrote", accepted=written)
 
 
 def main(name: str, lock: str, database: Path) -> None:
     with Client() as client:
-        reported_held = False
+        reported = False
         while True:
             try:
                 return work(client, name, lock, database)
             except LockHeldError:
-                if not reported_held:
-                    report_event("held")
-                reported_held = True
+                if not reported:
+                    print_event("held")
+                reported = True
                 time.sleep(POLL_SECONDS)
             except LockOwnershipLostError:
-                return report_event("lost")
+                return print_event("lost")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The commands as people run them: in this process where they end by themselves, else as processes of their own."""
+"""Runs the server's commands: in this process if they end by themselves, else as processes."""
 
 import os
 import re
@@ -18,8 +18,8 @@ PROGRAM = Path(sys.executable).with_name("volcano-locks")
 WAIT_SECONDS = 60
 
 
-class Ended(NamedTuple):
-    """What a command that ended by itself left behind."""
+class Completed(NamedTuple):
+    """The exit code and output of a command that ended by itself."""
 
     exit_code: int
     stdout: str
@@ -27,8 +27,8 @@ class Ended(NamedTuple):
 
 
 @pytest.fixture(autouse=True)
-def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting from outside, and a working directory of the test's own."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings from outside, and a working directory for the test alone."""
     for name in os.environ:
         if "VOLCANO" in name:
             monkeypatch.delenv(name)
@@ -36,46 +36,46 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Ended]:
+def command(capfd: pytest.CaptureFixture[str]) -> Callable[..., Completed]:
     """Runs `volcano-locks ARGUMENTS` in this process."""
 
-    def run(*arguments: str) -> Ended:
+    def run(*arguments: str) -> Completed:
         with pytest.raises(SystemExit) as caught:
             app.main(list(arguments))
         assert isinstance(caught.value.code, int)
-        return Ended(caught.value.code, *capfd.readouterr())
+        return Completed(caught.value.code, *capfd.readouterr())
 
     return run
 
 
-class Running:
-    """A server process, and what it has said so far on the stream it announces itself on."""
+class ServerProcess:
+    """A server process, and its output so far on the stream with its announcement."""
 
-    def __init__(self, process: subprocess.Popen[str], said: IO[str]) -> None:
+    def __init__(self, process: subprocess.Popen[str], output: IO[str]) -> None:
         self.process = process
-        self._said = said
+        self._output = output
         self.text = ""
 
     def read_until(self, pattern: str) -> str:
-        """What the pattern's group matches in what it says."""
+        """The pattern's group as matched in the output."""
         while (found := re.search(pattern, self.text)) is None:
-            line = self._said.readline()
-            assert line, f"it ended early, having said:\n{self.text}"
+            line = self._output.readline()
+            assert line, f"it ended early; its output:\n{self.text}"
             self.text += line
         return found.group(1)
 
     def stop(self, signal_number: int) -> int:
-        """Send the signal; the exit code."""
+        """Sends the signal. Returns the exit code."""
         self.process.send_signal(signal_number)
         return self.process.wait(WAIT_SECONDS)
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
-    """Starts `volcano-locks ARGUMENTS` as a process that is gone after the test."""
+def start() -> Iterator[Callable[..., ServerProcess]]:
+    """Starts `volcano-locks ARGUMENTS` as a process that is killed after the test."""
     started: list[subprocess.Popen[str]] = []
 
-    def run(*arguments: str, announces_on: str = "both", **environment: str) -> Running:
+    def run(*arguments: str, announces_on: str = "both", **environment: str) -> ServerProcess:
         process = subprocess.Popen(
             [PROGRAM, *arguments],
             env=os.environ | environment,
@@ -85,9 +85,9 @@ def start() -> Iterator[Callable[..., Running]]:
             text=True,
         )
         started.append(process)
-        said = process.stderr if announces_on == "stderr" else process.stdout
-        assert said is not None
-        return Running(process, said)
+        output = process.stderr if announces_on == "stderr" else process.stdout
+        assert output is not None
+        return ServerProcess(process, output)
 
     yield run
     for process in started:
@@ -99,8 +99,8 @@ def status_of(url: str, *, bearer: str = "", body: bytes | None = None) -> int:
     """The HTTP status of a GET, or of a POST of `body`."""
     request = urllib.request.Request(url, data=body, headers={"Authorization": f"Bearer {bearer}"} if bearer else {})
     try:
-        with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as answer:
-            return int(answer.status)
+        with urllib.request.urlopen(request, timeout=WAIT_SECONDS) as response:
+            return int(response.status)
     except urllib.error.HTTPError as error:
         with error:
             return error.code

@@ -1,4 +1,4 @@
-"""`volcano-locks backup` and `restore`, as people run them (KEEP-6, KEEP-8, KEEP-9)."""
+"""KEEP-6, KEEP-8, KEEP-9: `volcano-locks backup` and `restore`."""
 
 import json
 import shutil
@@ -12,9 +12,9 @@ import pytest
 from volcano_locks import Client, LockHeldError
 from volcano_locks_server.testing import RunningServer, running_server
 
-from .conftest import Ended
+from .conftest import Completed
 
-Command = Callable[..., Ended]
+Command = Callable[..., Completed]
 STORE = "sqlite:///locks.db"
 
 
@@ -27,92 +27,88 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RunningS
 
 @pytest.fixture
 def backup(command: Command, tmp_path: Path) -> Path:
-    """A backup in which `kept` is held for a while; its server has stopped and granted more since."""
+    """A backup in which `kept` is held; its server has granted one more lock since, and stopped."""
     with running_server(store_url=f"sqlite:///{tmp_path / 'locks.db'}") as running:
         with Client(running.url, running.service_key) as client:
             client.locks.acquire("kept", ttl=300)
         (tmp_path / "token").write_text(running.admin_token)
-        ended = command("backup", "--to", "one.backup", "--api-url", running.url, "--admin-token-file", "token")
-        assert ended.exit_code == 0
+        result = command("backup", "--to", "one.backup", "--api-url", running.url, "--admin-token-file", "token")
+        assert result.exit_code == 0
         with Client(running.url, running.service_key) as client:
             client.locks.acquire("later", ttl=30)
     return tmp_path / "one.backup"
 
 
-def test_a_running_server_gives_a_backup_of_itself(command: Command, server: RunningServer, tmp_path: Path) -> None:
+def test_a_running_server_is_backed_up(command: Command, server: RunningServer, tmp_path: Path) -> None:
     """KEEP-9."""
     with Client(server.url, server.service_key) as client:
         client.locks.acquire("a", ttl=30)
-        ended = command("backup", "--to", "one.backup", "--api-url", server.url, "--json")
+        result = command("backup", "--to", "one.backup", "--api-url", server.url, "--json")
         client.locks.acquire("b", ttl=30)
-    assert ended.exit_code == 0
-    told = json.loads(ended.stdout)
-    assert (told["projects"], told["service_keys"], told["locks"]) == (1, 1, 1)
-    assert told["written_at"].endswith("Z")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert (report["projects"], report["service_keys"], report["locks"]) == (1, 1, 1)
+    assert report["written_at"].endswith("Z")
     file = tmp_path / "one.backup"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert file.stat().st_nlink == 1
     assert sqlite3.connect(file).execute("SELECT key FROM lock").fetchall() == [("a",)]
     assert {one.name for one in tmp_path.iterdir() if "backup" in one.name} == {"one.backup"}
     for secret in (server.service_key, server.admin_token):
-        assert secret not in ended.stdout + ended.stderr
+        assert secret not in result.stdout + result.stderr
         assert secret.encode() not in file.read_bytes()
 
 
-def test_a_backup_of_many_parts_is_whole(
+def test_a_backup_of_many_parts_is_complete(
     command: Command, server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """KEEP-9: `examined` looks at every page; a part too few or out of place would be found."""
+    """KEEP-9: the verification reads every page, so a missing or misplaced part would be found."""
     monkeypatch.setattr("volcano_locks_server.http.backup_routes.PART_BYTES", 1_000)
-    ended = command("backup", "--to", "one.backup", "--api-url", server.url)
-    assert ended.exit_code == 0
-    assert ended.stdout == "backed up 1 projects, 1 service keys, 0 locks to one.backup\n"
+    result = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert result.exit_code == 0
+    assert result.stdout == "backed up 1 projects, 1 service keys, 0 locks to one.backup\n"
 
 
-def test_a_file_that_is_there_is_not_overwritten(command: Command, server: RunningServer, tmp_path: Path) -> None:
+def test_an_existing_file_is_not_overwritten(command: Command, server: RunningServer, tmp_path: Path) -> None:
     """KEEP-9."""
     (tmp_path / "one.backup").write_text("precious")
-    ended = command("backup", "--to", "one.backup", "--api-url", server.url)
-    assert ended.exit_code == 64
-    assert "exists already" in ended.stderr
+    result = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert result.exit_code == 64
+    assert "already exists" in result.stderr
     assert (tmp_path / "one.backup").read_text() == "precious"
 
 
-def test_a_file_that_is_served_is_backed_up_through_its_server(
-    command: Command, server: RunningServer, tmp_path: Path
-) -> None:
+def test_a_file_in_use_is_refused_with_advice(command: Command, server: RunningServer, tmp_path: Path) -> None:
     """KEEP-9."""
-    ended = command("backup", "--to", "one.backup", "--store", STORE)
-    assert ended.exit_code == 69
-    assert "--api-url" in ended.stderr
+    result = command("backup", "--to", "one.backup", "--store", STORE)
+    assert result.exit_code == 69
+    assert "--api-url" in result.stderr
     assert not [one for one in tmp_path.iterdir() if "backup" in one.name]
 
 
-def test_a_stopped_stores_file_is_backed_up_as_it_is(command: Command, backup: Path, tmp_path: Path) -> None:
+def test_the_file_of_a_stopped_server_is_backed_up(command: Command, backup: Path, tmp_path: Path) -> None:
     """KEEP-9."""
-    ended = command("backup", "--to", "two.backup", "--store", STORE)
-    assert ended.exit_code == 0
-    assert "2 locks" in ended.stdout
+    result = command("backup", "--to", "two.backup", "--store", STORE)
+    assert result.exit_code == 0
+    assert "2 locks" in result.stdout
     rows = "SELECT * FROM lock"
     two, store = (sqlite3.connect(tmp_path / name).execute(rows).fetchall() for name in ("two.backup", "locks.db"))
     assert two == store
 
 
-def test_what_a_killed_server_left_in_its_log_is_in_the_backup(
-    command: Command, server: RunningServer, tmp_path: Path
-) -> None:
-    """KEEP-9: files as they are on the disk while the server runs are those that a kill would leave."""
+def test_the_log_of_a_killed_server_is_in_the_backup(command: Command, server: RunningServer, tmp_path: Path) -> None:
+    """KEEP-9: the files of a running server are those that a kill would leave."""
     with Client(server.url, server.service_key) as client:
         client.locks.acquire("a", ttl=30)
     for suffix in ("", "-wal"):
         shutil.copy(tmp_path / f"locks.db{suffix}", tmp_path / f"killed.db{suffix}")
     assert (tmp_path / "killed.db-wal").stat().st_size > 0
-    ended = command("backup", "--to", "one.backup", "--store", "sqlite:///killed.db")
-    assert "1 locks" in ended.stdout
+    result = command("backup", "--to", "one.backup", "--store", "sqlite:///killed.db")
+    assert "1 locks" in result.stdout
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exit_code", "told"),
+    ("arguments", "exit_code", "report"),
     [
         (("--store", "sqlite:///nothing.db"), 64, "there is no file nothing.db"),
         (("--store", "memory://"), 64, "sqlite:/// alone"),
@@ -121,39 +117,39 @@ def test_what_a_killed_server_left_in_its_log_is_in_the_backup(
         (("--api-url", "http://127.0.0.1:1"), 77, "no admin token"),
     ],
 )
-def test_what_cannot_be_backed_up_is_said_and_leaves_nothing(
-    command: Command, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, told: str
+def test_a_refused_backup_leaves_no_file(
+    command: Command, tmp_path: Path, arguments: tuple[str, ...], exit_code: int, report: str
 ) -> None:
     """KEEP-9."""
-    ended = command("backup", "--to", "one.backup", *arguments)
-    assert (ended.exit_code, told in ended.stderr) == (exit_code, True), ended.stderr
+    result = command("backup", "--to", "one.backup", *arguments)
+    assert (result.exit_code, report in result.stderr) == (exit_code, True), result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_store_that_is_not_one_file_has_no_backup(
+def test_a_store_other_than_sqlite_has_no_backup(
     command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """KEEP-9."""
     with running_server() as server:
         monkeypatch.setenv("VOLCANO_LOCKS_ADMIN_TOKEN", server.admin_token)
-        ended = command("backup", "--to", "one.backup", "--api-url", server.url)
-    assert ended.exit_code == 64
-    assert "its engine's own tools" in ended.stderr
+        result = command("backup", "--to", "one.backup", "--api-url", server.url)
+    assert result.exit_code == 64
+    assert "its engine's own tools" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.real_time
-def test_a_restored_store_serves_and_its_tokens_go_on_rising(command: Command, backup: Path, tmp_path: Path) -> None:
+def test_a_restored_store_serves_and_its_tokens_keep_rising(command: Command, backup: Path, tmp_path: Path) -> None:
     """KEEP-6, KEEP-8."""
     connection = sqlite3.connect(tmp_path / "locks.db")
     (last,) = connection.execute("SELECT fencing_token FROM lock WHERE key = 'later'").fetchone()
     connection.close()
-    ended = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0", "--json")
-    assert ended.exit_code == 0
-    told = json.loads(ended.stdout)
-    assert told["locks"] == 1
-    assert Path(told["kept_aside"]).exists()
-    assert "unknown to this backup" in ended.stderr
+    result = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0", "--json")
+    assert result.exit_code == 0
+    report = json.loads(result.stdout)
+    assert report["locks"] == 1
+    assert Path(report["kept_aside"]).exists()
+    assert "this backup does not have leases" in result.stderr
     with running_server(store_url=STORE) as server, Client(server.url, server.service_key) as client:
         assert client.locks.acquire("later", ttl=30).fencing_token > last
         with pytest.raises(LockHeldError):
@@ -161,7 +157,7 @@ def test_a_restored_store_serves_and_its_tokens_go_on_rising(command: Command, b
 
 
 def _set_ttls(ttl_seconds: int | None, *files: Path) -> None:
-    """Of all leases; None takes the leases away."""
+    """Sets the TTL of all leases; None deletes them."""
     for file in files:
         connection = sqlite3.connect(file)
         connection.execute(
@@ -171,39 +167,39 @@ def _set_ttls(ttl_seconds: int | None, *files: Path) -> None:
         connection.close()
 
 
-def test_a_hold_that_only_a_person_can_choose_is_asked_for(command: Command, backup: Path, tmp_path: Path) -> None:
+def test_a_long_hold_must_be_given(command: Command, backup: Path, tmp_path: Path) -> None:
     """KEEP-8."""
     _set_ttls(600, backup)
     before = (tmp_path / "locks.db").stat().st_ino
-    ended = command("restore", "--from", str(backup), "--store", STORE)
-    assert ended.exit_code == 64
-    assert "leases of up to 600 s: say with --hold-seconds" in ended.stderr
+    result = command("restore", "--from", str(backup), "--store", STORE)
+    assert result.exit_code == 64
+    assert "leases of up to 600 s: pass --hold-seconds" in result.stderr
     assert (tmp_path / "locks.db").stat().st_ino == before
     assert not list(tmp_path.glob("*.restoring*"))
 
 
 @pytest.mark.real_time
 @pytest.mark.parametrize("ttl_seconds", [2, None])
-def test_the_longest_ttl_is_waited_for_and_never_less_than_a_usual_one(
+def test_the_hold_is_the_longest_ttl_but_at_least_the_typical_one(
     command: Command,
     backup: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     ttl_seconds: int | None,
 ) -> None:
-    """KEEP-8: a backup of a quiet moment has no lease in it to learn from."""
-    monkeypatch.setattr("volcano_locks_server.cli.restore.TTL_SECONDS_USUAL", 1)
+    """KEEP-8: a backup may have no lease."""
+    monkeypatch.setattr("volcano_locks_server.cli.restore.TTL_SECONDS_TYPICAL", 1)
     held_seconds = (ttl_seconds or 1) + 1
     _set_ttls(ttl_seconds, backup, tmp_path / "locks.db")
-    ended = command("restore", "--from", str(backup), "--store", STORE, "--json")
-    assert json.loads(ended.stdout)["held_seconds"] == held_seconds
-    assert f"waiting {held_seconds} s" in ended.stderr
+    result = command("restore", "--from", str(backup), "--store", STORE, "--json")
+    assert json.loads(result.stdout)["held_seconds"] == held_seconds
+    assert f"waiting {held_seconds} s" in result.stderr
 
 
-def test_a_file_that_is_served_is_not_replaced(command: Command, backup: Path, tmp_path: Path) -> None:
+def test_a_file_in_use_is_not_replaced(command: Command, backup: Path, tmp_path: Path) -> None:
     """KEEP-6."""
     with running_server(store_url=STORE):
-        ended = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0")
-    assert ended.exit_code == 69
-    assert "in use by another server" in ended.stderr
+        result = command("restore", "--from", str(backup), "--store", STORE, "--hold-seconds", "0")
+    assert result.exit_code == 69
+    assert "in use by another server" in result.stderr
     assert not list(tmp_path.glob("*.replaced-*"))

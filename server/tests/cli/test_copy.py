@@ -1,4 +1,4 @@
-"""`volcano-locks copy`: one store becomes another, or nothing happens (KEEP-1 to KEEP-4)."""
+"""KEEP-1 to KEEP-4: `volcano-locks copy` copies a whole store, or nothing."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ import pytest
 from testsupport.engines import etcd, postgres
 
 from volcano_locks import Client, LockHeldError
-from volcano_locks.cli.exit_codes import Stop
+from volcano_locks.cli.exit_codes import Exit
 from volcano_locks_server.cli.copy import Tally, refuse_clock_ahead
 from volcano_locks_server.http.auth import secret_digest
 from volcano_locks_server.ports.clock import SystemClock
@@ -23,15 +23,17 @@ from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.testing import running_server
 
-from .conftest import Ended
+from .conftest import Completed
 
-Command = Callable[..., Ended]
+Command = Callable[..., Completed]
 SECRET = "sk-" + "s" * 43
 OWNER = secrets.token_bytes(32)
 
 
 async def _fill(path: Path, ahead_ms: int) -> int:
-    """A project, a key, a held and a free lock whose token is ahead of the clock; the instant of it."""
+    """Stores a project, a key, a held lock and a free lock whose token is ahead of the clock. Returns the time
+    of it.
+    """
     clock = SystemClock()
     store = await open_store(f"sqlite:///{path}", clock)
     now_ms = clock.now_ms()
@@ -58,7 +60,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def contents(path: Path) -> list[object]:
-    """The rows without their numbers, which tell nothing but an order."""
+    """The rows without their row numbers, which only show an order."""
     connection = sqlite3.connect(path)
     columns = {
         "project": "id, name, requests_per_minute, created_at_ms",
@@ -90,33 +92,31 @@ def rows(path: Path) -> list[object]:
 def test_all_is_copied_and_counted(command: Command, source: Path, tmp_path: Path) -> None:
     """KEEP-1, KEEP-3."""
     before = rows(source)
-    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db", "--json")
-    assert ended.exit_code == 0
-    assert json.loads(ended.stdout) == {"projects": 1, "service_keys": 1, "locks": 2}
+    result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db", "--json")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"projects": 1, "service_keys": 1, "locks": 2}
     assert rows(tmp_path / "target.db") == before == rows(source)
 
 
-def test_what_is_said_holds_no_secret_and_no_digest(command: Command, source: Path) -> None:
+def test_the_output_has_no_secret_and_no_digest(command: Command, source: Path) -> None:
     """KEEP-4."""
-    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
-    said = ended.stdout + ended.stderr
-    assert ended.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
-    assert SECRET not in said
-    assert secret_digest(SECRET).hex() not in said
-    assert OWNER.hex() not in said
+    result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    output = result.stdout + result.stderr
+    assert result.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
+    assert SECRET not in output
+    assert secret_digest(SECRET).hex() not in output
+    assert OWNER.hex() not in output
 
 
-def test_urls_that_hold_a_password_can_come_from_variables(
-    command: Command, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_urls_can_come_from_variables(command: Command, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """KEEP-4, CLI-2."""
     monkeypatch.setenv("VOLCANO_LOCKS_COPY_FROM", f"sqlite:///{source}")
     monkeypatch.setenv("VOLCANO_LOCKS_COPY_TO", "sqlite:///target.db")
     assert "2 locks" in command("copy").stdout
 
 
-def test_a_served_copy_takes_the_same_keys_and_its_tokens_go_on_rising(command: Command, source: Path) -> None:
-    """KEEP-1, KEEP-2: also where the source's tokens had run ahead of the clock."""
+def test_a_copy_accepts_the_same_keys_and_its_tokens_keep_rising(command: Command, source: Path) -> None:
+    """KEEP-1, KEEP-2: also if the source's tokens are ahead of the clock."""
     (free_token,) = sqlite3.connect(source).execute("SELECT fencing_token FROM lock WHERE key = 'free'").fetchone()
     assert command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db").exit_code == 0
     with running_server(store_url="sqlite:///target.db") as server, Client(server.url, SECRET) as client:
@@ -143,7 +143,7 @@ def test_a_file_is_copied_to_a_shared_store_and_back(command: Command, source: P
 
 
 @pytest.mark.parametrize("again", ["the copy itself", "a store with a project"])
-def test_a_store_that_holds_something_is_not_filled(command: Command, source: Path, tmp_path: Path, again: str) -> None:
+def test_a_store_that_is_not_empty_is_refused(command: Command, source: Path, tmp_path: Path, again: str) -> None:
     """KEEP-1."""
     if again == "the copy itself":
         command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
@@ -151,22 +151,22 @@ def test_a_store_that_holds_something_is_not_filled(command: Command, source: Pa
         with running_server(store_url="sqlite:///target.db"):
             pass
     before = rows(tmp_path / "target.db")
-    ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
-    assert ended.exit_code == 69
-    assert "holds projects, keys or locks already" in ended.stderr
+    result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    assert result.exit_code == 69
+    assert "holds projects, keys or locks already" in result.stderr
     assert rows(tmp_path / "target.db") == before
 
 
-def test_a_store_that_is_served_is_not_copied(command: Command, source: Path) -> None:
-    """KEEP-1: the service has to be stopped."""
+def test_a_store_in_use_is_not_copied(command: Command, source: Path) -> None:
+    """KEEP-1."""
     with running_server(store_url=f"sqlite:///{source}"):
-        ended = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
-    assert ended.exit_code == 69
-    assert "in use by another server" in ended.stderr
+        result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
+    assert result.exit_code == 69
+    assert "in use by another server" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("source_url", "target_url", "told"),
+    ("source_url", "target_url", "text"),
     [
         ("sqlite:///nothing.db", "sqlite:///target.db", "--from: there is no file nothing.db"),
         ("sqlite:///a.db", "sqlite:///a.db", "the same store"),
@@ -174,32 +174,32 @@ def test_a_store_that_is_served_is_not_copied(command: Command, source: Path) ->
         ("oracle://u:hush@h/d", "sqlite:///target.db", "--from: store must be"),
     ],
 )
-def test_what_cannot_be_copied_is_refused_and_no_file_is_made(
-    command: Command, tmp_path: Path, source_url: str, target_url: str, told: str
+def test_a_refused_copy_creates_no_file(
+    command: Command, tmp_path: Path, source_url: str, target_url: str, text: str
 ) -> None:
     """KEEP-4 too: a password in the URL is not shown."""
-    ended = command("copy", "--from", source_url, "--to", target_url)
-    assert ended.exit_code == 64
-    assert told in ended.stderr
-    assert "hush" not in ended.stderr
+    result = command("copy", "--from", source_url, "--to", target_url)
+    assert result.exit_code == 64
+    assert text in result.stderr
+    assert "hush" not in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_clock_by_which_leases_would_end_too_early_is_refused() -> None:
-    """KEEP-2: what the grace absorbs is no reason."""
+def test_a_target_clock_too_far_ahead_is_refused() -> None:
+    """KEEP-2: a difference within the grace is accepted."""
     refuse_clock_ahead(0, 1_000_000)
     refuse_clock_ahead(1_001_000, 1_000_000)
-    with pytest.raises(Stop, match=r"1\.5 s ahead of this machine's"):
+    with pytest.raises(Exit, match=r"1\.5 s ahead of this machine's"):
         refuse_clock_ahead(1_001_500, 1_000_000)
 
 
 async def test_a_difference_of_one_token_is_found() -> None:
-    """KEEP-3: the sums differ although the counts do not."""
+    """KEEP-3: the hashes differ although the counts do not."""
     one, other = Tally("x"), Tally("y")
     for tally, token in ((one, 1), (other, 2)):
-        async for _ in tally.over(pages_of(StoredLock(RecordKey("p", LockKey("a")), Free(token, 9)))):
+        async for _ in tally.count_pages(pages_of(StoredLock(RecordKey("p", LockKey("a")), Free(token, 9)))):
             pass
-    assert one.counted == other.counted
+    assert one.counts == other.counts
     assert one != other
 
 

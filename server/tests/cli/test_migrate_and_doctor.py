@@ -1,4 +1,4 @@
-"""`migrate` brings a store on, and `doctor` says what is wrong with one and what to do (CLI-24, CLI-25)."""
+"""CLI-24, CLI-25: `migrate` upgrades a store, and `doctor` finds problems and says how to fix them."""
 
 import json
 import os
@@ -19,46 +19,48 @@ from volcano_locks_server.stores.maintenance import check_health
 from volcano_locks_server.stores.sqlite.connection import migrations
 from volcano_locks_server.testing import ManualClock, running_server
 
-from .conftest import PROGRAM, WAIT_SECONDS, Ended, Running
+from .conftest import PROGRAM, WAIT_SECONDS, Completed, ServerProcess
 
 SQLITE = "sqlite:///locks.db"
 NEWEST = migrations()[-1][0]
-Command = Callable[..., Ended]
+Command = Callable[..., Completed]
 
 
 def found(command: Command, url: str, *, exit_code: int) -> dict[str, dict[str, object]]:
-    """What the doctor found, by what it is about."""
-    ended = command("doctor", "--store", url, "--json")
-    assert ended.exit_code == exit_code, ended
-    told = json.loads(ended.stdout)
-    assert told["good"] is (exit_code == 0)
-    assert "volcano-locks:" not in ended.stderr, "gRPC may say something there when a test forks"
-    for finding in told["findings"]:
+    """The findings of `doctor`, by name."""
+    result = command("doctor", "--store", url, "--json")
+    assert result.exit_code == exit_code, result
+    report = json.loads(result.stdout)
+    assert report["good"] is (exit_code == 0)
+    assert "volcano-locks:" not in result.stderr, "gRPC may log there when a test forks"
+    for finding in report["findings"]:
         assert finding["good"] is (finding["advice"] == "")
-    return {finding["about"]: finding for finding in told["findings"]}
+    return {finding["about"]: finding for finding in report["findings"]}
 
 
 def wrong(findings: dict[str, dict[str, object]]) -> set[str]:
     return {about for about, finding in findings.items() if not finding["good"]}
 
 
-def test_migrate_makes_a_store_once(command: Command) -> None:
+def test_migrate_creates_a_store_once(command: Command) -> None:
     assert command("migrate", "--store", SQLITE).stdout == f"{SQLITE}: schema version none, now {NEWEST}\n"
-    assert command("migrate", "--store", SQLITE) == Ended(0, f"{SQLITE}: schema version {NEWEST}, nothing to do\n", "")
+    assert command("migrate", "--store", SQLITE) == Completed(
+        0, f"{SQLITE}: schema version {NEWEST}, nothing to do\n", ""
+    )
     assert json.loads(command("migrate", "--store", SQLITE, "--json").stdout) == {
         "store": SQLITE, "before": NEWEST, "after": NEWEST,
     }  # fmt: skip
 
 
-def test_a_healthy_file_is_all_well(command: Command) -> None:
+def test_a_healthy_file_has_no_problems(command: Command) -> None:
     command("migrate", "--store", SQLITE)
     before = Path("locks.db").read_bytes()
     findings = found(command, SQLITE, exit_code=0)
     assert set(findings) == {"file", "access", "permissions", "schema", "server", "opens", "latency", "clock"}
     assert len(Path("locks.db").read_bytes()) == len(before)
-    told = command("doctor", "--store", SQLITE).stdout.splitlines()
-    assert all(line.startswith("ok     ") for line in told)
-    assert len(told) == len(findings)
+    report = command("doctor", "--store", SQLITE).stdout.splitlines()
+    assert all(line.startswith("ok     ") for line in report)
+    assert len(report) == len(findings)
 
 
 def test_the_store_comes_from_the_variable_as_for_serve(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,16 +71,16 @@ def test_the_store_comes_from_the_variable_as_for_serve(command: Command, monkey
     assert "other.db" in command("doctor").stdout
 
 
-def test_a_file_that_is_missing_is_not_made(command: Command) -> None:
-    ended = command("doctor", "--store", SQLITE)
-    assert ended.exit_code == 1
-    assert ended.stdout.startswith("WRONG  file  there is no file ")
-    assert "run volcano-locks migrate" in ended.stdout
+def test_a_missing_file_is_not_created(command: Command) -> None:
+    result = command("doctor", "--store", SQLITE)
+    assert result.exit_code == 1
+    assert result.stdout.startswith("WRONG  file  there is no file ")
+    assert "run volcano-locks migrate" in result.stdout
     assert wrong(found(command, "sqlite:///no/such/folder/locks.db", exit_code=1)) == {"file"}
     assert list(Path().iterdir()) == []
 
 
-def test_files_that_others_may_open_are_told_with_the_command_that_closes_them(command: Command) -> None:
+def test_files_that_others_may_open_are_reported_with_a_command(command: Command) -> None:
     command("migrate", "--store", SQLITE)
     Path("locks.db").chmod(0o644)
     token = Path("locks.db.admin-token")
@@ -90,9 +92,7 @@ def test_files_that_others_may_open_are_told_with_the_command_that_closes_them(c
     found(command, SQLITE, exit_code=0)
 
 
-def test_a_file_that_a_server_has_is_no_fault_and_not_to_be_migrated(
-    command: Command, start: Callable[..., Running]
-) -> None:
+def test_a_file_in_use_is_no_problem_but_is_not_migrated(command: Command, start: Callable[..., ServerProcess]) -> None:
     server = start("serve", "--store", SQLITE, "--port", "0")
     server.read_until(r"(listening on)")
     findings = found(command, SQLITE, exit_code=0)
@@ -107,7 +107,7 @@ def test_a_file_that_a_server_has_is_no_fault_and_not_to_be_migrated(
     ("sql", "words"),
     [("PRAGMA user_version = 99", "use a newer release"), ("PRAGMA application_id = 7", "name another file")],
 )
-def test_a_file_that_this_release_must_not_touch_is_left_alone(command: Command, sql: str, words: str) -> None:
+def test_a_file_of_another_program_or_release_is_not_changed(command: Command, sql: str, words: str) -> None:
     command("migrate", "--store", SQLITE)
     with closing(sqlite3.connect("locks.db")) as connection:
         connection.execute(sql)
@@ -119,7 +119,7 @@ def test_a_file_that_this_release_must_not_touch_is_left_alone(command: Command,
     assert command("migrate", "--store", SQLITE).exit_code == 69
 
 
-def test_an_empty_file_and_another_program_s_file(command: Command) -> None:
+def test_an_empty_file_and_a_file_of_another_program(command: Command) -> None:
     Path("locks.db").touch(0o600)
     assert "migrate" in str(found(command, SQLITE, exit_code=1)["schema"]["advice"])
     Path("locks.db").write_bytes(b"dear diary " * 50)
@@ -127,7 +127,7 @@ def test_an_empty_file_and_another_program_s_file(command: Command) -> None:
 
 
 async def test_a_clock_behind_the_file_is_found(tmp_path: Path) -> None:
-    """A server would not start, and would say the same."""
+    """A server would refuse to start with the same message."""
     url = f"sqlite:///{tmp_path}/locks.db"
     now = SystemClock().now_ms()
     with running_server(clock=ManualClock(now), store_url=url):
@@ -138,27 +138,27 @@ async def test_a_clock_behind_the_file_is_found(tmp_path: Path) -> None:
     assert [finding.about for finding in bad] == ["clock"]
 
 
-def test_memory_has_nothing_to_look_after(command: Command) -> None:
+def test_memory_has_nothing_to_maintain(command: Command) -> None:
     for verb in ("migrate", "doctor"):
-        ended = command(verb, "--store", "memory://")
-        assert (ended.exit_code, ended.stdout) == (64, "")
-        assert "memory:// keeps nothing" in ended.stderr
+        result = command(verb, "--store", "memory://")
+        assert (result.exit_code, result.stdout) == (64, "")
+        assert "memory:// keeps nothing" in result.stderr
         assert command(verb, "--store", "locks.db").exit_code == 64
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "etcd"])
-def test_a_store_that_cannot_be_reached_is_told_without_its_password(command: Command, scheme: str) -> None:
+def test_an_unreachable_store_is_reported_without_its_password(command: Command, scheme: str) -> None:
     url = f"{scheme}://me:hunter2@127.0.0.1:1/locks"
     for verb, exit_code in (("doctor", 1), ("migrate", 69)):
-        ended = command(verb, "--store", url)
-        assert ended.exit_code == exit_code
-        assert "check" in ended.stdout + ended.stderr
-        assert "hunter2" not in ended.stdout + ended.stderr
-        assert "Traceback" not in ended.stderr
+        result = command(verb, "--store", url)
+        assert result.exit_code == exit_code
+        assert "check" in result.stdout + result.stderr
+        assert "hunter2" not in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_a_postgresql_database_before_and_after_its_migration(command: Command) -> None:
-    """The server of the tests syncs nothing, and the doctor finds that out."""
+    """The tests' server does not sync, which `doctor` reports."""
     server = postgres.shared()
     url = server.url(server.new_database())
     assert wrong(found(command, url, exit_code=1)) == {"schema", "durability"}
@@ -170,7 +170,7 @@ def test_a_postgresql_database_before_and_after_its_migration(command: Command) 
     assert "nothing to do" in command("migrate", "--store", url).stdout
 
 
-def test_a_postgresql_user_who_may_too_little_is_told(command: Command) -> None:
+def test_missing_rights_in_postgresql_are_reported(command: Command) -> None:
     server = postgres.shared()
     database = server.new_database()
     url = server.url(database)
@@ -182,13 +182,13 @@ def test_a_postgresql_user_who_may_too_little_is_told(command: Command) -> None:
     assert wrong(findings) == {"access", "durability"}
 
 
-async def test_a_database_whose_clock_differs_is_found() -> None:
+async def test_a_different_database_clock_is_found() -> None:
     server = postgres.shared()
     url = server.url(server.new_database())
     ahead = ManualClock(SystemClock().now_ms() + 30_000)
-    (told,) = [finding for finding in await check_health(url, ahead) if finding.about == "clock"]
-    assert not told.good
-    assert "ahead of the database's" in told.found
+    (report,) = [finding for finding in await check_health(url, ahead) if finding.about == "clock"]
+    assert not report.good
+    assert "ahead of the database's" in report.found
 
 
 @pytest.mark.real_time
@@ -201,19 +201,19 @@ def test_an_etcd_cluster_while_nodes_serve(command: Command) -> None:
         [PROGRAM, "serve", "--workers", "2", "--store", url, "--port", "0"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=os.environ,
     )  # fmt: skip
-    watchdog = threading.Timer(2 * WAIT_SECONDS, serving.kill)  # workers that never get ready are replaced for ever
+    watchdog = threading.Timer(2 * WAIT_SECONDS, serving.kill)  # workers that never get ready are replaced without end
     watchdog.start()
     try:
         assert serving.stderr is not None
         assert any('"workers_ready"' in line for line in serving.stderr)
-        assert "ahead of" in str(told := found(command, url, exit_code=0)["clock"]["found"]) or "behind" in told
+        assert "ahead of" in str(report := found(command, url, exit_code=0)["clock"]["found"]) or "behind" in report
     finally:
         watchdog.cancel()
         serving.terminate()
         serving.communicate(timeout=WAIT_SECONDS)
 
 
-async def test_what_is_slow_skewed_or_old_is_not_well(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_commits_skewed_clocks_and_old_schemas_are_problems(monkeypatch: pytest.MonkeyPatch) -> None:
     async def write() -> None:
         return
 

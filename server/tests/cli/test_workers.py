@@ -1,6 +1,6 @@
-"""Several processes on one port: they share it, are replaced, and end together (CLI-22, CLI-23).
+"""CLI-22, CLI-23: several processes share one port, are replaced, and end together.
 
-Each worker here has a memory store of its own: what is tried is the processes, not the leases.
+Each worker has its own memory store: these tests are about processes, not leases.
 """
 
 import json
@@ -20,8 +20,8 @@ from typing import IO
 import pytest
 
 from .conftest import PROGRAM as VOLCANO_LOCKS
-from .conftest import WAIT_SECONDS, Ended
-from .test_refused_starts_say_what_to_do import USAGE, assert_one_sentence
+from .conftest import WAIT_SECONDS, Completed
+from .test_startup_errors import USAGE, assert_one_message
 
 pytestmark = pytest.mark.real_time
 
@@ -37,8 +37,8 @@ print("ended", flush=True)
 """
 
 
-class Workers:
-    """A watching process, and the events that it and its workers logged."""
+class Prefork:
+    """The supervisor process, and the events that it and its workers logged."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process
@@ -50,7 +50,7 @@ class Workers:
         self.port = int(self.url.rpartition(":")[2])
 
     def read_until(self, **wanted: object) -> dict[str, object]:
-        """The first event logged from now on that has these fields."""
+        """The next logged event with these fields."""
         while True:
             line = self._stderr.readline()
             assert line, self.log
@@ -62,22 +62,22 @@ class Workers:
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         return [int(pid) for pid in children.split()]
 
-    def rest_of_log(self) -> None:
-        """Read to the end, which comes when no process has the log open any more."""
+    def read_log_to_end(self) -> None:
+        """Reads until no process has the log open any more."""
         self.log += [json.loads(line) for line in self._stderr]
 
 
 @pytest.fixture
-def start_workers() -> Iterator[Callable[[int], Workers]]:
+def start_workers() -> Iterator[Callable[[int], Prefork]]:
     started: list[subprocess.Popen[str]] = []
     watchdogs: list[threading.Timer] = []
 
-    def run(count: int) -> Workers:
+    def run(count: int) -> Prefork:
         command = [sys.executable, "-c", PROGRAM, str(count)]
         started.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
-        watchdogs.append(threading.Timer(2 * WAIT_SECONDS, started[-1].kill))  # a log that says nothing has no end
+        watchdogs.append(threading.Timer(2 * WAIT_SECONDS, started[-1].kill))  # a silent log would never end
         watchdogs[-1].start()
-        workers = Workers(started[-1])
+        workers = Prefork(started[-1])
         workers.read_until(event="workers_ready")
         return workers
 
@@ -90,15 +90,15 @@ def start_workers() -> Iterator[Callable[[int], Workers]]:
 
 
 def worker_that_answers(url: str) -> int:
-    """The number of whichever worker takes a new connection."""
-    with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_SECONDS) as answer:
-        numbers = set(re.findall(r'worker="(\d+)"', text := answer.read().decode()))
+    """The number of the worker that accepts a new connection."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=WAIT_SECONDS) as response:
+        numbers = set(re.findall(r'worker="(\d+)"', text := response.read().decode()))
     assert len(numbers) == 1, text
     return int(numbers.pop())
 
 
-def begun_request(port: int) -> socket.socket:
-    """A connection on which a request's head has arrived at a worker, and its body has not."""
+def started_request(port: int) -> socket.socket:
+    """A connection that has sent a request's head to a worker, but not its body."""
     connection = socket.create_connection(("127.0.0.1", port), timeout=WAIT_SECONDS)
     head = f"POST /projects HTTP/1.1\r\nHost: here\r\nAuthorization: Bearer {TOKEN}\r\nContent-Length: 16\r\n"
     connection.sendall(f"{head}Expect: 100-continue\r\n\r\n".encode())
@@ -106,7 +106,7 @@ def begun_request(port: int) -> socket.socket:
     return connection
 
 
-def test_they_share_the_port_and_each_says_who_it_is(start_workers: Callable[[int], Workers]) -> None:
+def test_workers_share_the_port_and_log_their_number(start_workers: Callable[[int], Prefork]) -> None:
     workers = start_workers(2)
     assert len(workers.pids()) == 2
     began, seen = time.monotonic(), set()
@@ -115,7 +115,7 @@ def test_they_share_the_port_and_each_says_who_it_is(start_workers: Callable[[in
         assert time.monotonic() - began < WAIT_SECONDS
     workers.process.send_signal(signal.SIGTERM)
     assert workers.process.wait(WAIT_SECONDS) == 0
-    workers.rest_of_log()
+    workers.read_log_to_end()
     for number in (1, 2):
         events = [event["event"] for event in workers.log if event.get("worker") == number]
         assert events == ["started", "stopping", "stopped"]
@@ -123,27 +123,27 @@ def test_they_share_the_port_and_each_says_who_it_is(start_workers: Callable[[in
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 0)])
-def test_a_worker_that_ends_is_replaced_and_the_others_go_on(
-    start_workers: Callable[[int], Workers], number: signal.Signals, exit_code: int
+def test_a_worker_that_ends_is_replaced_and_the_others_continue(
+    start_workers: Callable[[int], Prefork], number: signal.Signals, exit_code: int
 ) -> None:
     workers = start_workers(2)
     first, second = workers.pids()
     os.kill(first, number)
-    ended = workers.read_until(event="worker_ended")
-    assert (ended["pid"], ended["exit_code"]) == (first, exit_code)
+    result = workers.read_until(event="worker_ended")
+    assert (result["pid"], result["exit_code"]) == (first, exit_code)
     assert worker_that_answers(workers.url) in (1, 2)
-    assert workers.read_until(event="started")["worker"] == ended["worker"]
+    assert workers.read_until(event="started")["worker"] == result["worker"]
     assert second in workers.pids()
     assert len(workers.pids()) == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_answers_in_flight_go_out_and_ends_all(
-    start_workers: Callable[[int], Workers], number: signal.Signals
+def test_a_signal_lets_requests_in_progress_finish_and_ends_all(
+    start_workers: Callable[[int], Prefork], number: signal.Signals
 ) -> None:
-    """HTTP-23. That a worker gets the signal twice, from outside and passed on, changes nothing."""
+    """HTTP-23. A worker gets the signal twice, directly and from the supervisor, which changes nothing."""
     workers = start_workers(2)
-    with begun_request(workers.port) as connection:
+    with started_request(workers.port) as connection:
         for pid in workers.pids():
             os.kill(pid, number)
         workers.process.send_signal(number)
@@ -155,36 +155,36 @@ def test_a_signal_lets_answers_in_flight_go_out_and_ends_all(
     assert workers.process.returncode == 0
 
 
-def test_a_second_signal_ends_all_at_once(start_workers: Callable[[int], Workers]) -> None:
+def test_a_second_signal_ends_all_at_once(start_workers: Callable[[int], Prefork]) -> None:
     workers = start_workers(2)
-    with begun_request(workers.port):
+    with started_request(workers.port):
         workers.process.send_signal(signal.SIGTERM)
         workers.read_until(event="stopping")
         began = time.monotonic()
         workers.process.send_signal(signal.SIGTERM)
         assert workers.process.wait(WAIT_SECONDS) == -signal.SIGTERM
-        workers.rest_of_log()
-        assert time.monotonic() - began < 10, "the time a graceful stop may take is 15 s"
+        workers.read_log_to_end()
+        assert time.monotonic() - began < 10, "a graceful stop may take 15 s"
 
 
-def test_workers_whose_watcher_was_killed_stop_by_themselves(start_workers: Callable[[int], Workers]) -> None:
+def test_workers_stop_by_themselves_if_the_supervisor_is_killed(start_workers: Callable[[int], Prefork]) -> None:
     workers = start_workers(2)
     workers.process.kill()
-    workers.rest_of_log()
+    workers.read_log_to_end()
     assert [event["event"] for event in workers.log].count("stopped") == 2
 
 
-def test_a_first_worker_that_cannot_start_ends_it_all_with_its_own_words() -> None:
+def test_a_first_worker_that_cannot_start_ends_all_with_its_message() -> None:
     arguments = ("serve", "--workers", "3", "--store", "postgresql://127.0.0.1:1/locks", "--port", "0")
-    ended = subprocess.run(
+    result = subprocess.run(
         [VOLCANO_LOCKS, *arguments, "--tls-certificate", "no.pem", "--tls-key", "no.key"],
         capture_output=True, text=True, check=False, timeout=WAIT_SECONDS,
     )  # fmt: skip
-    assert_one_sentence(Ended(ended.returncode, ended.stdout, ended.stderr), USAGE, "no.pem", "No such file")
+    assert_one_message(Completed(result.returncode, result.stdout, result.stderr), USAGE, "no.pem", "No such file")
 
 
-def test_a_port_that_is_taken_is_found_out_before_anything_starts(command: Callable[..., Ended]) -> None:
+def test_a_taken_port_is_found_before_anything_starts(command: Callable[..., Completed]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        ended = command("serve", "--workers", "2", "--store", "postgresql://127.0.0.1:1/locks", "--port", port)
-    assert_one_sentence(ended, 69, port, "another program listens there")
+        result = command("serve", "--workers", "2", "--store", "postgresql://127.0.0.1:1/locks", "--port", port)
+    assert_one_message(result, 69, port, "another program listens there")

@@ -1,4 +1,4 @@
-"""A server that really runs, and the command line run against it: as a process, or in this one."""
+"""A running server, and the command line run against it: as a process, or in the test's process."""
 
 import os
 import re
@@ -23,7 +23,7 @@ PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
 
 
 class Process(subprocess.Popen[str]):
-    """A process that is not waited for beyond all patience."""
+    """A process whose end is waited for with a time-out."""
 
     def communicate(self, input: str | None = None, timeout: float | None = WAIT_SECONDS) -> tuple[str, str]:  # noqa: A002
         return super().communicate(input, timeout)
@@ -37,7 +37,9 @@ class Start(Protocol):
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RunningServer]:
-    """One server for all tests; each uses lock keys of its own. No quota: they ask often, all in one minute."""
+    """One server for all tests, each with its own lock keys. It has no quota, because the tests send many
+    requests.
+    """
     with running_server() as running:
         httpx2.patch(
             f"{running.url}/projects/{running.project_id}",
@@ -49,7 +51,7 @@ def server() -> Iterator[RunningServer]:
 
 @pytest.fixture
 def environment(server: RunningServer) -> dict[str, str]:
-    """What a worker's shell would have set."""
+    """A worker's environment."""
     return {
         **os.environ,
         "VOLCANO_API_URL": server.url,
@@ -60,20 +62,20 @@ def environment(server: RunningServer) -> dict[str, str]:
 
 @pytest.fixture
 def key(request: pytest.FixtureRequest) -> str:
-    """A lock of this test's own."""
+    """A lock key for this test alone."""
     return re.sub(r"[^A-Za-z0-9]+", "-", request.node.name)[:100]
 
 
 @pytest.fixture
 def client(server: RunningServer) -> Iterator[Client]:
-    """The client, to see from outside what the command line did."""
+    """A client, to check from outside what the command line did."""
     with Client(server.url, server.service_key) as found:
         yield found
 
 
 @pytest.fixture(autouse=True)
-def heeded() -> Iterator[None]:
-    """A command run in this process may have stopped heeding interrupts, as for its end."""
+def restored_interrupt_handler() -> Iterator[None]:
+    """Restores SIGINT, which a command in this process may have ignored until its end."""
     before = signal.getsignal(signal.SIGINT)
     yield
     signal.signal(signal.SIGINT, before)
@@ -81,7 +83,7 @@ def heeded() -> Iterator[None]:
 
 @pytest.fixture
 def invoke(environment: dict[str, str]) -> Callable[..., Result]:
-    """Run a command in this process."""
+    """Runs a command in this process."""
 
     def run(*arguments: str, stdin: str | None = None, **env: str | None) -> Result:
         return CliRunner(env={**environment, **env}).invoke(app, arguments, input=stdin)
@@ -91,10 +93,10 @@ def invoke(environment: dict[str, str]) -> Callable[..., Result]:
 
 @pytest.fixture
 def start(environment: dict[str, str]) -> Iterator[Start]:
-    """Start a command as a process of its own; whatever still runs at the end is ended."""
+    """Starts a command as a process; kills it after the test if it still runs."""
     started: list[Process] = []
 
-    def begin(*arguments: str, env: Mapping[str, str] | None = None) -> Process:
+    def start_process(*arguments: str, env: Mapping[str, str] | None = None) -> Process:
         process = Process(
             [*PROGRAM, *arguments],
             env=environment if env is None else dict(env),
@@ -106,7 +108,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
         started.append(process)
         return process
 
-    yield begin
+    yield start_process
     for process in started:
         if process.poll() is None:
             process.kill()
@@ -115,12 +117,12 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Wait for something another process does; fail when it does not come."""
+    """Waits until a condition holds; fails after a time-out."""
 
-    def wait(happened: Callable[[], object]) -> None:
+    def wait(condition: Callable[[], object]) -> None:
         end = time.monotonic() + WAIT_SECONDS
-        while not happened():
-            assert time.monotonic() < end, "it never happened"
+        while not condition():
+            assert time.monotonic() < end, "the condition never held"
             time.sleep(0.01)
 
     return wait
@@ -128,7 +130,7 @@ def until() -> Callable[[Callable[[], object]], None]:
 
 @pytest.fixture
 def pid_in(until: Callable[[Callable[[], object]], None]) -> Callable[[Path], int]:
-    """The process id that a command wrote into a file, once it has."""
+    """The process id that a command wrote to a file, once it is there."""
 
     def read(file: Path) -> int:
         until(lambda: file.exists() and file.read_text().endswith("\n"))
@@ -139,13 +141,13 @@ def pid_in(until: Callable[[Callable[[], object]], None]) -> Callable[[Path], in
 
 @pytest.fixture
 def running() -> Callable[[int], bool]:
-    """Whether a process still does anything: it exists and is no zombie."""
+    """Whether a process exists and is not a zombie."""
 
-    def look(process_id: int) -> bool:
+    def is_running(process_id: int) -> bool:
         try:
             stat = Path(f"/proc/{process_id}/stat").read_text()
         except OSError:
             return False
         return stat.rpartition(")")[2].split()[0] != "Z"
 
-    return look
+    return is_running

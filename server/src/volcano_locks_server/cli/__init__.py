@@ -1,4 +1,4 @@
-"""The server's commands of `volcano-locks`, found there through the entry-point group `volcano_locks.commands`.
+"""The server's commands of `volcano-locks`, registered in the entry-point group `volcano_locks.commands`.
 
-Each loads what it needs when it runs, so that `--help` answers at once and the worker's commands pay nothing.
+Each imports what it needs when it runs, so that `--help` and the client's commands stay fast.
 """

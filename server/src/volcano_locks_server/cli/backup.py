@@ -1,6 +1,6 @@
-"""`volcano-locks backup`: a SQLite store in one file, from its server while that runs, or from its file (KEEP-9).
+"""`volcano-locks backup`: copies a SQLite store to one file, from its running server or from its file (KEEP-9).
 
-The file appears under its name only when it is whole, looked through and on the disk.
+The file appears under its name only when it is complete, verified and synced to disk.
 """
 
 import os
@@ -13,37 +13,36 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from volcano_locks.cli.connection import API_URL_DEFAULT, API_URL_VARIABLE, Connection
-from volcano_locks.cli.exit_codes import INPUT_OUTPUT, UNAVAILABLE, USAGE, Stop
-from volcano_locks.cli.output import json_line, line, message
+from volcano_locks.cli.exit_codes import INPUT_OUTPUT, UNAVAILABLE, USAGE, Exit
+from volcano_locks.cli.output import message, print_json, print_line
 
-from .running import explained
+from .startup import exit_on_startup_error
 
 if TYPE_CHECKING:
     from ..stores.sqlite.backup import BackupContents
 
-TAKE_SECONDS_MAX: Final = 600.0
-TELL_EVERY_BYTES: Final = 64 * 1024 * 1024
+CREATE_SECONDS_MAX: Final = 600.0
+PROGRESS_EVERY_BYTES: Final = 64 * 1024 * 1024
 
 
 @click.command(short_help="Back up a SQLite store.")
 @click.option("--to", "file", metavar="FILE", required=True, help="The file to write; it must not exist.")
 @click.option(
-    "--api-url", metavar="URL", help=f"The server that runs; else {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
+    "--api-url", metavar="URL", help=f"The running server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
 )
 @click.option(
     "--admin-token-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="A file with the admin token, instead of VOLCANO_LOCKS_ADMIN_TOKEN.",
+    help="A file with the admin token. Default: VOLCANO_LOCKS_ADMIN_TOKEN.",
 )
-@click.option("--store", metavar="URL", help="The store's file itself, sqlite:///…, when no server runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was backed up as JSON.")
+@click.option("--store", metavar="URL", help="The store's file, sqlite:///…, if no server is running.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def backup(file: str, api_url: str | None, admin_token_file: Path | None, store: str | None, as_json: bool) -> None:
     """Back up a SQLite store, from its running server or from its file.
 
-    A server has its file to itself, so that no other program can copy it:
-    ask the server. It goes on serving meanwhile. Other stores are backed up
-    with their engines' own tools.
+    A running server has its file locked, so the backup comes from the server,
+    which keeps serving. Back up other stores with their engines' own tools.
 
     \b
     Examples:
@@ -51,35 +50,34 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
           --admin-token-file /var/lib/locks/locks.db.admin-token
       volcano-locks backup --to locks.backup --store sqlite:///locks.db
 
-    The file holds no secret, but the digests of all; only its owner can
-    read it. Keep the admin token's file with it if you want the same token
-    after a restore.
+    The file contains digests of the secrets, no secrets; only its owner can
+    read it. To keep the same admin token after a restore, also keep that file.
 
     \b
     Exit codes:
-      0   backed up, and the file looked through
-      64  an option is wrong
-      69  the server or the store cannot be used, or has no room
+      0   backed up and verified
+      64  an option is invalid
+      69  the server or the store cannot be used, or has no space
       74  the file cannot be written
       77  the admin token is missing or refused
     """
     if store is not None and api_url is not None:
-        raise Stop("give --api-url for a server that runs, or --store for a file that none serves, not both", USAGE)
-    with explained(), _written(Path(file)) as part:
+        raise Exit("use --api-url for a running server or --store for a file without one, not both", USAGE)
+    with exit_on_startup_error(), _new_file(Path(file)) as part:
         if store is None:
             url = api_url or os.environ.get(API_URL_VARIABLE) or API_URL_DEFAULT
-            _fetch(Connection.for_admin(url, admin_token_file), part)
+            _download(Connection.for_admin(url, admin_token_file), part)
         else:
-            _copy(store, part)
-        contents = _looked_through(part, file)
+            _copy_file(store, part)
+        contents = _verify(part, file)
     if as_json:
-        json_line({"file": file} | what_it_holds(contents))
+        print_json({"file": file} | contents_json(contents))
     else:
-        line(f"backed up {counts_told(contents)} to {file}")
+        print_line(f"backed up {counts_text(contents)} to {file}")
 
 
-def what_it_holds(contents: "BackupContents") -> dict[str, object]:
-    """A backup's contents in the words of `--json`."""
+def contents_json(contents: "BackupContents") -> dict[str, object]:
+    """A backup's contents for `--json`."""
     from ..stores.errors import format_instant  # noqa: PLC0415
 
     return {
@@ -90,32 +88,32 @@ def what_it_holds(contents: "BackupContents") -> dict[str, object]:
     }
 
 
-def counts_told(contents: "BackupContents") -> str:
+def counts_text(contents: "BackupContents") -> str:
     """The counts, for people."""
     return f"{contents.projects} projects, {contents.service_keys} service keys, {contents.locks} locks"
 
 
 def sqlite_store(url: str) -> Path:
-    """The file that `--store` names. Stop where it names none."""
+    """The file that `--store` names. Exit 64 if it is not a SQLite store."""
     from ..stores import shown_url, sqlite_path  # noqa: PLC0415
 
     try:
         path = sqlite_path(url)
     except ValueError as error:
-        raise Stop(f"--store: {error}", USAGE) from None
+        raise Exit(f"--store: {error}", USAGE) from None
     if path is None:
-        told = "is backed up and restored with its engine's own tools; volcano-locks does it for sqlite:/// alone"
-        raise Stop(f"--store: {shown_url(url)} {told}", USAGE)
+        reason = "has its engine's own tools for backup and restore; volcano-locks does it for sqlite:/// alone"
+        raise Exit(f"--store: {shown_url(url)} {reason}", USAGE)
     return path
 
 
 @contextmanager
-def _written(file: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `file` at the end, whole; nothing is left of it where that fails."""
+def _new_file(file: Path) -> Iterator[Path]:
+    """A temporary path that becomes `file` at the end, complete. On an error nothing is left of it."""
     from ..stores.sqlite.backup import sync  # noqa: PLC0415
 
     if os.path.lexists(file):
-        raise Stop(f"--to: {file} exists already: name another file", USAGE)
+        raise Exit(f"--to: {file} already exists: name another file", USAGE)
     part: Path | None = None
     try:
         descriptor, name = tempfile.mkstemp(prefix=f".{file.name}.", dir=file.parent)
@@ -124,54 +122,54 @@ def _written(file: Path) -> Iterator[Path]:
         yield part
         os.link(part, file)  # never over another file
     except FileExistsError:
-        raise Stop(f"--to: {file} exists already: name another file", USAGE) from None
+        raise Exit(f"--to: {file} already exists: name another file", USAGE) from None
     except OSError as error:
-        raise Stop(f"cannot write {file}: {error.strerror or error}", INPUT_OUTPUT) from None
+        raise Exit(f"cannot write {file}: {error.strerror or error}", INPUT_OUTPUT) from None
     finally:
         if part is not None:
             part.unlink(missing_ok=True)
     sync(file.parent)
 
 
-def _fetch(connection: Connection, part: Path) -> None:
-    """The server's backup, part by part."""
-    from volcano_locks.cli.admin_api import admin_of  # noqa: PLC0415
+def _download(connection: Connection, part: Path) -> None:
+    """Downloads the server's backup, part by part."""
+    from volcano_locks.cli.admin_api import admin_client  # noqa: PLC0415
 
-    with admin_of(connection) as admin, part.open("wb") as target:
-        made = admin.ask("POST", "/backups", timeout_seconds=TAKE_SECONDS_MAX)
-        path = f"/backups/{made['id']}"
-        tell_at = TELL_EVERY_BYTES
-        while (have := target.tell()) < made["size_bytes"]:
-            if have >= tell_at:
-                message(f"fetched {have // 2**20} of {made['size_bytes'] // 2**20} MiB")
-                tell_at = have + TELL_EVERY_BYTES
+    with admin_client(connection) as admin, part.open("wb") as target:
+        created = admin.request("POST", "/backups", timeout_seconds=CREATE_SECONDS_MAX)
+        path = f"/backups/{created['id']}"
+        progress_at = PROGRESS_EVERY_BYTES
+        while (have := target.tell()) < created["size_bytes"]:
+            if have >= progress_at:
+                message(f"downloaded {have // 2**20} of {created['size_bytes'] // 2**20} MiB")
+                progress_at = have + PROGRESS_EVERY_BYTES
             target.write(admin.fetch(path, offset=have))
-        admin.ask("DELETE", path)
+        admin.request("DELETE", path)
         target.flush()
         os.fsync(target.fileno())
 
 
-def _copy(url: str, part: Path) -> None:
-    """A file that no server has open, whatever log a crash left beside it."""
+def _copy_file(url: str, part: Path) -> None:
+    """Copies the file of a stopped server, including any log that a crash left beside it."""
     from ..rules.errors import StoreUnavailableError  # noqa: PLC0415
     from ..stores.sqlite.backup import back_up_stopped  # noqa: PLC0415
 
     path = sqlite_store(url)
     if not path.exists():
-        raise Stop(f"--store: there is no file {path}", USAGE)
+        raise Exit(f"--store: there is no file {path}", USAGE)
     try:
         back_up_stopped(path, part)
     except StoreUnavailableError as error:
         if error.cause_code == "file_in_use":
-            raise Stop(f"{path} is served: back it up through its server, with --api-url", UNAVAILABLE) from None
+            raise Exit(f"{path} is in use by a server: back it up with --api-url", UNAVAILABLE) from None
         raise
 
 
-def _looked_through(part: Path, file: str) -> "BackupContents":
+def _verify(part: Path, file: str) -> "BackupContents":
     from ..rules.errors import StoreUnavailableError  # noqa: PLC0415
     from ..stores.sqlite.backup import inspect_backup  # noqa: PLC0415
 
     try:
         return inspect_backup(part)
     except StoreUnavailableError as error:
-        raise Stop(f"no backup was made: {error.message.replace(str(part), file)}", UNAVAILABLE) from None
+        raise Exit(f"no backup was made: {error.message.replace(str(part), file)}", UNAVAILABLE) from None

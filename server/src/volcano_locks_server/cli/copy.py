@@ -1,7 +1,7 @@
-"""`volcano-locks copy`: all that one store remembers, into another one that is empty (KEEP rules).
+"""`volcano-locks copy`: copies a whole store into another, empty one (KEEP-1 to KEEP-4).
 
-What is copied is read back from the target and compared, so that "copied" is something that was seen. Progress is
-told on stderr, for those who wait; no URL is shown with its password, and no digest is shown at all.
+The target is read back and compared, so "copied" is verified. Progress goes to stderr. No URL is shown with its
+password, and no digest is shown.
 """
 
 import hashlib
@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from volcano_locks.cli.event_loop import run_to_end
-from volcano_locks.cli.exit_codes import INTERNAL, UNAVAILABLE, USAGE, Stop
-from volcano_locks.cli.output import json_line, line, message
+from volcano_locks.cli.exit_codes import INTERNAL, UNAVAILABLE, USAGE, Exit
+from volcano_locks.cli.output import message, print_json, print_line
 
-from .running import explained
+from .startup import exit_on_startup_error
 
 if TYPE_CHECKING:
     from ..ports.snapshot import Entry, Snapshot
 
-TELL_EVERY_SECONDS: Final = 2.0
+PROGRESS_EVERY_SECONDS: Final = 2.0
 
 
 @click.command(short_help="Copy everything from one store to another.")
@@ -32,7 +32,7 @@ TELL_EVERY_SECONDS: Final = 2.0
     metavar="URL",
     envvar="VOLCANO_LOCKS_COPY_FROM",
     required=True,
-    help="The store to read, which stays as it is; else VOLCANO_LOCKS_COPY_FROM.",
+    help="The store to read, which is not changed. Default: VOLCANO_LOCKS_COPY_FROM.",
 )
 @click.option(
     "--to",
@@ -40,18 +40,18 @@ TELL_EVERY_SECONDS: Final = 2.0
     metavar="URL",
     envvar="VOLCANO_LOCKS_COPY_TO",
     required=True,
-    help="The store to fill, which must be empty; else VOLCANO_LOCKS_COPY_TO.",
+    help="The store to fill, which must be empty. Default: VOLCANO_LOCKS_COPY_TO.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print what was copied as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
 def copy(source: str, target: str, as_json: bool) -> None:
     """Copy projects, service keys and locks from one store to another.
 
-    Stop every server of both stores first. Service keys go on working,
-    leases go on under their holders, and fencing tokens go on rising. The
-    copy is whole or not there at all; begin again after a failure.
+    Stop every server of both stores first. Service keys stay valid, holders
+    keep their leases, and fencing tokens keep rising. Either everything is
+    copied or nothing; after a failure, run it again.
 
-    A URL with a password in it belongs into the variable: every user of the
-    machine can read arguments.
+    Put a URL with a password into the variable: every user of the machine can
+    read arguments.
 
     \b
     Examples:
@@ -60,82 +60,82 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
     \b
     Exit codes:
-      0   copied, read back and found the same
-      64  an option is wrong, or the store to read is not there
-      69  a store cannot be used, or the one to fill is not empty
-      70  the copy is not what was read: do not use it
+      0   copied and verified
+      64  an option is invalid, or the source does not exist
+      69  a store cannot be used, or the target is not empty
+      70  the copy differs from the source: do not use it
     """
-    with explained():
-        counted = run_to_end(lambda: _copy(source, target))
+    with exit_on_startup_error():
+        counts = run_to_end(lambda: _copy(source, target))
     if as_json:
-        json_line(counted)
+        print_json(counts)
     else:
-        line(f"copied {_told(counted)}")
+        print_line(f"copied {_counts_text(counts)}")
 
 
 async def _copy(source_url: str, target_url: str) -> dict[str, int]:
-    """How many of each were copied. Stop or StoreUnavailableError where nothing was."""
+    """How many of each were copied. Raises Exit or StoreUnavailableError if nothing was."""
     from ..ports.clock import SystemClock  # noqa: PLC0415
 
     if source_url == target_url:
-        raise Stop("--from and --to name the same store", USAGE)
+        raise Exit("--from and --to name the same store", USAGE)
     async with AsyncExitStack() as opened:
         source = await _opened(source_url, "--from", opened)
         target = await _opened(target_url, "--to", opened)
         refuse_clock_ahead(await target.newest_ms(), SystemClock().now_ms())
         read, found = Tally("copied"), Tally("compared")
-        await target.load(read.over(source.pages()), await source.newest_ms())
-        async for _ in found.over(target.pages()):
+        await target.load(read.count_pages(source.pages()), await source.newest_ms())
+        async for _ in found.count_pages(target.pages()):
             pass
     if read != found:
-        raise Stop(
-            f"the copy differs from what was read: read {_told(read.counted)}, found {_told(found.counted)}; "
+        raise Exit(
+            f"the copy differs from the source: read {_counts_text(read.counts)}, found {_counts_text(found.counts)}; "
             "do not use it, and report this",
             INTERNAL,
         )
-    return read.counted
+    return read.counts
 
 
 def refuse_clock_ahead(target_ms: int, now_ms: int) -> None:
-    """Stop where the leases, judged by the clock of the store to fill, would end more than their grace too early."""
+    """Exit 69 if the target's clock would end the leases earlier than their grace allows."""
     from ..rules.lease import GRACE_MS  # noqa: PLC0415
 
     if target_ms > now_ms + GRACE_MS:
-        raise Stop(
-            f"the clock of the store to fill is {(target_ms - now_ms) / 1_000:.1f} s ahead of this machine's, so "
-            "leases would end too early there: set the clocks right, then copy again",
+        raise Exit(
+            f"the target's clock is {(target_ms - now_ms) / 1_000:.1f} s ahead of this machine's, so leases would end "
+            "too early there: correct the clocks, then copy again",
             UNAVAILABLE,
         )
 
 
 async def _opened(url: str, flag: str, opened: AsyncExitStack) -> "Snapshot":
-    """The store, closed with `opened`. Stop where it is none that can be copied."""
+    """The store, closed with `opened`. Exit 64 if it cannot be copied."""
     from ..ports.clock import SystemClock  # noqa: PLC0415
     from ..stores import open_store, shown_url, sqlite_path  # noqa: PLC0415
 
     try:
         path = sqlite_path(url)
         if url == "memory://":
-            raise Stop(f"{flag}: memory:// keeps nothing that could be copied", USAGE)
+            raise Exit(f"{flag}: memory:// keeps nothing to copy", USAGE)
         if path is not None and flag == "--from" and not path.exists():
-            raise Stop(f"{flag}: there is no file {path}", USAGE)
+            raise Exit(f"{flag}: there is no file {path}", USAGE)
         store = await open_store(url, SystemClock())
     except ValueError as error:
-        raise Stop(f"{flag}: {error}", USAGE) from None
+        raise Exit(f"{flag}: {error}", USAGE) from None
     opened.push_async_callback(store.close)
     if store.snapshot is None:
-        raise Stop(f"{flag}: {shown_url(url)} cannot be copied in this release", USAGE)
+        raise Exit(f"{flag}: {shown_url(url)} cannot be copied in this release", USAGE)
     return store.snapshot
 
 
 class Tally:
-    """How many entries went by, and the sum of their hashes, which is the same in any order."""
+    """Counts entries and adds up their hashes; the sum does not depend on the order."""
 
-    def __init__(self, doing: str) -> None:
-        self._doing: Final = doing
+    def __init__(self, action: str) -> None:
+        self._action: Final = action
         self._kinds: Counter[str] = Counter()
         self._sum = 0
-        self._tell_at = time.monotonic() + TELL_EVERY_SECONDS
+        self._progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Tally) and (self._kinds, self._sum) == (other._kinds, other._sum)
@@ -143,19 +143,19 @@ class Tally:
     __hash__ = None  # type: ignore[assignment]
 
     @property
-    def counted(self) -> dict[str, int]:
+    def counts(self) -> dict[str, int]:
         """How many of each kind."""
         names = {"projects": "Project", "service_keys": "StoredServiceKey", "locks": "StoredLock"}
         return {name: self._kinds[kind] for name, kind in names.items()}
 
-    async def over(self, pages: "AsyncIterator[Sequence[Entry]]") -> "AsyncIterator[Sequence[Entry]]":
-        """The same pages, counted as they go by; long work says where it is."""
+    async def count_pages(self, pages: "AsyncIterator[Sequence[Entry]]") -> "AsyncIterator[Sequence[Entry]]":
+        """Yields the same pages and counts them; reports progress on long runs."""
         async for page in pages:
             for entry in page:
                 self._count(entry)
-            if time.monotonic() >= self._tell_at:
-                self._tell_at = time.monotonic() + TELL_EVERY_SECONDS
-                message(f"{self._doing} so far: {_told(self.counted)}")
+            if time.monotonic() >= self._progress_at:
+                self._progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
+                message(f"{self._action} so far: {_counts_text(self.counts)}")
             yield page
 
     def _count(self, entry: "Entry") -> None:
@@ -167,5 +167,5 @@ class Tally:
         ) % 2**256
 
 
-def _told(counted: dict[str, int]) -> str:
-    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counted.items())
+def _counts_text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())

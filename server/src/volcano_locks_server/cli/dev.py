@@ -1,7 +1,7 @@
-"""`volcano-locks dev`: a server for trying out, ready to use (CLI-13).
+"""`volcano-locks dev`: a development server, ready to use (CLI-13).
 
-It takes nothing from the environment: what it shows is all there is to know. Data lives in memory unless a store is
-named. Each start makes a new secret for the service key `dev` of the project `dev`.
+It takes no settings from the environment, so the printed text is complete. Data is in memory unless --store names a
+store. Each start creates a new secret for the service key `dev` of the project `dev`.
 """
 
 import secrets
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.output import line, message
+from volcano_locks.cli.output import message, print_line
 
-from .running import explained, serve_until_asked_to_stop
+from .startup import exit_on_startup_error, serve_until_stopped
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
@@ -24,16 +24,16 @@ WIDTH_MAX: Final = 76
 ADMIN_TOKEN_BYTES: Final = 24
 
 
-@click.command(short_help="Start a server for trying out.")
-@click.option("--port", metavar="NUMBER", help="Listen here; else 7420, or the next port that is free.")
-@click.option("--store", metavar="URL", help="Keep the data: sqlite:///locks.db. Else it is in memory.")
-@click.option("--log-level", metavar="LEVEL", help="debug, info, warning (the default) or error.")
+@click.command(short_help="Start a development server.")
+@click.option("--port", metavar="NUMBER", help="The port. Default: 7420, or the next free port.")
+@click.option("--store", metavar="URL", help="Keep the data, as in sqlite:///locks.db. Default: in memory.")
+@click.option("--log-level", metavar="LEVEL", help="debug, info, warning (default) or error.")
 def dev(port: str | None, store: str | None, log_level: str | None) -> None:
-    """Start a server for trying out, with a project and a service key ready.
+    """Start a development server with a project and a service key ready.
 
-    It listens on this machine only, and shows what to paste into another
-    terminal. Without --store all it knows is gone when it stops. The
-    service key is a new one at each start.
+    It listens on this machine only and prints what to paste into another
+    terminal. Without --store its data is lost when it stops. Each start creates
+    a new secret for the service key.
 
     \b
     Examples:
@@ -49,10 +49,10 @@ def dev(port: str | None, store: str | None, log_level: str | None) -> None:
         "admin_token": f"dev-{secrets.token_urlsafe(ADMIN_TOKEN_BYTES)}",
     }
     ports = [port] if port is not None else range(PORT_DEFAULT, PORT_DEFAULT + PORTS_TRIED)
-    with explained():
+    with exit_on_startup_error():
         for candidate in ports:
             try:
-                serve_until_asked_to_stop(Settings.load({**flags, "port": candidate}, {}), _announce)
+                serve_until_stopped(Settings.load({**flags, "port": candidate}, {}), _announce)
             except ListenError:
                 if candidate == ports[-1]:
                     raise
@@ -66,33 +66,33 @@ async def _announce(server: "Server") -> None:
     secret = (await server.issue_service_key(NAME, NAME)).secret
     width = min(WIDTH_MAX, shutil.get_terminal_size((80, 24)).columns - 1)
     rule = "─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-"
-    line(f"{rule * 2} DEVELOPMENT ONLY ".ljust(width, rule))
-    for text in _told(server, secret):
-        line(text)
-    line(rule * width)
+    print_line(f"{rule * 2} DEVELOPMENT ONLY ".ljust(width, rule))
+    for text in _instructions(server, secret):
+        print_line(text)
+    print_line(rule * width)
 
 
-def _told(server: "Server", secret: str) -> list[str]:
+def _instructions(server: "Server", secret: str) -> list[str]:
     from ..stores import shown_url  # noqa: PLC0415
 
     in_memory = server.settings.store == "memory://"
-    kept = "in memory, gone when this stops" if in_memory else f"in {shown_url(server.settings.store)}"
+    data = "in memory, lost when the server stops" if in_memory else f"in {shown_url(server.settings.store)}"
     return [
-        f"  A lock service on {server.url} for this machine alone.",
-        f"  Data: {kept}. Project and service key: {NAME}.",
+        f"  A lock service on {server.url}, for this machine only.",
+        f"  Data: {data}. Project and service key: {NAME}.",
         "",
         "  In another terminal, paste:",
         "",
         f"  export VOLCANO_API_URL={server.url}",
         f"  export VOLCANO_SERVICE_KEY={secret}",
         "",
-        "  and try:",
+        "  Then try:",
         "",
         "  volcano-locks run hello -- echo it works",
         "",
-        "  To make projects and keys of your own, also paste:",
+        "  To create projects and keys, also paste:",
         "",
         f"  export VOLCANO_LOCKS_ADMIN_TOKEN={server.admin_token}",
         "",
-        "  Ctrl-C stops it.",
+        "  Ctrl-C stops the server.",
     ]

@@ -1,23 +1,25 @@
-"""`volcano-locks doctor`: what is wrong with a store, and what to do about it (CLI-25)."""
+"""`volcano-locks doctor`: finds problems with a store and says how to fix them (CLI-25)."""
 
 import click
 
 from volcano_locks.cli.event_loop import run_to_end
-from volcano_locks.cli.exit_codes import NOT_DONE, USAGE, Stop
-from volcano_locks.cli.output import json_line, line
+from volcano_locks.cli.exit_codes import NOT_DONE, USAGE, Exit
+from volcano_locks.cli.output import print_json, print_line
 
-from .running import explained, store_url
+from .startup import exit_on_startup_error, store_url
 
 
-@click.command(short_help="Find what is wrong with a store.")
-@click.option("--store", metavar="URL", help="The store; else VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db.")
-@click.option("--json", "as_json", is_flag=True, help="Print what was found as JSON.")
+@click.command(short_help="Find problems with a store.")
+@click.option(
+    "--store", metavar="URL", help="The store. Default: VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(store: str | None, as_json: bool) -> None:
-    """Find what is wrong with a store, and say what to do.
+    """Find problems with a store, and say how to fix them.
 
-    Run it where serve runs, as the user that serve runs as. Servers may go on
-    serving; it changes no lease and no schema. A SQLite file that a server
-    has open is looked at from outside only.
+    Run it on the server's machine, as the server's user. Servers may run
+    meanwhile: it changes no lease and no schema. A SQLite file that a server
+    has open is checked without opening it.
 
     \b
     Examples:
@@ -26,26 +28,26 @@ def doctor(store: str | None, as_json: bool) -> None:
 
     \b
     Exit codes:
-      0   all is well
-      1   something is not; its line says what to do
-      64  the store's URL is wrong
+      0   no problem found
+      1   a problem was found; its line says what to do
+      64  the store's URL is invalid
     """
     from ..stores import shown_url  # noqa: PLC0415
     from ..stores.maintenance import check_health  # noqa: PLC0415
 
-    with explained():
+    with exit_on_startup_error():
         url = store_url(store)
         try:
             findings = run_to_end(lambda: check_health(url))
         except ValueError as error:
-            raise Stop(f"--store: {error}", USAGE) from None
+            raise Exit(f"--store: {error}", USAGE) from None
     good = all(finding.good for finding in findings)
     if as_json:
-        told = [{"about": one.about, "good": one.good, "found": one.found, "advice": one.advice} for one in findings]
-        json_line({"store": shown_url(url), "good": good, "findings": told})
+        items = [{"about": one.about, "good": one.good, "found": one.found, "advice": one.advice} for one in findings]
+        print_json({"store": shown_url(url), "good": good, "findings": items})
     else:
         width = max(len(finding.about) for finding in findings)
         for about, found, advice in findings:
-            line(f"{'WRONG' if advice else 'ok':5}  {about:{width}}  {found}{f'; {advice}' if advice else ''}")
+            print_line(f"{'WRONG' if advice else 'ok':5}  {about:{width}}  {found}{f'; {advice}' if advice else ''}")
     if not good:
-        raise Stop(None, NOT_DONE)
+        raise Exit(None, NOT_DONE)

@@ -1,21 +1,23 @@
-"""`volcano-locks migrate`: bring a store's schema to this release's version (CLI-24)."""
+"""`volcano-locks migrate`: upgrades a store's schema to this release's version (CLI-24)."""
 
 import click
 
 from volcano_locks.cli.event_loop import run_to_end
-from volcano_locks.cli.exit_codes import USAGE, Stop
-from volcano_locks.cli.output import json_line, line
+from volcano_locks.cli.exit_codes import USAGE, Exit
+from volcano_locks.cli.output import print_json, print_line
 
-from .running import explained, store_url
+from .startup import exit_on_startup_error, store_url
 
 
-@click.command(short_help="Bring a store's schema to this release.")
-@click.option("--store", metavar="URL", help="The store; else VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db.")
+@click.command(short_help="Upgrade a store's schema to this release.")
+@click.option(
+    "--store", metavar="URL", help="The store. Default: VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def migrate(store: str | None, as_json: bool) -> None:
-    """Bring a store's schema to this release's version, making what is missing.
+    """Upgrade a store's schema to this release's version; create it if missing.
 
-    serve does the same at its start. This does it beforehand, or as another
+    serve does the same when it starts. Use this to do it earlier, or as another
     user. On PostgreSQL and etcd, nodes may serve meanwhile.
 
     \b
@@ -25,22 +27,22 @@ def migrate(store: str | None, as_json: bool) -> None:
 
     \b
     Exit codes:
-      0   the schema is this release's, also where it was already
-      64  the store's URL is wrong
-      69  the store cannot be used, or a newer release has written it
+      0   the schema is this release's (it may have been before)
+      64  the store's URL is invalid
+      69  the store cannot be used, or a newer release wrote it
     """
     from ..stores import shown_url  # noqa: PLC0415
     from ..stores.maintenance import migrate as migrate_store  # noqa: PLC0415
 
-    with explained():
+    with exit_on_startup_error():
         url = store_url(store)
         try:
             before, after = run_to_end(lambda: migrate_store(url))
         except ValueError as error:
-            raise Stop(f"--store: {error}", USAGE) from None
+            raise Exit(f"--store: {error}", USAGE) from None
     if as_json:
-        json_line({"store": shown_url(url), "before": before, "after": after})
+        print_json({"store": shown_url(url), "before": before, "after": after})
     elif before == after:
-        line(f"{shown_url(url)}: schema version {after}, nothing to do")
+        print_line(f"{shown_url(url)}: schema version {after}, nothing to do")
     else:
-        line(f"{shown_url(url)}: schema version {before or 'none'}, now {after}")
+        print_line(f"{shown_url(url)}: schema version {before or 'none'}, now {after}")

@@ -1,4 +1,4 @@
-"""`volcano-locks serve`: a server for work (CLI-14, CLI-15)."""
+"""`volcano-locks serve`: a production server (CLI-14, CLI-15)."""
 
 import os
 from typing import TYPE_CHECKING, Final
@@ -8,7 +8,7 @@ import click
 from ..runtime.admin_token import token_path
 from ..runtime.settings import SETTINGS, Setting, Settings
 from ..stores import shown_url, sqlite_path
-from .running import explained, serve_until_asked_to_stop
+from .startup import exit_on_startup_error, serve_until_stopped
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
@@ -26,33 +26,35 @@ METAVARS: Final = {
 
 
 def _option(setting: Setting) -> click.Option:
-    """The flag of a setting. `Settings.load` parses and defaults it, for flags and variables alike; click does not."""
+    """The flag of a setting. `Settings.load` parses flags and variables alike and applies the default; click
+    does not.
+    """
     default = getattr(Settings(), setting.name)
-    told = f"{setting.what[0].upper()}{setting.what[1:]}."
+    text = f"{setting.what[0].upper()}{setting.what[1:]}."
     if setting.switch:
         flags = f"{setting.flag}/--no-{setting.flag.removeprefix('--')}"
-        return click.Option([flags], default=None, help=f"{told} Default: {'yes' if default else 'no'}.")
+        return click.Option([flags], default=None, help=f"{text} Default: {'yes' if default else 'no'}.")
     if default is not None:
-        told += f" Default: {default}"
-    return click.Option([setting.flag], metavar=METAVARS.get(setting.name, "TEXT"), help=told)
+        text += f" Default: {default}"
+    return click.Option([setting.flag], metavar=METAVARS.get(setting.name, "TEXT"), help=text)
 
 
 class ServeCommand(click.Command):
-    """Has a flag for each row of SETTINGS that is no secret: arguments can be read by every user of the machine."""
+    """Has a flag for each setting that is not a secret, because every user of the machine can read arguments."""
 
     def __init__(self, *arguments: object, **attributes: object) -> None:
         super().__init__(*arguments, **attributes)  # type: ignore[arg-type]
         self.params.extend(_option(setting) for setting in SETTINGS if not setting.secret)
 
 
-@click.command(cls=ServeCommand, short_help="Start a server for work.")
+@click.command(cls=ServeCommand, short_help="Start a production server.")
 def serve(**flags: object) -> None:
-    """Start a server for work.
+    """Start a production server.
 
-    Each option can also be set by a variable, VOLCANO_LOCKS_ and the option's
-    name: --log-level is VOLCANO_LOCKS_LOG_LEVEL. The option wins. The admin
-    token comes from VOLCANO_LOCKS_ADMIN_TOKEN alone; without it one is made and
-    kept beside the data, in a file only its owner can read.
+    Each option can also be set by a variable: --log-level is
+    VOLCANO_LOCKS_LOG_LEVEL. The option wins. The admin token has no option: set
+    VOLCANO_LOCKS_ADMIN_TOKEN, or let the server create a token and store it
+    beside the data, in a file that only its owner can read.
 
     \b
     Examples:
@@ -62,32 +64,31 @@ def serve(**flags: object) -> None:
       volcano-locks serve --host 0.0.0.0 \\
           --tls-certificate /etc/tls/cert.pem --tls-key /etc/tls/key.pem
 
-    Where it listens is said on stdout; the log is lines of JSON on stderr.
-    SIGTERM or SIGINT stops the server once what is in flight has been
-    answered; a second one ends it at once, and loses nothing that was
-    acknowledged.
+    The address is printed on stdout; the log is JSON lines on stderr. SIGTERM
+    or SIGINT stops the server after it has answered the requests in progress;
+    a second signal stops it at once. Acknowledged changes are never lost.
 
     \b
     Exit codes:
-      0   stopped when asked
-      64  an option or a variable is wrong
+      0   stopped by a signal
+      64  an option or a variable is invalid
       69  the port or the store cannot be used
     """
-    with explained():
-        serve_until_asked_to_stop(Settings.load(flags, os.environ), _announce)
+    with exit_on_startup_error():
+        serve_until_stopped(Settings.load(flags, os.environ), _announce)
 
 
 async def _announce(server: "Server") -> None:
-    """For the person who started it, on stdout: stderr is the log, and nothing but JSON."""
+    """Prints the address and where the admin token is, on stdout: stderr is the JSON log."""
     click.echo(f"listening on {server.url}, data in {shown_url(server.settings.store)}")
-    click.echo(_admin_token_place(server.settings))
+    click.echo(_admin_token_text(server.settings))
 
 
-def _admin_token_place(settings: Settings) -> str:
-    """Where the person finds the admin token; never the token."""
+def _admin_token_text(settings: Settings) -> str:
+    """Where to find the admin token; never the token itself."""
     if settings.admin_token is not None:
         return "the admin token is the one in VOLCANO_LOCKS_ADMIN_TOKEN"
     database = sqlite_path(settings.store)
     if database is None:
-        return "no admin token is set, so nobody can make a project: set VOLCANO_LOCKS_ADMIN_TOKEN"
+        return "no admin token is set, so no projects can be created: set VOLCANO_LOCKS_ADMIN_TOKEN"
     return f"the admin token is in {token_path(database).absolute()}"

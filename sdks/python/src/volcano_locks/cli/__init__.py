@@ -1,11 +1,8 @@
-"""The command line, `volcano-locks`: a door to the client for shells, cron and people.
+"""The command line, `volcano-locks`: the client for shells, cron and people.
 
-Data goes to stdout, messages to stderr, and the exit code says what happened (`exits`). Nothing here is
-imported by the client itself, and each command is imported only when it is asked for, because `run` is
-started by cron every minute on every host.
-
-click is optional for the distribution, so it is missing when only the client was installed; then `main`
-says what to install instead of showing a traceback.
+Data goes to stdout, messages to stderr, and the exit code reports the result (`exit_codes`). The client imports
+nothing from here. A command's module is imported when that command runs, because cron may start `run` every minute on
+every host. click is an optional dependency: if it is missing, `main` names what to install.
 """
 
 import signal
@@ -13,14 +10,14 @@ import sys
 
 
 def main() -> None:
-    """Entry point of the console script; ends the process with a code of `exits`."""
+    """Entry point of the console script. Ends the process with a code of `exit_codes`."""
     try:
         from .app import app  # noqa: PLC0415 (click may be absent)
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
         sys.stderr.write(
-            "volcano-locks: the command line needs its extra; install it with: pip install 'volcano-locks[cli]'\n"
+            "volcano-locks: the command line needs click; install it with: pip install 'volcano-locks[cli]'\n"
         )
         raise SystemExit(64) from None
     except KeyboardInterrupt:
@@ -28,5 +25,5 @@ def main() -> None:
     try:
         app()
     finally:
-        # How it ended is settled: an interrupt while Python winds up must not make another ending of it.
+        # The exit code is decided: an interrupt while Python shuts down must not change it.
         signal.signal(signal.SIGINT, signal.SIG_IGN)

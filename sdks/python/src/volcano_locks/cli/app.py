@@ -1,12 +1,11 @@
-"""The group of commands: which there are, and how they are found without importing them all.
+"""The command group: which commands exist, and how they are found without importing them all.
 
-Commands of this distribution are named in COMMANDS and imported when asked for. Every other name is looked
-up in the entry-point group `volcano_locks.commands`: an entry point's name is the command's name and it loads
-a `click.Command`. The server's distribution adds `dev`, `serve` and others that way. The look-up reads the
-metadata of everything installed, so commands of our own never pay for it.
+COMMANDS lists this distribution's commands; a command is imported when it is named. Any other name is looked up in the
+entry-point group `volcano_locks.commands`, where each entry point loads a `click.Command`. The server's distribution
+adds `dev`, `serve` and others that way. This look-up reads the metadata of all installed packages, so the commands in
+COMMANDS never trigger it.
 
-Exit codes are ours (`exits`), so `App.main` ends the process itself instead of leaving that to click,
-whose usage errors end with 2.
+`App.main` ends the process itself because click would exit with 2 on a usage error; our code is 64 (`exit_codes`).
 """
 
 import os
@@ -47,11 +46,11 @@ class App(click.Group):
     """A click group that imports a command when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """Our commands in the order people meet them, then those of other distributions that can be loaded."""
-        return [*COMMANDS, *sorted(name for name in _entry_points() if _loads(name))]
+        """This distribution's commands in order of use, then the loadable ones of other distributions."""
+        return [*COMMANDS, *sorted(name for name in _entry_points() if _is_loadable(name))]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command, imported now; None when there is none of that name."""
+        """Imports and returns the command; None if no command has that name."""
         if cmd_name in COMMANDS:
             module_name, attribute = COMMANDS[cmd_name].split(":")
             command: click.Command = getattr(import_module(f"{__package__}.{module_name}"), attribute)
@@ -60,28 +59,28 @@ class App(click.Group):
         if entry_point is not None:
             return _load(entry_point)
         if cmd_name in SERVER_COMMANDS and not SERVER_COMMANDS & _entry_points().keys():
-            raise exit_codes.Stop(
-                f"`{cmd_name}` comes with the server; install it with: pip install volcano-locks-server",
+            raise exit_codes.Exit(
+                f"`{cmd_name}` needs the server; install it with: pip install volcano-locks-server",
                 exit_codes.USAGE,
             )
         return None
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command named."""
+        """Runs the named command."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            raise _deaf_reader() from None
+            raise _closed_output() from None
 
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run the command the arguments name and end the process with its exit code."""
+        """Runs the command that the arguments name, and ends the process with its exit code."""
         extra["standalone_mode"] = False
         try:
             result = super().main(args=args, prog_name=prog_name or PROGRAM, **extra)
             sys.stdout.flush()
-        except exit_codes.Stop as stop:
+        except exit_codes.Exit as stop:
             if stop.message is not None:
                 message(stop.message, colour="red")
             sys.exit(stop.exit_code)
@@ -93,21 +92,21 @@ class App(click.Group):
         except exit_codes.Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
         except BrokenPipeError:
-            sys.exit(_deaf_reader().exit_code)
-        except Exception:  # noqa: BLE001 (a bug: show it whole, under its own code)
+            sys.exit(_closed_output().exit_code)
+        except Exception:  # noqa: BLE001 (a bug: print the traceback)
             traceback.print_exc()
             sys.exit(exit_codes.INTERNAL)
         sys.exit(result if isinstance(result, int) else 0)
 
 
-def _deaf_reader() -> exit_codes.Stop:
-    """The reader of our data has gone; the flush at exit must not complain of it again."""
+def _closed_output() -> exit_codes.Exit:
+    """The exit for a closed stdout (`… | head`). Redirects stdout so that the flush at exit cannot fail again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exit_codes.Stop(None, exit_codes.INPUT_OUTPUT)
+    return exit_codes.Exit(None, exit_codes.INPUT_OUTPUT)
 
 
 def _entry_points() -> "dict[str, EntryPoint]":
-    from importlib.metadata import entry_points  # noqa: PLC0415 (27 ms that `run` must not pay)
+    from importlib.metadata import entry_points  # noqa: PLC0415 (takes 27 ms, too long for `run`)
 
     found = {entry_point.name: entry_point for entry_point in entry_points(group=ENTRY_POINT_GROUP)}
     return {name: found[name] for name in found if name not in COMMANDS}
@@ -117,18 +116,19 @@ def _load(entry_point: "EntryPoint") -> click.Command:
     try:
         command = entry_point.load()
     except (ImportError, AttributeError) as error:
-        raise exit_codes.Stop(
-            f"`{entry_point.name}` cannot be loaded: {error}; is its distribution whole?", exit_codes.INTERNAL
+        raise exit_codes.Exit(
+            f"`{entry_point.name}` cannot be loaded: {error}; reinstall the package that provides it",
+            exit_codes.INTERNAL,
         ) from error
     if not isinstance(command, click.Command):
-        raise exit_codes.Stop(f"`{entry_point.name}` ({entry_point.value}) is no click command", exit_codes.INTERNAL)
+        raise exit_codes.Exit(f"`{entry_point.name}` ({entry_point.value}) is not a click command", exit_codes.INTERNAL)
     return command
 
 
-def _loads(name: str) -> bool:
+def _is_loadable(name: str) -> bool:
     try:
         _load(_entry_points()[name])
-    except exit_codes.Stop:
+    except exit_codes.Exit:
         return False
     return True
 
@@ -136,16 +136,16 @@ def _loads(name: str) -> bool:
 @click.command(cls=App, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 80})
 @click.version_option(package_name="volcano-locks", prog_name=PROGRAM, message="%(prog)s %(version)s")
 def app() -> None:
-    """Elect one worker, keep it the only one, and stop it when it no longer is.
+    """Run jobs under distributed locks: one host at a time does the work.
 
     \b
     Examples:
       volcano-locks run daily-rollup -- ./rollup.sh
       volcano-locks ls --held
-      volcano-locks dev          (a server for development, when installed)
+      volcano-locks dev          (a development server, if installed)
 
-    The server is found by --api-url or VOLCANO_API_URL, the project by the
-    service key in VOLCANO_SERVICE_KEY or in a file (--service-key-file).
+    The server is --api-url or VOLCANO_API_URL. The service key selects the
+    project; it is in VOLCANO_SERVICE_KEY or in a file (--service-key-file).
 
     \b
     Exit codes:

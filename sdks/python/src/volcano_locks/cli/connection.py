@@ -1,8 +1,8 @@
-"""Where the server is and what opens it, for one command (CLI-2).
+"""The server's address and the secret for it, for one command (CLI-2).
 
-Secrets come from the environment or from a file, never from an argument: everybody on the machine can read
-arguments. A connection remembers where its secret came from, so that a refusal can say what to look at. An
-address or a secret that can be none is refused before anything else, by the name of where it came from.
+Secrets come from the environment or a file, never from an argument, because every user of the machine can read
+arguments. A connection remembers where its secret came from, so that an error message can name it. An invalid address
+or secret is refused before any request, with the name of its source.
 """
 
 import os
@@ -30,18 +30,18 @@ ADMIN_TOKEN_VARIABLE: Final = "VOLCANO_LOCKS_ADMIN_TOKEN"  # noqa: S105 (the var
 SECRET_VARIABLES: Final = (SERVICE_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE)
 _SECRET_BYTES_MAX: Final = 4096
 _SERVICE_KEY_REMEDY: Final = (
-    "`volcano-locks key create PROJECT NAME` makes a service key,\n"
-    "`volcano-locks key rotate PROJECT KEY` gives one a new secret,\n"
-    "and `volcano-locks dev` shows a new one at each start"
+    "`volcano-locks key create PROJECT NAME` creates a service key,\n"
+    "`volcano-locks key rotate PROJECT KEY` replaces its secret,\n"
+    "and `volcano-locks dev` prints a new one at each start."
 )
-_ADMIN_REMEDY: Final = "`serve` says at its start where the token is kept, `dev` shows it"
+_ADMIN_REMEDY: Final = "`serve` prints the path of the token's file at its start; `dev` prints the token."
 
 R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A server's address and a secret, with the words for what and where the secret is and how to get another."""
+    """A server's address and a secret, with the words for the secret's source and how to get another."""
 
     api_url: str
     secret: str = field(repr=False)
@@ -50,7 +50,7 @@ class Connection:
 
     @classmethod
     def for_work(cls, api_url: str, service_key_file: Path | None) -> "Connection":
-        """With the service key; Stop 77 when there is none, 64 when it can be none."""
+        """With the service key. Exit 77 if there is none, 64 if it is invalid."""
         found = _secret(
             "service key", SERVICE_KEY_VARIABLE, "--service-key-file", service_key_file, _SERVICE_KEY_REMEDY
         )
@@ -58,24 +58,24 @@ class Connection:
 
     @classmethod
     def for_admin(cls, api_url: str, admin_token_file: Path | None) -> "Connection":
-        """With the admin token; Stop 77 when there is none, 64 when it can be none."""
+        """With the admin token. Exit 77 if there is none, 64 if it is invalid."""
         found = _secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file, _ADMIN_REMEDY)
         return cls(api_url, *found)
 
     def client(self, timeout_seconds: float = TIMEOUT_SECONDS) -> "Client":
-        """The client for it."""
-        from volcano_locks import Client  # noqa: PLC0415 (brings the HTTP library)
+        """A client for this connection."""
+        from volcano_locks import Client  # noqa: PLC0415 (imports the HTTP library)
 
         return Client(self.api_url, self.secret, timeout_seconds=timeout_seconds)
 
 
 def service_options(command: Callable[..., R]) -> Callable[..., R]:
-    """--api-url and --service-key-file; `command` gets them as its argument `connection`."""
+    """Adds --api-url and --service-key-file; `command` gets them as its argument `connection`."""
     return _connected(command, Connection.for_work, "--service-key-file", SERVICE_KEY_VARIABLE)
 
 
 def admin_options(command: Callable[..., R]) -> Callable[..., R]:
-    """--api-url and --admin-token-file; `command` gets them as its argument `connection`."""
+    """Adds --api-url and --admin-token-file; `command` gets them as its argument `connection`."""
     return _connected(command, Connection.for_admin, "--admin-token-file", ADMIN_TOKEN_VARIABLE)
 
 
@@ -86,40 +86,40 @@ def _connected(
     def connected(*, api_url: str, secret_file: Path | None, **arguments: Any) -> R:
         source = click.get_current_context().get_parameter_source("api_url")
         name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
-        with _refused():
+        with _exit_on_invalid_value():
             checked_url(name, api_url)
         return command(connection=connect(api_url, secret_file), **arguments)
 
-    url_help = f"The server; else {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
+    url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
     url = click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)
     file_type = click.Path(dir_okay=False, path_type=Path)
-    file_help = f"A file with the secret, instead of {variable}."
+    file_help = f"A file with the secret. Default: {variable}."
     file = click.option(option, "secret_file", type=file_type, metavar="PATH", help=file_help)
     return url(file(connected))
 
 
 def _secret(what: str, variable: str, option: str, file: Path | None, remedy: str) -> tuple[str, str, str]:
-    """The secret, the words for what and where it is, and the remedy."""
+    """The secret, the words for it and its source, and the remedy."""
     if file is None:
         text, origin = os.environ.get(variable, ""), variable
     else:
         text, origin = _read(file), str(file)
     text = text.strip()
     if not text:
-        raise exit_codes.Stop(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exit_codes.CREDENTIALS)
-    place = f"the {what} in {origin}"
-    with _refused():
-        checked_service_key(place, text)
-    return text, place, remedy
+        raise exit_codes.Exit(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exit_codes.CREDENTIALS)
+    origin_text = f"the {what} in {origin}"
+    with _exit_on_invalid_value():
+        checked_service_key(origin_text, text)
+    return text, origin_text, remedy
 
 
 @contextmanager
-def _refused() -> Iterator[None]:
-    """Inside, what cannot be used ends the command with Stop 64."""
+def _exit_on_invalid_value() -> Iterator[None]:
+    """Inside the block, a ValueError ends the command with Exit 64."""
     try:
         yield
     except ValueError as error:
-        raise exit_codes.Stop(str(error), exit_codes.USAGE) from None
+        raise exit_codes.Exit(str(error), exit_codes.USAGE) from None
 
 
 def _read(file: Path) -> str:
@@ -127,6 +127,6 @@ def _read(file: Path) -> str:
         with file.open("rb") as source:
             return source.read(_SECRET_BYTES_MAX).decode("ascii")
     except OSError as error:
-        raise exit_codes.Stop(f"cannot read {file}: {error.strerror}", exit_codes.CREDENTIALS) from None
+        raise exit_codes.Exit(f"cannot read {file}: {error.strerror}", exit_codes.CREDENTIALS) from None
     except UnicodeDecodeError:
-        raise exit_codes.Stop(f"{file} holds no key: it is not ASCII text", exit_codes.CREDENTIALS) from None
+        raise exit_codes.Exit(f"{file} contains no secret: it is not ASCII text", exit_codes.CREDENTIALS) from None

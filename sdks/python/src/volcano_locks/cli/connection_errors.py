@@ -1,10 +1,11 @@
-"""Why no answer came, in words for the person at the shell, and what to try.
+"""Explains reason a request got no response, and what to try.
 
-TLS fails before anything is sent, in the words of a library. Which of the three things is wrong that one can
-change (the scheme, the name, what this machine trusts) is said here in ours.
+A TLS failure comes in the words of OpenSSL. The user can change three things: the scheme, the name and the trusted
+certificates. The message says which of them is wrong.
 """
 
-from typing import TYPE_CHECKING, Final
+import os
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from volcano_locks.errors import TransportError
 
@@ -12,6 +13,8 @@ from .connection import API_URL_VARIABLE
 
 if TYPE_CHECKING:
     import ssl
+
+E = TypeVar("E", bound=BaseException)
 
 # OpenSSL's X509_V_ERR_…, for which the `ssl` module has no names.
 _CERTIFICATE_NOT_YET_VALID: Final = 9
@@ -21,47 +24,52 @@ _IP_ADDRESS_MISMATCH: Final = 64
 _NO_TLS_THERE: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG")
 
 
-def no_answer(error: TransportError, api_url: str) -> str:
-    """What is told of `error`, in which a request to `api_url` ended."""
-    tls_error = _tls_error(error)
+def no_response_message(error: TransportError, api_url: str) -> str:
+    """The message for `error`, with which a request to `api_url` failed."""
+    import ssl  # noqa: PLC0415 - needed only for failed requests
+
+    tls_error = _cause(error, ssl.SSLError)
     if tls_error is not None:
-        why, advice = _explained(tls_error)
-        return f"no answer from {api_url}: TLS failed: {why}\n{advice}"
-    told = f"no answer from {api_url}: {str(error).removesuffix(f' ({api_url})')}"
+        reason, advice = _tls_explanation(tls_error)
+        return f"no response from {api_url}: TLS failed: {reason}\n{advice}"
+    os_error = _cause(error, OSError)
+    if not error.request_sent and os_error is not None and os_error.errno:
+        reason = os.strerror(os_error.errno) if os_error.errno > 0 else str(os_error.strerror)
+        text = f"cannot connect to {api_url}: {reason}"
+    else:
+        text = f"no response from {api_url}: {str(error).removesuffix(f' ({api_url})')}"
     if api_url.startswith("http://") and error.request_sent and error.__cause__ is not None:
-        return f"{told}\nSomething listens there: if it speaks TLS, its address begins with https://."
+        return f"{text}\nA server is listening there. If it uses TLS, its address begins with https://."
     return (
-        f"{told}\n"
-        f"Is the server running there? {API_URL_VARIABLE} or --api-url names another one;\n"
-        "`volcano-locks dev` starts one for trying out."
+        f"{text}\n"
+        f"Is the server running? Set its address in {API_URL_VARIABLE} or --api-url;\n"
+        "`volcano-locks dev` starts a development server."
     )
 
 
-def _explained(error: "ssl.SSLError") -> tuple[str, str]:
+def _tls_explanation(error: "ssl.SSLError") -> tuple[str, str]:
     """What went wrong, and what to try."""
-    why = (error.reason or "the handshake broke off").lower().replace("_", " ")
+    reason = (error.reason or "the handshake broke off").lower().replace("_", " ")
     code = getattr(error, "verify_code", None)
     if code is not None:
-        why = str(getattr(error, "verify_message", why)).rstrip(".")
+        reason = str(getattr(error, "verify_message", reason)).rstrip(".")
     if error.reason in _NO_TLS_THERE:
-        return why, "What listens there speaks no TLS: its address begins with http://,\nor another port was meant."
+        return reason, "The server there does not use TLS: its address begins with http://,\nor the port is wrong."
     if code is None:
-        return why, "Do both sides speak a common version of TLS?"
+        return reason, "Check that client and server support a common TLS version."
     if code in (_HOST_NAME_MISMATCH, _IP_ADDRESS_MISMATCH):
-        return why, f"Name the server as its certificate does, in {API_URL_VARIABLE} or --api-url."
+        return reason, f"Use a name from the certificate in {API_URL_VARIABLE} or --api-url."
     if code in (_CERTIFICATE_NOT_YET_VALID, _CERTIFICATE_EXPIRED):
-        return why, "Its certificate has to be renewed, or the clock of this machine is wrong."
-    return why, (
-        "This machine does not trust who signed its certificate: put the certificate of\n"
-        "that authority (PEM) into a file and name the file in SSL_CERT_FILE."
+        return reason, "Renew the server's certificate, or correct this machine's clock."
+    return reason, (
+        "This machine does not trust the issuer of the server's certificate.\n"
+        "Set SSL_CERT_FILE to a PEM file with the issuer's certificate."
     )
 
 
-def _tls_error(error: BaseException) -> "ssl.SSLError | None":
-    """The failure of TLS that `error` came of."""
-    import ssl  # noqa: PLC0415 - a command that gets its answer need not load it
-
+def _cause(error: BaseException, kind: type[E]) -> E | None:
+    """The exception of that kind that caused `error`, if any."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, ssl.SSLError):
+    while cause is not None and not isinstance(cause, kind):
         cause = cause.__cause__ or cause.__context__
     return cause

@@ -1,4 +1,4 @@
-"""What is said of a lock that another holds: the same words wherever a command meets one."""
+"""The message about a lock that another client holds, the same for every command."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from volcano_locks import Client
 
 
-def held_text(client: "Client", key: str, *, undone: str, waited: bool) -> str:
-    """By whom and until when `key` is held, if that can be learnt; `undone` is what was not done: "nothing was run"."""
-    holder, until = "another", ""
+def lock_held_message(client: "Client", key: str, consequence: str, *, waited: bool) -> str:
+    """Who holds `key` and until when, if the server says so; `consequence` is such as "nothing was run"."""
+    holder, until = "another client", ""
     with suppress(VolcanoError):
         view = client.locks.view(key)
         if view.held and view.expires_at is not None:
             holder, until = view.holder or holder, f" until {instant_text(view.expires_at)} unless renewed"
-    advice = "" if waited else " (-w DURATION waits for it)"
-    return f"{key} is held by {holder}{until}; {undone}{advice}"
+    advice = "" if waited else "\n-w DURATION waits for the lock, --wait without a limit."
+    return f"{key} is held by {holder}{until}; {consequence}{advice}"

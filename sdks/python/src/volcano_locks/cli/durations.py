@@ -1,4 +1,4 @@
-"""Durations as people write them: `30`, `30s`, `5m`, `2h`, `90d`. Whole seconds, nothing else."""
+"""Parses and formats durations: `30`, `30s`, `5m`, `2h`, `90d`. Whole seconds only (CLI-3)."""
 
 import re
 from typing import Final
@@ -15,10 +15,10 @@ _DURATION: Final = re.compile(r"([0-9]{1,12})([smhd]?)", re.ASCII)
 
 
 def parse_duration(text: str) -> int:
-    """Seconds, or ValueError with a sentence that names the form and what came."""
+    """Seconds. Raises ValueError with the accepted form and the value received."""
     match = _DURATION.fullmatch(text)
     if match is None:
-        raise ValueError(f"{text[:40]!r} is not a duration: write whole numbers like 30, 30s, 5m, 2h or 90d")
+        raise ValueError(f"{text[:40]!r} is not a duration: use a whole number like 30, 30s, 5m, 2h or 90d")
     count, unit = match.groups()
     return int(count) * _UNIT_SECONDS[unit]
 
@@ -32,7 +32,7 @@ def duration_text(seconds: int) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """About how long that is, in at most two units: `12 s`, `2m 5s`, `3d 4h`. Less than none is none."""
+    """A rounded-down time span in at most two units: `12 s`, `2m 5s`, `3d 4h`. Negative spans are `0 s`."""
     left = max(int(seconds), 0)
     if left < 60:
         return f"{left} s"

@@ -1,4 +1,4 @@
-"""What a failure means for the person at the shell: a sentence with the next step, and an exit code (CLI-4)."""
+"""Turns an error of the client into a message with the next step, and an exit code (CLI-4)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,26 +7,26 @@ from volcano_locks import errors
 
 from . import exit_codes
 from .connection import ADMIN_TOKEN_VARIABLE, API_URL_VARIABLE, Connection
-from .connection_errors import no_answer
+from .connection_errors import no_response_message
 
 
 @contextmanager
-def explained(connection: Connection) -> Iterator[None]:
-    """Inside, the client's errors end the command with a Stop that explains them."""
+def exit_on_client_error(connection: Connection) -> Iterator[None]:
+    """Inside the block, an error of the client ends the command with a message that explains it."""
     try:
         yield
     except errors.VolcanoError as error:
-        raise explain(error, connection) from None
+        raise exit_for(error, connection) from None
     except (TypeError, ValueError) as error:
-        raise exit_codes.Stop(str(error), exit_codes.USAGE) from None
+        raise exit_codes.Exit(str(error), exit_codes.USAGE) from None
 
 
-def explain(error: errors.VolcanoError, connection: Connection) -> exit_codes.Stop:
-    """The Stop for `error`."""
+def exit_for(error: errors.VolcanoError, connection: Connection) -> exit_codes.Exit:
+    """The Exit for `error`."""
     for kind, exit_code in _EXIT_CODES:
         if isinstance(error, kind):
-            return exit_codes.Stop(_sentence(error, connection), exit_code)
-    return exit_codes.Stop(_sentence(error, connection), exit_codes.UNAVAILABLE)
+            return exit_codes.Exit(_message(error, connection), exit_code)
+    return exit_codes.Exit(_message(error, connection), exit_codes.UNAVAILABLE)
 
 
 _EXIT_CODES = (
@@ -39,27 +39,27 @@ _EXIT_CODES = (
 )
 
 
-def _sentence(error: errors.VolcanoError, connection: Connection) -> str:
-    sentence = str(error)
+def _message(error: errors.VolcanoError, connection: Connection) -> str:
+    text = str(error)
     match error:
         case errors.PermissionDeniedError() if error.code == "admin_token_required":
-            sentence = f"{error}; the admin token belongs in {ADMIN_TOKEN_VARIABLE}"
+            text = f"{error}; set {ADMIN_TOKEN_VARIABLE} or pass --admin-token-file PATH"
         case errors.PermissionDeniedError():
-            sentence = f"{connection.secret_origin} may not do this: {error}"
+            text = f"{connection.secret_origin} lacks the permission: {error}"
         case errors.AuthenticationError():
-            sentence = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
+            text = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
         case errors.TransportError():
-            sentence = no_answer(error, connection.api_url)
+            text = no_response_message(error, connection.api_url)
         case errors.RateLimitedError() if error.code == "lock_rate_limited":
-            sentence = (
+            text = (
                 f"{error}\n"
                 "An operator raises the quota with `volcano-locks project set PROJECT --requests-per-minute NUMBER`."
             )
         case errors.NotFoundError() if error.code is None:
-            sentence = (
-                f"{connection.api_url} knows no such address: {error}\n"
-                f"Is that a lock service? {API_URL_VARIABLE} or --api-url names another one."
+            text = (
+                f"{connection.api_url} has no such address: {error}\n"
+                f"Is it a lock service? Set its address in {API_URL_VARIABLE} or --api-url."
             )
         case errors.ServerError() if error.request_id:
-            sentence = f"the server could not answer: {error} (request {error.request_id})"
-    return sentence
+            text = f"the server failed: {error}; try again, or report request id {error.request_id}"
+    return text

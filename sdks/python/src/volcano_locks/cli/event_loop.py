@@ -1,7 +1,7 @@
-"""`asyncio.run` for commands, which people interrupt at any moment.
+"""`asyncio.run` for commands, safe against an interrupt at any moment.
 
-An interrupt ends the work and nothing else: while the event loop is being made or closed it waits, so that no loop
-is left half made and no work is made and never begun, of which Python would complain when the process ends.
+SIGINT is blocked while the event loop is created and closed. So no loop stays half created, and no coroutine is
+created and never awaited; Python would print a warning for either when the process ends.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ _INTERRUPT: Final = (signal.SIGINT,)
 
 
 def run_to_end(work: Callable[[], Coroutine[Any, Any, Result]]) -> Result:
-    """What `work` returns or raises. KeyboardInterrupt where it was interrupted, once it has cleaned up."""
+    """Returns or raises what `work` does. Raises KeyboardInterrupt after an interrupt, once `work` has cleaned up."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
 
     async def interruptible() -> Result:

@@ -1,7 +1,7 @@
-"""Exit codes, and the one exception that carries a message and a code to the top (CLI exit codes).
+"""Exit codes, and the exceptions that carry them to `App.main` (CLI-4).
 
-The numbers are those of sysexits.h where it has one. `run` otherwise ends with the code of its command,
-so a script can tell "the job failed" from "the job did not run".
+The numbers are those of sysexits.h where it has one. Otherwise `run` ends with the code of its command, so a script
+can distinguish "the job failed" from "the job did not run".
 """
 
 from typing import Final
@@ -19,8 +19,8 @@ NOT_FOUND: Final = 127
 SIGNAL_BASE: Final = 128
 
 
-class Stop(Exception):  # noqa: N818 (an ending, not always an error)
-    """Ends the command: `message` for stderr (None is silence) and the exit code."""
+class Exit(Exception):  # noqa: N818 (the code may be 0)
+    """Ends the command with an exit code, after printing `message` on stderr unless it is None."""
 
     def __init__(self, message: str | None, exit_code: int) -> None:
         super().__init__(message or "")
@@ -29,7 +29,7 @@ class Stop(Exception):  # noqa: N818 (an ending, not always an error)
 
 
 class Interrupted(BaseException):
-    """A signal that asks to end came while nothing was running yet. No `except Exception` may swallow it."""
+    """A signal asked `run` to end before its command started. No `except Exception` may catch it."""
 
     def __init__(self, signal_number: int) -> None:
         super().__init__(signal_number)

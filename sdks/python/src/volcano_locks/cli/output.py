@@ -1,8 +1,7 @@
-"""What people and programs read: data on stdout, messages on stderr (CLI output).
+"""Output for people and programs: data on stdout, messages on stderr (CLI-1).
 
-Colour only decorates, only on a terminal, and never when NO_COLOR is set to anything; the words alone
-say everything. Tables keep to the narrowest columns that hold their cells, with two spaces between, and on a
-terminal to its width.
+Colour is decoration: only on a terminal, and never if NO_COLOR is set. A table's columns are as narrow as their cells
+allow, two spaces apart, and on a terminal the table fits its width.
 """
 
 import json
@@ -20,84 +19,84 @@ NAME_CHARACTERS_MIN = 8
 
 
 def message(text: str, *, colour: str | None = None) -> None:
-    """One message for a person, on stderr, after the program's name."""
-    wanted = colour if colour and sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
-    click.echo(f"{click.style(PROGRAM, fg=wanted) if wanted else PROGRAM}: {text}", err=True)
+    """Prints one message on stderr, after the program's name."""
+    shown_colour = colour if colour and sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
+    click.echo(f"{click.style(PROGRAM, fg=shown_colour) if shown_colour else PROGRAM}: {text}", err=True)
 
 
-def line(text: str) -> None:
-    """One line of data, on stdout."""
+def print_line(text: str) -> None:
+    """Prints one line of data on stdout."""
     click.echo(text)
 
 
-def json_line(value: object) -> None:
-    """`value` as one line of JSON, on stdout."""
+def print_json(value: object) -> None:
+    """Prints `value` on stdout as one line of JSON."""
     click.echo(json.dumps(value, ensure_ascii=False))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
-    """Rows under their heads, in columns that line up, on stdout. No rows: the heads alone.
+def print_table(headings: Sequence[str], rows: Sequence[Sequence[str]], names: int = 1) -> None:
+    """Prints rows under their headings in aligned columns on stdout; with no rows, the headings alone.
 
-    On a terminal the first columns, which are `names`, are cut so that no row is wider than the screen.
+    On a terminal the first `names` columns are truncated so that no row is wider than the screen.
     """
-    widths = widths_of((heads, *rows))
+    widths = column_widths((headings, *rows))
     if sys.stdout.isatty():
-        room = shutil.get_terminal_size().columns - total_width(widths) + sum(widths[:names])
-        widths[:names] = fitting(widths[:names], room)
-    for row in (heads, *rows):
-        cells = (*map(cut, row[:names], widths), *row[names:])
-        line(GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        available = shutil.get_terminal_size().columns - total_width(widths) + sum(widths[:names])
+        widths[:names] = fit_widths(widths[:names], available)
+    for row in (headings, *rows):
+        cells = (*map(truncate, row[:names], widths), *row[names:])
+        print_line(GAP.join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
 
-def widths_of(rows: Sequence[Sequence[str]]) -> list[int]:
-    """What each column needs."""
+def column_widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    """The width that each column needs."""
     return [max(map(len, column)) for column in zip(*rows, strict=True)]
 
 
 def total_width(widths: Sequence[int]) -> int:
-    """What columns of these widths need with the gaps between them."""
+    """The width of a row with these columns and the gaps between them."""
     return sum(widths) + len(GAP) * (len(widths) - 1)
 
 
-def fitting(widths: Sequence[int], room: int) -> list[int]:
-    """`widths` cut to `room` together, the widest first, but none below NAME_CHARACTERS_MIN."""
-    found = list(widths)
-    while sum(found) > room and max(found) > NAME_CHARACTERS_MIN:
-        found[found.index(max(found))] -= 1
-    return found
+def fit_widths(widths: Sequence[int], available: int) -> list[int]:
+    """`widths` reduced to `available` in total, the widest first, none below NAME_CHARACTERS_MIN."""
+    fitted = list(widths)
+    while sum(fitted) > available and max(fitted) > NAME_CHARACTERS_MIN:
+        fitted[fitted.index(max(fitted))] -= 1
+    return fitted
 
 
-def fitted(names: Sequence[str], room: int) -> tuple[str, ...]:
-    """`names` cut to `room` together."""
-    return tuple(map(cut, names, fitting([len(name) for name in names], room)))
+def fit_names(names: Sequence[str], available: int) -> tuple[str, ...]:
+    """`names` truncated to `available` characters in total."""
+    return tuple(map(truncate, names, fit_widths([len(name) for name in names], available)))
 
 
-def cut(text: str, width: int) -> str:
-    """`text`, or as much of it as leaves room for the sign that says that there is more."""
+def truncate(text: str, width: int) -> str:
+    """`text`, shortened to `width` with an ellipsis if it is longer."""
     if len(text) <= width:
         return text
-    more = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "..."
-    return text[: width - len(more)] + more
+    ellipsis = "…" if (sys.stdout.encoding or "").lower().startswith("utf") else "..."
+    return text[: width - len(ellipsis)] + ellipsis
 
 
-def fields(pairs: Mapping[str, str]) -> None:
-    """One thing, a field a line, on stdout."""
+def print_fields(pairs: Mapping[str, str]) -> None:
+    """Prints one object on stdout, a field per line."""
     width = max(len(name) for name in pairs)
     for name, value in pairs.items():
-        line(f"{name.ljust(width)}  {value}")
+        print_line(f"{name.ljust(width)}  {value}")
 
 
-def held(key: str, expires_at: datetime, fencing_token: int | None) -> None:
-    """A lock that is held, on stdout."""
-    line(f"{key} is held")
-    fields({"until": f"{instant_text(expires_at)} unless renewed", "fencing token": str(fencing_token)})
+def print_held_lock(key: str, expires_at: datetime, fencing_token: int | None) -> None:
+    """Prints a held lock on stdout."""
+    print_line(f"{key} is held")
+    print_fields({"until": f"{instant_text(expires_at)} unless renewed", "fencing token": str(fencing_token)})
 
 
 def instant_text(instant: datetime) -> str:
-    """UTC to the second, with `Z`: people compare it with a clock."""
+    """UTC to the second, with `Z`, as people compare it with a clock."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def instant_json(instant: datetime) -> str:
-    """UTC to the millisecond, the way the wire writes it."""
+    """UTC to the millisecond, as in the HTTP API."""
     return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

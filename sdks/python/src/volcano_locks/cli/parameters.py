@@ -1,4 +1,4 @@
-"""click's types for what this command line takes: durations within limits, exit codes."""
+"""Parameter types for click: durations within limits, and exit codes."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from .durations import (
 
 
 class Duration(click.ParamType[int]):
-    """A duration from `minimum` to `maximum` seconds; gives whole seconds (CLI durations)."""
+    """A duration from `minimum` to `maximum` seconds, converted to whole seconds (CLI-3)."""
 
     name = "duration"
 
@@ -26,7 +26,7 @@ class Duration(click.ParamType[int]):
         self.maximum = maximum
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Seconds; click's usage error otherwise."""
+        """Returns seconds. Raises a usage error for anything else."""
         if isinstance(value, int):
             return value
         text = str(value)

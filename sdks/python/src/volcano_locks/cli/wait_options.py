@@ -1,4 +1,4 @@
-"""How long a command waits for a lock: `-n` not at all, which is the default, `-w DURATION`, or `--wait` for ever."""
+"""The options for how long a command waits for a lock: `-n` (default), `-w DURATION` or `--wait` without limit."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -15,25 +15,25 @@ R = TypeVar("R")
 
 
 class WaitingCommand(click.Command):
-    """Says that `--wait` takes no time, where somebody gave it one and the line cannot be understood."""
+    """Points to `-w` if `--wait` was given a duration and the arguments cannot be parsed."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """click's parsing."""
-        asked = list(args)
+        original = list(args)
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            given = _time_after_wait(asked)
+            given = _duration_after_wait(original)
             if given is None:
                 raise
-            advice = f"--wait waits for ever and takes no time: write -w {given} to wait at most so long"
+            advice = f"--wait has no limit and takes no value; for a limit use -w {given}"
             raise click.UsageError(f"{error.format_message()}\n{advice}", ctx) from None
 
 
-def _time_after_wait(args: list[str]) -> str | None:
-    """The duration that `--wait` was given, which takes none."""
-    follows = [after for each, after in pairwise(args) if each == "--wait"]
-    for given in (*follows, *(each.removeprefix("--wait=") for each in args if each.startswith("--wait="))):
+def _duration_after_wait(args: list[str]) -> str | None:
+    """The duration given to `--wait`, which takes no value; None if there is none."""
+    following = [after for each, after in pairwise(args) if each == "--wait"]
+    for given in (*following, *(each.removeprefix("--wait=") for each in args if each.startswith("--wait="))):
         try:
             parse_duration(given)
         except ValueError:
@@ -43,17 +43,17 @@ def _time_after_wait(args: list[str]) -> str | None:
 
 
 def wait_options(command: Callable[..., R]) -> Callable[..., R]:
-    """-n, -w and --wait; `command` gets them as its argument `wait`, in seconds."""
+    """Adds -n, -w and --wait; `command` gets them as its argument `wait`, in seconds."""
 
     @wraps(command)
-    def waiting(*, no_wait: bool, at_most: int | None, for_ever: bool, **arguments: Any) -> R:
-        if sum((no_wait, at_most is not None, for_ever)) > 1:
-            raise click.UsageError("-n, -w and --wait exclude each other")
-        return command(wait=inf if for_ever else float(at_most or 0), **arguments)
+    def waiting(*, no_wait: bool, at_most: int | None, without_limit: bool, **arguments: Any) -> R:
+        if sum((no_wait, at_most is not None, without_limit)) > 1:
+            raise click.UsageError("use only one of -n, -w and --wait")
+        return command(wait=inf if without_limit else float(at_most or 0), **arguments)
 
-    no_wait = click.option("-n", "--no-wait", is_flag=True, help="Do not wait when the lock is held. The default.")
+    no_wait = click.option("-n", "--no-wait", is_flag=True, help="Do not wait if the lock is held (the default).")
     at_most = click.option(
-        "-w", "at_most", type=WAIT, metavar="DURATION", help="Wait in the lock's line, at most so long: 30s, 5m, 2h."
+        "-w", "at_most", type=WAIT, metavar="DURATION", help="Wait in the lock's queue, at most this long: 30s, 5m, 2h."
     )
-    for_ever = click.option("--wait", "for_ever", is_flag=True, help="Wait in the lock's line, for ever.")
-    return no_wait(at_most(for_ever(waiting)))
+    without_limit = click.option("--wait", "without_limit", is_flag=True, help="Wait in the queue without a limit.")
+    return no_wait(at_most(without_limit(waiting)))

@@ -209,6 +209,7 @@ class Http1Connection(HttpToolsProtocol):
         scope["raw_path"] = path
         scope["path"] = path.decode("ascii")  # as it was sent: HTTP-6
         scope["query_string"] = query
+        scope["headers"] = list(head.fields.items())
         scope[FIELDS_IN_SCOPE] = head.fields
         before = self.cycle
         self.cycle = Exchange(

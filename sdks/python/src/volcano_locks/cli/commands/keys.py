@@ -1,4 +1,4 @@
-"""`key …`: the service keys of a project (CLI-12). A key's secret is printed once, by the command that made it."""
+"""`key …`: manages a project's service keys (CLI-12). A secret is printed once, by the command that created it."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -8,8 +8,8 @@ import click
 from volcano_locks.protocol.arguments import parse_date
 
 from .. import output
-from ..admin_api import Thing, admin_of, keys_path
-from ..confirm import ask
+from ..admin_api import JsonObject, admin_client, keys_path
+from ..confirm import confirm
 from ..connection import SERVICE_KEY_VARIABLE, Connection, admin_options
 from ..parameters import KEEP_OLD, KEY_LIFE
 
@@ -20,9 +20,9 @@ _project = click.argument("project", metavar="PROJECT")
 _key = click.argument("name_or_id", metavar="KEY")
 
 
-@click.group(short_help="Create, list, revoke, rotate service keys.")
+@click.group(short_help="Manage service keys.")
 def key() -> None:
-    """Service keys: what workers show to use a project's locks.
+    """Manage service keys, with which workers use a project's locks.
 
     These commands need the admin token, in VOLCANO_LOCKS_ADMIN_TOKEN or a
     file. PROJECT and KEY are names or ids.
@@ -43,10 +43,10 @@ def key() -> None:
     "permissions",
     multiple=True,
     metavar="PERMISSION",
-    help="What it may do: everything (*, and when left out), all with locks (locks.manage), only look at them "
-    "(locks.read). Permissions of other services, such as functions.invoke, are kept and grant nothing here.",
+    help="What the key may do: everything (*, the default), use locks (locks.manage) or only read them (locks.read). "
+    "Permissions of other services, such as functions.invoke, are stored and grant nothing here.",
 )
-@click.option("--expires-in", type=KEY_LIFE, metavar="DURATION", help="How long it works; for ever when left out.")
+@click.option("--expires-in", type=KEY_LIFE, metavar="DURATION", help="How long the key is valid. Default: forever.")
 @_json
 @admin_options
 def create(
@@ -58,7 +58,7 @@ def create(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Create the service key NAME and print its secret, this once.
+    """Create the service key NAME and print its secret, once.
 
     \b
     Examples:
@@ -67,15 +67,15 @@ def create(
       volcano-locks key create nightly-jobs ci --expires-in 90d
       volcano-locks key create nightly-jobs dashboard --permission locks.read
     """
-    body: Thing = {"name": name, "permissions": list(permissions)}
+    body: JsonObject = {"name": name, "permissions": list(permissions)}
     if expires_in is not None:
         body["expires_at"] = output.instant_json(datetime.now(UTC) + timedelta(seconds=expires_in))
-    with admin_of(connection) as admin:
+    with admin_client(connection) as admin:
         owner = admin.project(project)
-        _print_secret(admin.ask("POST", keys_path(owner["id"]), body), as_json)
+        _print_secret(admin.request("POST", keys_path(owner["id"]), body), as_json)
     for permission in permissions:
         if permission not in KNOWN_PERMISSIONS:
-            output.message(f"{permission} grants nothing here: the lock service knows {', '.join(KNOWN_PERMISSIONS)}")
+            output.message(f"{permission} grants nothing here; the lock service uses {', '.join(KNOWN_PERMISSIONS)}")
 
 
 @key.command(name="list")
@@ -89,12 +89,12 @@ def list_(*, project: str, as_json: bool, connection: Connection) -> None:
     Example:
       volcano-locks key list nightly-jobs
     """
-    with admin_of(connection) as admin:
-        items = admin.everything(keys_path(admin.project(project)["id"]))
+    with admin_client(connection) as admin:
+        items = admin.list_all(keys_path(admin.project(project)["id"]))
     if as_json:
-        output.json_line({"items": items})
+        output.print_json({"items": items})
         return
-    output.table(
+    output.print_table(
         ("NAME", "BEGINS", "MAY", "EXPIRES", "LAST USED"),
         [
             (
@@ -112,7 +112,7 @@ def list_(*, project: str, as_json: bool, connection: Connection) -> None:
 @key.command()
 @_project
 @_key
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @admin_options
 def revoke(*, project: str, name_or_id: str, yes: bool, connection: Connection) -> None:
     """Revoke a service key: it stops working within seconds. Asks first.
@@ -121,21 +121,19 @@ def revoke(*, project: str, name_or_id: str, yes: bool, connection: Connection) 
     Example:
       volcano-locks key revoke nightly-jobs worker-1
     """
-    with admin_of(connection) as admin:
+    with admin_client(connection) as admin:
         owner = admin.project(project)
         found = admin.service_key(owner["id"], name_or_id)
-        ask(f"Revoke the service key {found['name']} ({found['key_prefix']}…) of {owner['name']}?", yes)
-        admin.ask("DELETE", keys_path(owner["id"], found["id"]))
+        confirm(f"Revoke the service key {found['name']} ({found['key_prefix']}…) of {owner['name']}?", yes)
+        admin.request("DELETE", keys_path(owner["id"], found["id"]))
     output.message(f"service key {found['name']} is revoked")
 
 
 @key.command()
 @_project
 @_key
-@click.option(
-    "--keep-old", type=KEEP_OLD, default="0", metavar="DURATION", help="How long the old secret goes on working."
-)
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--keep-old", type=KEEP_OLD, default="0", metavar="DURATION", help="How long the old secret stays valid.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @_json
 @admin_options
 def rotate(
@@ -147,45 +145,45 @@ def rotate(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Give a service key a new secret and print it, this once.
+    """Replace a service key's secret and print the new one, once.
 
-    Asks first unless the old secret goes on working for a while.
+    Asks first unless --keep-old lets the old secret work for a while.
 
     \b
     Example:
       volcano-locks key rotate nightly-jobs worker-1 --keep-old 1h
     """
-    with admin_of(connection) as admin:
+    with admin_client(connection) as admin:
         owner = admin.project(project)
         found = admin.service_key(owner["id"], name_or_id)
-        ask(f"End the old secret of {found['name']} at once? (--keep-old lets it live on)", yes or keep_old > 0)
+        confirm(f"Invalidate the old secret of {found['name']} now? (--keep-old delays this)", yes or keep_old > 0)
         path = f"{keys_path(owner['id'], found['id'])}/regenerate"
         before = datetime.now(UTC)
-        item = admin.ask("POST", path, {"keep_old_seconds": keep_old})
+        item = admin.request("POST", path, {"keep_old_seconds": keep_old})
         _print_secret(item, as_json)
-    output.message(f"the old secret of {item['name']} works {_old_until(item, before, keep_old)}")
+    output.message(f"the old secret of {item['name']} {_old_secret_text(item, before, keep_old)}")
 
 
-def _print_secret(item: Thing, as_json: bool) -> None:
-    """The secret alone on stdout, so that it can be kept by `>`; what to do with it on stderr."""
+def _print_secret(item: JsonObject, as_json: bool) -> None:
+    """Prints the secret alone on stdout, for redirection by `>`, and what to do with it on stderr."""
     if as_json:
-        output.json_line(item)
+        output.print_json(item)
     else:
-        output.line(item["key_value"])
+        output.print_line(item["key_value"])
     output.message(
-        f"this is the only time the secret of {item['name']} is shown: keep it now, "
-        f"and give it to workers as {SERVICE_KEY_VARIABLE} or in a file"
+        f"the secret of {item['name']} is shown only this once: store it now, "
+        f"and pass it to workers in {SERVICE_KEY_VARIABLE} or in a file"
     )
 
 
-def _old_until(item: Thing, before: datetime, keep_old: int) -> str:
-    """How long the old secret works, counted from before the request, so that it is not said to work too long."""
+def _old_secret_text(item: JsonObject, before: datetime, keep_old: int) -> str:
+    """Until when the old secret is valid. Counts from before the request, so that the time is never too late."""
     if keep_old == 0:
-        return "no longer"
+        return "is no longer valid"
     until = before + timedelta(seconds=keep_old)
     if item["expires_at"] is not None:
         until = min(until, parse_date(item["expires_at"]))
-    return f"until {output.instant_text(until)}"
+    return f"is valid until {output.instant_text(until)}"
 
 
 def _day(instant: str | None) -> str:

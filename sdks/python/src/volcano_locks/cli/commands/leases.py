@@ -1,10 +1,10 @@
 """`acquire`, `renew`, `release`: one request each, for scripts that hold a lock over several steps (CLI-10).
 
-The owner token is a secret that has to be kept between the steps. It is never an argument, since arguments
-are everybody's to read: it stays in a lease file, travels through stdin and stdout as part of the lease's
-JSON, or is given in VOLCANO_LOCK_TOKEN. It is printed only where nothing else keeps it.
+The owner token is a secret that the script keeps between the steps. It is never an argument, because every user of the
+machine can read arguments. It is in a lease file, in the lease's JSON on stdin or stdout, or in VOLCANO_LOCK_TOKEN. It
+is printed only if no lease file keeps it.
 
-Nobody renews such a lease but the script. `run` does all of this by itself and stops the work on a loss.
+Only the script renews such a lease. `run` renews by itself and stops the work on a loss.
 """
 
 import os
@@ -22,20 +22,20 @@ from volcano_locks.protocol.lease import Lease
 
 from .. import exit_codes
 from ..connection import Connection, service_options
-from ..contention_message import held_text
-from ..error_messages import explained
-from ..lease_file import STDIN, LeaseFile, read_lease, record_of
-from ..output import held, instant_json, json_line, message
+from ..contention_message import lock_held_message
+from ..error_messages import exit_on_client_error
+from ..lease_file import STDIN, LeaseFile, lease_record, read_lease
+from ..output import instant_json, message, print_held_lock, print_json
 from ..parameters import TTL
 from ..wait_options import WaitingCommand, wait_options
-from ..wait_progress import Progress
+from ..wait_progress import WaitProgress
 
 TOKEN_VARIABLE: Final = "VOLCANO_LOCK_TOKEN"  # noqa: S105 (the variable's name)
 
 _LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
 
 
-@click.command(cls=WaitingCommand, short_help="Acquire a lock and print or keep its lease.")
+@click.command(cls=WaitingCommand, short_help="Acquire a lock and print or store its lease.")
 @click.argument("key")
 @click.option("--ttl", type=TTL, default="30s", show_default=True, help="Length of the lease.")
 @wait_options
@@ -43,9 +43,9 @@ _LEASE_FILE: Final = click.Path(dir_okay=False, allow_dash=True, path_type=Path)
     "--lease-file",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="PATH",
-    help="Keep the lease here (mode 0600) instead of printing it.",
+    help="Store the lease here (mode 0600) instead of printing it.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of a lock that is held or waited for.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no message about a held lock or a wait.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @service_options
 def acquire(
@@ -61,12 +61,12 @@ def acquire(
     """Acquire the lock KEY for --ttl.
 
     Without --lease-file the lease is printed as JSON, with the owner token
-    that renews and releases it: keep that secret. Nothing renews the lease
-    but you; `run` does it by itself.
+    that renews and releases it: keep that secret. The lease is not renewed
+    automatically; `run` does that.
 
-    A file that keeps the lease of another lock is not overwritten until a
-    second after that lease's expiry, by this machine's clock; release it or
-    name another file. What is no lease is not overwritten at all.
+    If the file contains another lock's lease, it is not overwritten until a
+    second after that lease's expiry, by this machine's clock. A file that does
+    not contain a lease is never overwritten.
 
     \b
     Examples:
@@ -77,46 +77,46 @@ def acquire(
       lease=$(volcano-locks acquire deploy --ttl 5m)
       echo "$lease" | volcano-locks release --lease-file -
     """
-    with explained(connection), connection.client() as client:
+    with exit_on_client_error(connection), connection.client() as client:
 
         def granted() -> Lease:
             try:
-                with Progress(connection, key) as progress:
+                with WaitProgress(connection, key) as progress:
                     if wait and not quiet:
                         progress.begin()
                     return client.locks.acquire(key, ttl=ttl, wait=wait)
             except LockHeldError:
-                told = None if quiet else held_text(client, key, undone="nothing was acquired", waited=wait > 0)
-                raise exit_codes.Stop(told, exit_codes.NOT_ACQUIRED) from None
+                text = None if quiet else lock_held_message(client, key, "nothing was acquired", waited=wait > 0)
+                raise exit_codes.Exit(text, exit_codes.NOT_ACQUIRED) from None
 
         if lease_file is None:
             lease = granted()
             try:
-                _heed_no_interrupts()
-                json_line(record_of(lease))
-            except BaseException:  # nobody has its owner token
+                _ignore_interrupts()
+                print_json(lease_record(lease))
+            except BaseException:  # its owner token would be lost
                 with suppress(VolcanoError):
                     client.locks.release(key, lease)
                 raise
             return
-        with LeaseFile(lease_file, key) as room:
+        with LeaseFile(lease_file, key) as file:
             lease = granted()
-            _heed_no_interrupts()
+            _ignore_interrupts()
             try:
-                room.keep(lease)
-            except exit_codes.Stop as stop:
+                file.write(lease)
+            except exit_codes.Exit as stop:
                 client.locks.release(key, lease)
-                raise exit_codes.Stop(f"{stop.message}\n{key} was released again", stop.exit_code) from None
+                raise exit_codes.Exit(f"{stop.message}\n{key} was released again", stop.exit_code) from None
             except OSError as error:
                 client.locks.release(key, lease)
-                reason = f"cannot write {lease_file}: {error.strerror}; the lock was released"
-                raise exit_codes.Stop(reason, exit_codes.INPUT_OUTPUT) from None
+                reason = f"cannot write {lease_file}: {error.strerror}; {key} was released again"
+                raise exit_codes.Exit(reason, exit_codes.INPUT_OUTPUT) from None
         _print(lease, as_json)
 
 
-@click.command(short_help="Set a lease's expiry anew.")
+@click.command(short_help="Renew a lease.")
 @click.argument("key", required=False)
-@click.option("--ttl", type=TTL, help="Length from now on; the lease's own when left out.")
+@click.option("--ttl", type=TTL, help="Length from now on. Default: the lease's own TTL.")
 @click.option(
     "--lease-file", type=_LEASE_FILE, metavar="PATH", help="The lease to renew; `-` reads stdin and prints the new one."
 )
@@ -130,9 +130,9 @@ def renew(
     as_json: bool,
     connection: Connection,
 ) -> None:
-    """Renew a lease: it ends --ttl from now.
+    """Renew a lease: it then expires --ttl from now.
 
-    The lease is in --lease-file, or KEY is given with the owner token in
+    Pass the lease in --lease-file, or pass KEY and set the owner token in
     VOLCANO_LOCK_TOKEN. Exit code 76: the lease is lost; stop the work.
 
     \b
@@ -141,35 +141,35 @@ def renew(
       VOLCANO_LOCK_TOKEN=… volcano-locks renew deploy --ttl 5m
     """
     if lease_file is None and ttl is None:
-        raise click.UsageError("--ttl is needed when there is no --lease-file to tell it")
-    with explained(connection), connection.client() as client:
+        raise click.UsageError("--ttl is required without --lease-file")
+    with exit_on_client_error(connection), connection.client() as client:
         lease = _lease(key, lease_file, ttl)
         if lease_file is None:
             _print(client.locks.renew(lease.key, lease, ttl=ttl), as_json)
         elif lease_file == STDIN:
-            json_line(record_of(client.locks.renew(lease.key, lease, ttl=ttl)))
+            print_json(lease_record(client.locks.renew(lease.key, lease, ttl=ttl)))
         else:
             renewed = client.locks.renew(lease.key, lease, ttl=ttl)
-            _keep_renewed(renewed, lease_file)
+            _store_renewed(renewed, lease_file)
             _print(renewed, as_json)
 
 
-@click.command(short_help="Give a lease back.")
+@click.command(short_help="Release a lock.")
 @click.argument("key", required=False)
 @click.option("--lease-file", type=_LEASE_FILE, metavar="PATH", help="The lease to release; `-` reads stdin.")
 @service_options
 def release(*, key: str | None, lease_file: Path | None, connection: Connection) -> None:
-    """Release a lock; the lease file, if any, is removed.
+    """Release a lock, and remove the lease file if there is one.
 
-    The lease is in --lease-file, or KEY is given with the owner token in
-    VOLCANO_LOCK_TOKEN. Exit code 76: somebody else holds the lock by now.
+    Pass the lease in --lease-file, or pass KEY and set the owner token in
+    VOLCANO_LOCK_TOKEN. Exit code 76: another client holds the lock by now.
 
     \b
     Examples:
       volcano-locks release --lease-file deploy.lease
       VOLCANO_LOCK_TOKEN=… volcano-locks release deploy
     """
-    with explained(connection), connection.client() as client:
+    with exit_on_client_error(connection), connection.client() as client:
         lease = _lease(key, lease_file, None)
         client.locks.release(lease.key, lease)
     if lease_file is not None and lease_file != STDIN:
@@ -177,39 +177,37 @@ def release(*, key: str | None, lease_file: Path | None, connection: Connection)
 
 
 def _lease(key: str | None, lease_file: Path | None, ttl: int | None) -> Lease:
-    """The lease that is meant. With a bare token its other fields are only place holders: no request sends them."""
+    """The lease to act on. With a bare token the other fields are placeholders that no request sends."""
     if lease_file is not None:
         lease = read_lease(lease_file)
         if key is not None and key != lease.key:
-            raise exit_codes.Stop(
-                f"the lease is one of {lease.key}, not of {key}; nothing was changed", exit_codes.USAGE
-            )
+            raise exit_codes.Exit(f"the lease is for {lease.key}, not for {key}; nothing was changed", exit_codes.USAGE)
         return lease
     token = os.environ.get(TOKEN_VARIABLE, "").strip()
     if key is None or not token:
-        raise exit_codes.Stop(
-            f"which lease? Pass --lease-file PATH, or KEY with {TOKEN_VARIABLE} set", exit_codes.USAGE
+        raise exit_codes.Exit(
+            f"no lease given: pass --lease-file PATH, or pass KEY and set {TOKEN_VARIABLE}", exit_codes.USAGE
         )
     owner = checked_uuid(TOKEN_VARIABLE, token)
     return Lease(checked_key(key), owner, checked_ttl(ttl or 30), datetime.now(UTC), fencing_token=1)
 
 
-def _heed_no_interrupts() -> None:
-    """To the end of the process. Who has the lease is not to be told that the acquire was interrupted."""
+def _ignore_interrupts() -> None:
+    """Until the process ends: once the lease is stored, the acquire must not be reported as interrupted."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _keep_renewed(lease: Lease, lease_file: Path) -> None:
-    """A file that cannot be rewritten still holds the token, so the lease is not lost with it."""
+def _store_renewed(lease: Lease, lease_file: Path) -> None:
+    """Stores the renewed lease. If that fails, the old file still has the token, so the lease is not lost."""
     try:
-        with LeaseFile(lease_file, lease.key) as room:
-            room.keep(lease)
-    except (OSError, exit_codes.Stop):
-        message(f"renewed, but {lease_file} could not be rewritten: it shows the old expiry")
+        with LeaseFile(lease_file, lease.key) as file:
+            file.write(lease)
+    except (OSError, exit_codes.Exit):
+        message(f"renewed, but {lease_file} could not be rewritten; it still has the old expiry")
 
 
 def _print(lease: Lease, as_json: bool) -> None:
     if as_json:
-        json_line({"expires_at": instant_json(lease.expires_at), "fencing_token": lease.fencing_token})
+        print_json({"expires_at": instant_json(lease.expires_at), "fencing_token": lease.fencing_token})
     else:
-        held(lease.key, lease.expires_at, lease.fencing_token)
+        print_held_lock(lease.key, lease.expires_at, lease.fencing_token)

@@ -1,4 +1,4 @@
-"""`ls`: which locks there are, who holds them, and how many wait (CLI-29)."""
+"""`ls`: lists locks with their holders and numbers of waiters (CLI-29)."""
 
 import shutil
 import sys
@@ -10,28 +10,28 @@ import click
 from .. import output
 from ..connection import Connection, service_options
 from ..durations import span_text
-from ..error_messages import explained
+from ..error_messages import exit_on_client_error
 
 if TYPE_CHECKING:
     from volcano_locks.protocol.lock_view import LockView, StateFilter
 
-HEADS: Final = ("KEY", "HOLDER", "HELD FOR", "EXPIRES IN", "WAITERS", "FENCING TOKEN")
-NAMES: Final = 2
+HEADINGS: Final = ("KEY", "HOLDER", "HELD FOR", "EXPIRES IN", "WAITERS", "FENCING TOKEN")
+NAME_COLUMNS: Final = 2
 UNKNOWN: Final = "-"
 
 
-@click.command(short_help="List locks, their holders and who waits.")
+@click.command(short_help="List locks, holders and numbers of waiters.")
 @click.argument("prefix", default="", required=False)
 @click.option("--held", is_flag=True, help="Only locks that are held.")
 @click.option("--free", is_flag=True, help="Only locks that are free.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @service_options
 def ls(*, prefix: str, held: bool, free: bool, as_json: bool, connection: Connection) -> None:
-    """List the locks whose keys begin with PREFIX; all without it.
+    """List the locks whose keys begin with PREFIX, or all locks.
 
-    A lock is listed from its first use on, and a free one at least a day
-    longer. Times are by this machine's clock, against the server's dates. On a
-    terminal long names are cut; `| cat` and --json show them whole.
+    A lock is listed from its first use; a free one for at least a day more.
+    Times compare this machine's clock with the server's dates. On a terminal
+    long names are truncated; `| cat` and --json show them in full.
 
     \b
     Examples:
@@ -40,29 +40,29 @@ def ls(*, prefix: str, held: bool, free: bool, as_json: bool, connection: Connec
       volcano-locks ls --json | jq -r '.items[] | select(.waiters > 0) | .key'
     """
     if held and free:
-        raise click.UsageError("--held and --free exclude each other")
+        raise click.UsageError("use --held or --free, not both")
     state: StateFilter = "held" if held else "free" if free else "all"
-    with explained(connection), connection.client() as client:
+    with exit_on_client_error(connection), connection.client() as client:
         views = list(client.locks.list(prefix, state=state))
     if as_json:
-        output.json_line({"items": [_wire(view) for view in views]})
+        output.print_json({"items": [_as_json(view) for view in views]})
     elif views:
         _print(views)
     else:
         kind = "" if state == "all" else f"{state} "
-        output.message(f"there is no {kind}lock" + (f" whose key begins with {prefix}" if prefix else ""))
+        output.message(f"no {kind}locks" + (f" with keys that begin with {prefix}" if prefix else ""))
 
 
 def _print(views: "list[LockView]") -> None:
-    """As a table; on a terminal that has no room for it without the last column."""
+    """Prints the table, without the last column if the terminal is too narrow for it."""
     now = datetime.now(UTC)
-    heads: tuple[str, ...] = HEADS
+    headings: tuple[str, ...] = HEADINGS
     rows = [_row(view, now) for view in views]
     if sys.stdout.isatty():
-        needed = output.total_width(output.widths_of((heads, *rows)))
+        needed = output.total_width(output.column_widths((headings, *rows)))
         if needed > shutil.get_terminal_size().columns:
-            heads, rows = heads[:-1], [row[:-1] for row in rows]
-    output.table(heads, rows, names=NAMES)
+            headings, rows = headings[:-1], [row[:-1] for row in rows]
+    output.print_table(headings, rows, names=NAME_COLUMNS)
 
 
 def _row(view: "LockView", now: datetime) -> tuple[str, ...]:
@@ -76,8 +76,8 @@ def _row(view: "LockView", now: datetime) -> tuple[str, ...]:
     return view.key, view.holder or UNKNOWN, held_for, expires_in, str(view.waiters), token
 
 
-def _wire(view: "LockView") -> dict[str, Any]:
-    """The row as the service writes it (LIST-2)."""
+def _as_json(view: "LockView") -> dict[str, Any]:
+    """The row as in the HTTP API (LIST-2)."""
     return {
         "key": view.key,
         "held": view.held,

@@ -1,18 +1,18 @@
-"""`project …`: the tenants, each with its own locks, service keys and quota (CLI-12)."""
+"""`project …`: manages projects, each with its own locks, service keys and quota (CLI-12)."""
 
 import click
 
 from .. import output
-from ..admin_api import Thing, admin_of
-from ..confirm import ask
+from ..admin_api import JsonObject, admin_client
+from ..confirm import confirm
 from ..connection import Connection, admin_options
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(short_help="Create, list, show, set, delete projects.")
+@click.group(short_help="Manage projects.")
 def project() -> None:
-    """Projects: each has its own locks, service keys and quota.
+    """Manage projects: each has its own locks, service keys and quota.
 
     These commands need the admin token, in VOLCANO_LOCKS_ADMIN_TOKEN or a
     file. PROJECT is a project's name or id.
@@ -36,8 +36,8 @@ def create(*, name: str, as_json: bool, connection: Connection) -> None:
     Example:
       volcano-locks project create nightly-jobs
     """
-    with admin_of(connection) as admin:
-        _print(admin.ask("POST", "/projects", {"name": name}), as_json)
+    with admin_client(connection) as admin:
+        _print(admin.request("POST", "/projects", {"name": name}), as_json)
 
 
 @project.command(name="list")
@@ -50,12 +50,14 @@ def list_(*, as_json: bool, connection: Connection) -> None:
     Example:
       volcano-locks project list --json
     """
-    with admin_of(connection) as admin:
-        items = admin.everything("/projects")
+    with admin_client(connection) as admin:
+        items = admin.list_all("/projects")
     if as_json:
-        output.json_line({"items": items})
+        output.print_json({"items": items})
     else:
-        output.table(("NAME", "ID", "REQUESTS/MIN"), [(item["name"], item["id"], _quota_text(item)) for item in items])
+        output.print_table(
+            ("NAME", "ID", "REQUESTS/MIN"), [(item["name"], item["id"], _quota_text(item)) for item in items]
+        )
 
 
 @project.command()
@@ -69,14 +71,14 @@ def show(*, name_or_id: str, as_json: bool, connection: Connection) -> None:
     Example:
       volcano-locks project show nightly-jobs
     """
-    with admin_of(connection) as admin:
+    with admin_client(connection) as admin:
         _print(admin.project(name_or_id), as_json)
 
 
 @project.command(name="set")
 @click.argument("name_or_id", metavar="PROJECT")
-@click.option("--name", metavar="NAME", help="Its new name.")
-@click.option("--requests-per-minute", type=click.IntRange(min=0), metavar="N", help="Its quota; 0 is no quota.")
+@click.option("--name", metavar="NAME", help="The new name.")
+@click.option("--requests-per-minute", type=click.IntRange(min=0), metavar="N", help="The quota; 0 removes it.")
 @_json
 @admin_options
 def set_(
@@ -93,18 +95,18 @@ def set_(
     Example:
       volcano-locks project set nightly-jobs --requests-per-minute 6000
     """
-    wished = {"name": name, "requests_per_minute": requests_per_minute}
-    change = {field: value for field, value in wished.items() if value is not None}
+    options = {"name": name, "requests_per_minute": requests_per_minute}
+    change = {field: value for field, value in options.items() if value is not None}
     if not change:
-        raise click.UsageError("nothing to change: give --name or --requests-per-minute")
-    with admin_of(connection) as admin:
+        raise click.UsageError("nothing to change: pass --name or --requests-per-minute")
+    with admin_client(connection) as admin:
         found = admin.project(name_or_id)
-        _print(admin.ask("PATCH", f"/projects/{found['id']}", change), as_json)
+        _print(admin.request("PATCH", f"/projects/{found['id']}", change), as_json)
 
 
 @project.command()
 @click.argument("name_or_id", metavar="PROJECT")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @admin_options
 def delete(*, name_or_id: str, yes: bool, connection: Connection) -> None:
     """Delete a project with its service keys and locks. Asks first.
@@ -113,18 +115,18 @@ def delete(*, name_or_id: str, yes: bool, connection: Connection) -> None:
     Example:
       volcano-locks project delete nightly-jobs
     """
-    with admin_of(connection) as admin:
+    with admin_client(connection) as admin:
         found = admin.project(name_or_id)
-        ask(f"Delete the project {found['name']} with all its service keys and locks?", yes)
-        admin.ask("DELETE", f"/projects/{found['id']}")
+        confirm(f"Delete the project {found['name']} with all its service keys and locks?", yes)
+        admin.request("DELETE", f"/projects/{found['id']}")
     output.message(f"project {found['name']} is deleted")
 
 
-def _print(item: Thing, as_json: bool) -> None:
+def _print(item: JsonObject, as_json: bool) -> None:
     if as_json:
-        output.json_line(item)
+        output.print_json(item)
     else:
-        output.fields(
+        output.print_fields(
             {
                 "name": item["name"],
                 "id": item["id"],
@@ -134,5 +136,5 @@ def _print(item: Thing, as_json: bool) -> None:
         )
 
 
-def _quota_text(item: Thing) -> str:
+def _quota_text(item: JsonObject) -> str:
     return str(item["requests_per_minute"] or "no limit")

@@ -1,11 +1,9 @@
-"""Names of tables and columns as people write them, and as SQL needs them (CLI-21).
+"""Parses table and column names as people write them, and quotes them for SQL (CLI-21).
 
-A name is read with the quoting of its dialect and is always written back quoted, so a reserved word is a name like
-any other, letter case is kept, and nothing that a name contains can end it. Refused are names that the database
-would refuse or cut off (PostgreSQL cuts without an error, and two tables would share a fence), and characters
-that cannot be seen, because names also stand in comments, which end with the line.
-
-Not promised: that the table exists.
+A name is parsed with its dialect's quoting and always printed quoted. So a reserved word works as a name, letter case
+is kept, and no character of a name can end it. Refused are names that the database would refuse or truncate
+(PostgreSQL truncates silently, and two tables would share a fence), and unprintable characters, because names also
+appear in comments, which end with the line. Whether the table exists is not checked.
 """
 
 import re
@@ -19,15 +17,15 @@ _SHOWN_CHARACTERS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
-    """How one dialect writes names, and how long they may be, in `unit` ("bytes" or "characters")."""
+class IdentifierSyntax:
+    """How one dialect quotes names, and their maximum length in `unit` ("bytes" or "characters")."""
 
     quote: str
     length_max: int
     unit: str
 
     def parse(self, text: str, parts_max: int = 1) -> tuple[str, ...]:
-        """The parts of `a`, `a.b` or `"a.x"."b"`, at most `parts_max`; ValueError with a sentence otherwise."""
+        """The parts of `a`, `a.b` or `"a.x"."b"`, at most `parts_max`. Raises ValueError with a message."""
         parts = self._split(text)
         if len(parts) > parts_max:
             form = "one name" if parts_max == 1 else "TABLE or SCHEMA.TABLE"
@@ -37,15 +35,15 @@ class Naming:
         return parts
 
     def check(self, name: str) -> None:
-        """ValueError for a name that the database would refuse or cut off."""
+        """Raises ValueError for a name that the database would refuse or truncate."""
         if not name.isprintable():
-            raise ValueError(f"must have visible characters only; got {_shown(name)}")
+            raise ValueError(f"must have printable characters only; got {_shown(name)}")
         length = len(name.encode()) if self.unit == "bytes" else len(name)
         if length > self.length_max:
             raise ValueError(f"names have at most {self.length_max} {self.unit}; {_shown(name)} has {length}")
 
     def quoted(self, *parts: str) -> str:
-        """The name as SQL, its parts joined by dots."""
+        """The name as SQL: its parts quoted and joined by dots."""
         return ".".join(f"{self.quote}{part.replace(self.quote, self.quote * 2)}{self.quote}" for part in parts)
 
     def _split(self, text: str) -> tuple[str, ...]:
@@ -64,13 +62,13 @@ class Naming:
                 break
             position += 1
         raise ValueError(
-            f"{_shown(text)} is not a name: write it bare, or in {self.quote} with each {self.quote} inside doubled"
+            f"{_shown(text)} is not a name: write it plain, or in {self.quote} with each {self.quote} inside doubled"
         )
 
 
-POSTGRESQL: Final = Naming('"', POSTGRESQL_NAME_BYTES_MAX, "bytes")
-MYSQL: Final = Naming("`", MYSQL_NAME_CHARACTERS_MAX, "characters")
-SQLITE: Final = Naming('"', SQLITE_NAME_CHARACTERS_MAX, "characters")
+POSTGRESQL: Final = IdentifierSyntax('"', POSTGRESQL_NAME_BYTES_MAX, "bytes")
+MYSQL: Final = IdentifierSyntax("`", MYSQL_NAME_CHARACTERS_MAX, "characters")
+SQLITE: Final = IdentifierSyntax('"', SQLITE_NAME_CHARACTERS_MAX, "characters")
 
 
 def _shown(text: str) -> str:

@@ -1,69 +1,68 @@
 """The fence in PostgreSQL 11 and newer.
 
-One statement both compares and remembers. It waits for a transaction that is writing the same id, then judges by
-what that one committed; under REPEATABLE READ and SERIALIZABLE the database ends the later one instead.
+One statement compares and stores the token. It waits for a transaction that is writing the same id, then compares with
+the committed value; under REPEATABLE READ and SERIALIZABLE the database aborts the later transaction instead.
 
-The function runs with the rights of its owner, so that the application needs none on the fence and cannot lower
-it. Such a function must not find other tables than meant: every name in it has its schema, and where the table is
-given without one it is `public`, never whatever the search path says at that moment.
+The function runs with its owner's rights, so that the application needs none on the fence and cannot lower a token.
+Such a function must not depend on the search path: every name in it has its schema, which defaults to `public`.
 """
 
 from typing import Final
 
 from .identifiers import POSTGRESQL
-from .script import REFUSAL, Fenced, Script, Step
+from .script import REFUSAL, FencedTable, FencingScript, Statement
 
 _SCHEMA_DEFAULT: Final = "public"
 _TRIGGER: Final = "volcano_fence"
 
 
-def script(table: tuple[str, ...], id_column: str, token_column: str) -> Script:
-    """The script for a table named with or without its schema; ValueError when a name grows too long."""
+def script(table: tuple[str, ...], id_column: str, token_column: str) -> FencingScript:
+    """The script for a table, named with or without its schema. ValueError if a derived name is too long."""
     schema, name = table if len(table) == 2 else (_SCHEMA_DEFAULT, *table)
     fence = f"{name}_fence"
     POSTGRESQL.check(fence)
-    names = Fenced(
+    names = FencedTable(
         POSTGRESQL.quoted(schema, name),
         POSTGRESQL.quoted(schema, fence),
         POSTGRESQL.quoted(id_column),
         POSTGRESQL.quoted(token_column),
     )
     trigger = POSTGRESQL.quoted(_TRIGGER)
-    return Script(
+    return FencingScript(
         "PostgreSQL",
         names,
-        _steps(names, trigger),
+        _statements(names, trigger),
         (f"DROP TRIGGER {trigger} ON {names.table}", f"DROP FUNCTION {names.fence}()", f"DROP TABLE {names.fence}"),
     )
 
 
-def _steps(names: Fenced, trigger: str) -> tuple[Step, ...]:
+def _statements(names: FencedTable, trigger: str) -> tuple[Statement, ...]:
     return (
-        Step(
+        Statement(
             "The token of the last write. Every token is higher than 0.",
             f"ALTER TABLE {names.table}\n  ADD COLUMN IF NOT EXISTS {names.token} bigint NOT NULL DEFAULT 0",
         ),
-        Step(
+        Statement(
             "The highest token seen for each id. It outlives the row.",
             f"CREATE TABLE {names.fence} AS\n  SELECT {names.id} AS id, {names.token} AS fencing_token\n"
             f"  FROM {names.table} WITH NO DATA",
         ),
-        Step(
-            "One entry for each id, and none without a token.",
+        Statement(
+            "One entry per id, each with a token.",
             f"ALTER TABLE {names.fence}\n  ADD PRIMARY KEY (id),\n  ALTER COLUMN fencing_token SET NOT NULL",
         ),
-        Step(
-            "Remembers a token that is not lower, and refuses the others.",
+        Statement(
+            "Stores a token that is not lower, and refuses any other.",
             _function(names),
         ),
-        Step("Nobody else has a use for it.", f"REVOKE ALL ON FUNCTION {names.fence}() FROM PUBLIC"),
-        Step(
-            "Every row that is written is judged.",
+        Statement("Only the triggers call it.", f"REVOKE ALL ON FUNCTION {names.fence}() FROM PUBLIC"),
+        Statement(
+            "Check every inserted or updated row.",
             f"CREATE TRIGGER {trigger}\n  AFTER INSERT OR UPDATE ON {names.table}\n"
             f"  FOR EACH ROW EXECUTE FUNCTION {names.fence}()",
         ),
-        Step(
-            "The tokens that the table has already, if the column is an old one.",
+        Statement(
+            "Copy the tokens of an existing column.",
             f"INSERT INTO {names.fence} AS seen (id, fencing_token)\n  SELECT {names.id}, max({names.token})\n"
             f"  FROM {names.table} WHERE {names.token} > 0 GROUP BY {names.id}\n"
             f"  ON CONFLICT (id) DO UPDATE SET\n"
@@ -72,7 +71,7 @@ def _steps(names: Fenced, trigger: str) -> tuple[Step, ...]:
     )
 
 
-def _function(names: Fenced) -> str:
+def _function(names: FencedTable) -> str:
     body = f"""
 BEGIN
   INSERT INTO {names.fence} AS seen (id, fencing_token)

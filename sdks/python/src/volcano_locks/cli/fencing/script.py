@@ -1,11 +1,11 @@
-"""What `fencing sql` prints: statements that are run once, and patterns for the application's own statements.
+"""What `fencing sql` prints: statements to run once, and patterns for the application's statements.
 
-The statements put a fence beside the table: a second table with the highest token seen for each id, and triggers
-that compare every inserted or updated row with it. The fence is a table of its own because a row that is deleted
-takes its column along, and a late holder could put it back under its old token. The triggers run after the row
-was written, so they see what is really stored, and an upsert whose own condition is false stays a quiet "no row".
+The statements create a fence: a second table with the highest token seen for each id, and triggers that compare every
+inserted or updated row with it. It is a separate table because deleting a row also deletes its token, and a late
+holder could insert the row again under its old token. The triggers run after the row was written, so they see the
+stored values, and an upsert whose own condition is false writes no row, without an error.
 
-In patterns, `:id` and `:fencing_token` stand for values that the application binds.
+In patterns, `:id` and `:fencing_token` are values that the application binds.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ WIDTH: Final = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Fenced:
-    """The names of one fenced table, all quoted: `table` and `fence` with their schema where one is given."""
+class FencedTable:
+    """The quoted names of one fenced table; `table` and `fence` include the schema if one is given."""
 
     table: str
     fence: str
@@ -28,7 +28,7 @@ class Fenced:
 
     @property
     def write(self) -> str:
-        """The pattern of a write, which alone is also how a new holder claims a row."""
+        """The pattern of a write. Alone, it is also how a new holder claims a row."""
         return (
             f"UPDATE {self.table}\nSET {self.token} = :fencing_token\n"
             f"WHERE {self.id} = :id AND {self.token} <= :fencing_token"
@@ -41,8 +41,8 @@ class Fenced:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """A statement, and why it is there. A `compound` one has statements inside."""
+class Statement:
+    """A statement and its purpose. A `compound` one contains statements."""
 
     why: str
     sql: str
@@ -50,56 +50,56 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """Everything about one table in one dialect. `database` is the dialect's name for people, `caution` what its
-    applications have to know beside the patterns."""
+class FencingScript:
+    """Everything about one table in one dialect. `database` is the dialect's name for people; `caution` is what its
+    applications must know besides the patterns."""
 
     database: str
-    fenced: Fenced
-    steps: Sequence[Step]
+    fenced: FencedTable
+    statements: Sequence[Statement]
     removal: Sequence[str]
     delimiter: str | None = None
     caution: str = ""
 
     def text(self) -> str:
-        """SQL that the database's command line client runs as it is; the patterns are comments in it."""
+        """SQL that the database's command-line client runs unchanged, with the patterns as comments."""
         blocks = [
             _comment(
-                f"Fencing for {self.fenced.table} in {self.database}: a row is not written under a lower fencing "
-                f"token than the highest seen for its {self.fenced.id}. Run this once, as the table's owner."
+                f"Fencing for {self.fenced.table} in {self.database}: a write under a lower fencing token than the "
+                f"highest seen for its {self.fenced.id} is refused. Run this once, as the table's owner."
             ),
-            *(_block(step, self.delimiter) for step in self.steps),
+            *(_block(statement, self.delimiter) for statement in self.statements),
             "\n".join(
                 (
                     _comment(
-                        "The application binds :id and :fencing_token, and adds to SET what else it writes. If no row "
-                        "changes, it was overtaken (or the row is not there), and stops. A new holder does this first. "
-                        + self.caution
+                        "The application binds :id and :fencing_token, and adds its own columns to SET. If no row "
+                        "changes, a newer holder has written (or the row is missing): stop. A new holder runs this "
+                        "first. " + self.caution
                     ),
                     _quoted(self.fenced.write),
-                    _comment("And where it deletes:"),
+                    _comment("To delete a row:"),
                     _quoted(self.fenced.delete),
                 )
             ),
-            "\n".join((_comment("To take the fence away:"), *(_quoted(sql) for sql in self.removal))),
+            "\n".join((_comment("To remove the fence:"), *(_quoted(sql) for sql in self.removal))),
         ]
         return "\n\n".join(blocks)
 
     def as_json(self, dialect: str) -> dict[str, object]:
-        """The same for a program that sends each statement by itself."""
+        """The same for a program that runs each statement separately."""
         return {
             "dialect": dialect,
-            "install": [step.sql for step in self.steps],
+            "install": [statement.sql for statement in self.statements],
             "write": self.fenced.write,
             "delete": self.fenced.delete,
             "remove": list(self.removal),
         }
 
 
-def _block(step: Step, delimiter: str | None) -> str:
-    if step.compound and delimiter is not None:
-        return f"{_comment(step.why)}\nDELIMITER {delimiter}\n{step.sql}{delimiter}\nDELIMITER ;"
-    return f"{_comment(step.why)}\n{step.sql};"
+def _block(statement: Statement, delimiter: str | None) -> str:
+    if statement.compound and delimiter is not None:
+        return f"{_comment(statement.why)}\nDELIMITER {delimiter}\n{statement.sql}{delimiter}\nDELIMITER ;"
+    return f"{_comment(statement.why)}\n{statement.sql};"
 
 
 def _comment(text: str) -> str:

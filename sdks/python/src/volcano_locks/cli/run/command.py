@@ -1,8 +1,8 @@
-"""`volcano-locks run`: a command that runs only while this host holds the lock (CLI-5 to CLI-9).
+"""`volcano-locks run`: runs a command only while this host holds the lock (CLI-5 to CLI-9).
 
-The order matters. The command's process and its warden are forked first, while this process is small and has
-one thread; only then is the HTTP client imported and the lock acquired. The command starts once the lock is
-held, and the lock is released only when the command's whole group is gone.
+Order of work: fork the command's process and its watchdog while this process is small and has one thread; then import
+the HTTP client and acquire the lock. The command starts once the lock is held. The lock is released only when the
+command's whole process group is gone.
 """
 
 import errno
@@ -20,19 +20,19 @@ from volcano_locks.protocol.arguments import checked_key
 
 from .. import exit_codes
 from ..connection import SECRET_VARIABLES, Connection, service_options
-from ..contention_message import held_text
-from ..error_messages import explained
+from ..contention_message import lock_held_message
+from ..error_messages import exit_on_client_error
 from ..output import instant_json, instant_text, message
 from ..parameters import EXIT_CODE, HOLD, TTL
 from ..wait_options import WaitingCommand, wait_options
-from ..wait_progress import Progress
+from ..wait_progress import WaitProgress
 from .executable import find_program
 from .linux import adopt_orphans
-from .process_group import Child
-from .signals import Events, interrupt_on_ending_signals
-from .supervisor import Ended, Supervisor
+from .process_group import CommandProcess
+from .signals import SignalQueue, interrupt_on_ending_signals
+from .supervisor import Outcome, Supervisor
 from .terminal import Terminal
-from .watchdog import Warden
+from .watchdog import Watchdog
 
 if TYPE_CHECKING:
     from volcano_locks import Client, LockGuard
@@ -41,10 +41,10 @@ _COMMAND: Final = "volcano_locks.command"
 
 
 class RunCommand(WaitingCommand):
-    """Takes everything after the first `--` as the command, untouched; the options stand before it."""
+    """Passes everything after the first `--` unchanged to the command; options come before it."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """click's parsing of what stands before `--`."""
+        """click's parsing of the arguments before `--`."""
         before, dashes, command = args, "", list[str]()
         if "--" in args:
             at = args.index("--")
@@ -55,15 +55,15 @@ class RunCommand(WaitingCommand):
         except click.UsageError as error:
             if dashes:
                 raise
-            missing = "there is no `--`: put it between the lock's key and the command"
+            missing = "put `--` between the lock's key and the command"
             raise click.UsageError(f"{error.format_message()}\n{missing}", ctx) from None
         if not command and not ctx.resilient_parsing:
-            lacking = "the command after it is missing" if dashes else "put `--` and the command after the lock's key"
+            lacking = "the command after `--` is missing" if dashes else "put `--` and the command after the lock's key"
             raise click.UsageError(f"nothing to run: {lacking}", ctx)
         return rest
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
-        """What the usage line shows."""
+        """Adds the command to the usage line."""
         return [*super().collect_usage_pieces(ctx), "-- CMD [ARG]..."]
 
 
@@ -75,18 +75,18 @@ class RunCommand(WaitingCommand):
     "--hold-at-least",
     type=HOLD,
     metavar="DURATION",
-    help="Leave the lock taken until so long after CMD's start, also if it ends sooner.",
+    help="Keep the lock held for at least this long after CMD starts, even if CMD ends sooner.",
 )
-@click.option("--skip-ok", is_flag=True, help="Exit 0, without a word, when the lock is held. For cron.")
+@click.option("--skip-ok", is_flag=True, help="If the lock is held, exit 0 without a message. For cron.")
 @click.option(
     "-E",
     "--not-acquired-code",
     "not_acquired",
     type=EXIT_CODE,
     metavar="CODE",
-    help=f"Exit code when the lock is held.  [default: {exit_codes.NOT_ACQUIRED}]",
+    help=f"Exit code if the lock is held.  [default: {exit_codes.NOT_ACQUIRED}]",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of a lock that is held or waited for.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no message about a held lock or a wait.")
 @service_options
 def run(
     *,
@@ -99,7 +99,7 @@ def run(
     quiet: bool,
     connection: Connection,
 ) -> int:
-    """Run CMD while holding the lock KEY, and stop it when the lock is lost.
+    """Run CMD while holding the lock KEY, and stop it if the lock is lost.
 
     \b
     Examples:
@@ -111,52 +111,53 @@ def run(
     In a crontab, the same line on every host:
       0 3 * * *  volcano-locks run --skip-ok --hold-at-least 60s tick -- tick
 
-    Who waits stands in the lock's line, first come first served, and is told
-    on stderr who holds the lock. Waiting goes on while the server is away.
+    -w and --wait wait in the lock's first-in first-out queue, also while the
+    server cannot be reached, and show on stderr who holds the lock.
 
-    CMD runs in a process group of its own and finds VOLCANO_LOCK_KEY,
-    VOLCANO_LOCK_FENCING_TOKEN and VOLCANO_LOCK_EXPIRES_AT in its environment,
-    but not the service key. Signals are passed on to the group. When the lock
-    is lost, the group gets SIGTERM and half a second later SIGKILL. What CMD
-    leaves running in its group is stopped before the lock is released.
+    CMD runs in its own process group. Its environment has VOLCANO_LOCK_KEY,
+    VOLCANO_LOCK_FENCING_TOKEN and VOLCANO_LOCK_EXPIRES_AT, but not the service
+    key. Signals are passed on to the group. If the lock is lost, the group gets
+    SIGTERM, and SIGKILL half a second later. Processes that CMD leaves in its
+    group are stopped before the lock is released.
 
-    A lease cannot stop a process that is paused: send the fencing token along
-    with each write, and let the place you write to refuse a lower one.
+    A lease cannot stop a process that is paused. Send the fencing token with
+    each write, and let the database refuse a lower one (see fencing sql).
 
     \b
-    Exit codes: those of CMD (128 + n when signal n killed it), and
+    Exit codes: those of CMD (128 + n if signal n killed it), and
       64  the command line is wrong     76  ownership lost
       69  server unavailable            77  credentials
       75  lock not acquired             126, 127  CMD cannot be run
     """
     if skip_ok and not_acquired is not None:
-        raise click.UsageError("--skip-ok and -E exclude each other: --skip-ok is -q -E 0")
+        raise click.UsageError("use --skip-ok or -E, not both: --skip-ok is -q -E 0")
     command: tuple[str, ...] = click.get_current_context().meta[_COMMAND]
     program = find_program(command[0])
-    with explained(connection):
+    with exit_on_client_error(connection):
         checked_key(key)
     adopt_orphans()
-    child = Child.prepare(program, command)
-    warden = Warden.post(child)
+    process = CommandProcess.fork(program, command)
+    watchdog = Watchdog.start(process)
     interrupt_on_ending_signals()
-    wish = Wish(key, ttl, wait, hold_at_least, quiet or skip_ok)
+    options = LockOptions(key, ttl, wait, hold_at_least, quiet or skip_ok)
     try:
-        with explained(connection), connection.client() as client:
+        with exit_on_client_error(connection), connection.client() as client:
             try:
-                return _run_holding(child, program, client, wish, Progress(connection, key))
+                return _run_holding(process, program, client, options, WaitProgress(connection, key))
             except LockHeldError:
-                told = None if wish.quiet else held_text(client, key, undone="nothing was run", waited=wait > 0)
-                refused = exit_codes.NOT_ACQUIRED if not_acquired is None else not_acquired
-                raise exit_codes.Stop(told, 0 if skip_ok else refused) from None
+                consequence = "nothing was run"
+                text = None if options.quiet else lock_held_message(client, key, consequence, waited=wait > 0)
+                exit_code = exit_codes.NOT_ACQUIRED if not_acquired is None else not_acquired
+                raise exit_codes.Exit(text, 0 if skip_ok else exit_code) from None
     finally:
-        child.dismiss()
-        if not child.alive():  # otherwise this is a failure of ours, and the warden stops what still runs
-            warden.relieve()
+        process.discard()
+        if not process.alive():  # otherwise `run` itself failed, and the watchdog stops the group
+            watchdog.stop()
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """How the lock is wanted."""
+class LockOptions:
+    """How to acquire and hold the lock."""
 
     key: str
     ttl: int
@@ -165,53 +166,55 @@ class Wish:
     quiet: bool
 
 
-def _run_holding(child: Child, program: str, client: "Client", wish: Wish, progress: Progress) -> int:
-    """Acquire, run, release; the exit code. Raises the client's errors of acquiring."""
+def _run_holding(
+    process: CommandProcess, program: str, client: "Client", options: LockOptions, progress: WaitProgress
+) -> int:
+    """Acquires the lock, runs the command, releases; returns the exit code. Raises the client's errors of acquiring."""
     logging.getLogger("volcano_locks").addHandler(logging.NullHandler())
-    block = client.locks.with_lock(wish.key, ttl=wish.ttl, wait=wish.wait, hold_at_least=wish.hold_at_least)
+    block = client.locks.with_lock(options.key, ttl=options.ttl, wait=options.wait, hold_at_least=options.hold_at_least)
     guard: LockGuard | None = None
-    ended: Ended | None = None
+    outcome: Outcome | None = None
     try:
         with progress:
-            if wish.wait and not wish.quiet:
+            if options.wait and not options.quiet:
                 progress.begin()
-            # Not through an ExitStack: a signal could come between what it acquires and what it remembers.
+            # No ExitStack: a signal could arrive between its acquiring the lock and its registering the exit.
             with block as guard:
                 progress.end()
-                ended = _run_guarded(guard, child, program)
-                if not ended.gone:
-                    _leave_locked(ended)
+                outcome = _run_guarded(guard, process, program)
+                if not outcome.gone:
+                    _exit_without_release(outcome)
     except LockOwnershipLostError as error:
-        told = ended is not None and ended.lost
-        raise exit_codes.Stop(None if told else str(error), exit_codes.OWNERSHIP_LOST) from None
+        reported = outcome is not None and outcome.lost
+        raise exit_codes.Exit(None if reported else str(error), exit_codes.OWNERSHIP_LOST) from None
     except BaseException:
-        if guard is not None and wish.hold_at_least:  # nothing was run, so there is nothing to keep others from
+        if guard is not None and options.hold_at_least:  # nothing was run, so --hold-at-least does not apply
             with suppress(VolcanoError):
-                client.locks.release(wish.key, guard.lease)
+                client.locks.release(options.key, guard.lease)
         raise
     if guard.release_error is not None:
-        undone = "held on to for longer" if wish.hold_at_least else "released"
-        message(f"the command has ended; the lock was not {undone}: {guard.release_error}")
-        message(f"{wish.key} is free again by itself at {instant_text(guard.lease.expires_at)}")
-    return ended.exit_code
+        failure = "extended" if options.hold_at_least else "released"
+        message(f"the command has ended, but the lock was not {failure}: {guard.release_error}")
+        message(f"its lease expires at {instant_text(guard.lease.expires_at)}, and {options.key} is free 1 s later")
+    return outcome.exit_code
 
 
-def _run_guarded(guard: "LockGuard", child: Child, program: str) -> Ended:
-    """Start the command and watch over it; Stop 126 or 127 when it cannot be executed."""
-    events = Events.open()
+def _run_guarded(guard: "LockGuard", process: CommandProcess, program: str) -> Outcome:
+    """Starts and supervises the command. Exit 126 or 127 if it cannot be executed."""
+    signals = SignalQueue.open()
     terminal = Terminal()
-    terminal.lend_at_start(child.group_id)
+    terminal.give_if_interactive(process.group_id)
     try:
-        child.start(_environment(guard))
+        process.start(_environment(guard))
     except OSError as error:
         terminal.take_back()
         exit_code = exit_codes.NOT_FOUND if error.errno == errno.ENOENT else exit_codes.NOT_EXECUTABLE
-        raise exit_codes.Stop(f"{program}: {error.strerror}; nothing was run", exit_code) from None
-    return Supervisor(child, guard, events, terminal).watch()
+        raise exit_codes.Exit(f"{program}: {error.strerror}; nothing was run", exit_code) from None
+    return Supervisor(process, guard, signals, terminal).run()
 
 
 def _environment(guard: "LockGuard") -> dict[str, str]:
-    """What the command sees: this environment without the secrets, and the lease (CLI-6)."""
+    """The command's environment: this one without the secrets, plus the lease (CLI-6)."""
     kept = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
     return kept | {
         "VOLCANO_LOCK_KEY": guard.key,
@@ -220,8 +223,8 @@ def _environment(guard: "LockGuard") -> dict[str, str]:
     }
 
 
-def _leave_locked(ended: Ended) -> NoReturn:
-    """End at once: releasing would let another start beside what the kernel does not end."""
-    message("processes of the command cannot be ended; the lock is not released and lapses by itself", colour="red")
+def _exit_without_release(outcome: Outcome) -> NoReturn:
+    """Exits at once. A release would let another holder start beside processes that the kernel does not end."""
+    message("the command's processes cannot be killed; the lock stays held until its lease expires", colour="red")
     sys.stdout.flush()
-    os._exit(exit_codes.OWNERSHIP_LOST if ended.lost else ended.exit_code)
+    os._exit(exit_codes.OWNERSHIP_LOST if outcome.lost else outcome.exit_code)

@@ -1,7 +1,7 @@
-"""Two favours the Linux kernel does for `run`; elsewhere both do nothing and say False.
+"""Two process settings that only Linux has; on other systems both functions do nothing and return False.
 
-Neither is needed for the promise that one holder works at a time (that is the fencing token's); they make
-fewer workers outlive their wrapper.
+They reduce the cases in which a command outlives `run`. Correctness does not depend on them: that is what the fencing
+token is for.
 """
 
 import ctypes
@@ -14,17 +14,17 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> bool:
-    """Processes below us whose parent dies become our children, so that we learn of their end and reap them.
+    """Makes `run` the parent of descendants whose own parent dies, so that it can reap them.
 
-    Without it they go to process 1, which in many containers never reaps: their group would look alive for ever.
+    Otherwise they go to process 1, which in many containers never reaps: their group would look alive forever.
     """
     return _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def die_with_parent(parent_id: int, signal_number: int) -> bool:
-    """Have the kernel send us `signal_number` when the parent dies, also after an exec. False: it is dead already.
+    """Asks the kernel to send this process `signal_number` when its parent dies, also after an exec.
 
-    Lost over an exec of a set-user-id program.
+    False if the parent is already dead. The setting is lost if the program is set-user-id.
     """
     _prctl(_PR_SET_PDEATHSIG, signal_number)
     return os.getppid() == parent_id

@@ -1,13 +1,12 @@
-"""The process that becomes the command, and the process group it leads.
+"""The process that becomes the command, and the process group that it leads.
 
-`Child.prepare` forks while this process still has one thread and no connections; the new process waits on a
-pipe until the lock is ours, then execs the command. So no code runs between a fork and an exec in a process
-with threads (the hazard of `preexec_fn`), and the fork costs nothing after the lock was granted. When we die
-or decide otherwise before that, the pipe closes and the process ends without having run anything.
+`CommandProcess.fork` runs while this process has one thread and no connections. The new process waits on a pipe until
+the lock is held, then execs the command. So no code runs between fork and exec in a process with threads (the danger of
+`preexec_fn`), and starting the command costs no fork after the grant. If `run` dies or gives up before that, the pipe
+closes and the process ends without running anything.
 
-The child leads a process group of its own. What it starts stays in that group unless it leaves on purpose
-(`setsid`, `setpgid`, daemons): those are out of reach of everything here, and the fencing token is what
-protects the data from them.
+The command's descendants stay in its group unless they leave on purpose (`setsid`, `setpgid`, daemons). `run` cannot
+reach those; the fencing token protects the data from them.
 """
 
 import contextlib
@@ -26,23 +25,23 @@ _PIPE_BYTES: Final = 65_536
 
 
 class ProcessGroup:
-    """The processes that share the group id `group_id`."""
+    """The processes with the group id `group_id`."""
 
     def __init__(self, group_id: int) -> None:
         self.group_id: Final = group_id
 
     def send(self, signal_number: int) -> None:
-        """Send to every member; nothing happens when there is none left, or none that we may signal."""
+        """Signals every member. Does nothing if none is left, or none may be signalled."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.group_id, signal_number)
 
     def terminate(self) -> None:
-        """SIGTERM, and SIGCONT so that stopped members get to see it."""
+        """SIGTERM, then SIGCONT so that stopped members receive it."""
         self.send(signal.SIGTERM)
         self.send(signal.SIGCONT)
 
     def alive(self) -> bool:
-        """Whether a member is left, dead but unreaped ones included."""
+        """Whether a member exists, unreaped ones included."""
         try:
             os.killpg(self.group_id, 0)
         except ProcessLookupError:
@@ -51,8 +50,8 @@ class ProcessGroup:
             return True
         return True
 
-    def gone_within(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> bool:
-        """Wait until no member is left, calling `meanwhile` about every POLL_SECONDS; False when time ran out."""
+    def wait_gone(self, seconds: float, meanwhile: Callable[[], object] = lambda: None) -> bool:
+        """Waits until no member exists, calling `meanwhile` every POLL_SECONDS. False after a time-out."""
         end = time.monotonic() + seconds
         while True:
             meanwhile()
@@ -63,8 +62,8 @@ class ProcessGroup:
             time.sleep(POLL_SECONDS)
 
 
-class Child(ProcessGroup):
-    """The forked process, waiting to become the command."""
+class CommandProcess(ProcessGroup):
+    """The forked process that waits to become the command."""
 
     def __init__(self, process_id: int, go: int, failure: int) -> None:
         super().__init__(process_id)
@@ -73,8 +72,8 @@ class Child(ProcessGroup):
         self._waiting = True
 
     @classmethod
-    def prepare(cls, program: str, command: Sequence[str]) -> Self:
-        """Fork. `program` is the path to exec, `command` its argument vector."""
+    def fork(cls, program: str, command: Sequence[str]) -> Self:
+        """Forks. `program` is the path to exec, `command` its argument vector."""
         parent_id = os.getpid()
         go_read, go_write = os.pipe()
         failure_read, failure_write = os.pipe()
@@ -82,8 +81,8 @@ class Child(ProcessGroup):
         if process_id == 0:
             os.close(go_write)
             os.close(failure_read)
-            _become(program, command, parent_id, go_read, failure_write)
-        # Both sides do it: whoever comes first, the group exists when either goes on.
+            _exec_when_started(program, command, parent_id, go_read, failure_write)
+        # Parent and child both call setpgid, so that the group exists before either continues.
         with contextlib.suppress(PermissionError, ProcessLookupError):
             os.setpgid(process_id, process_id)
         os.close(go_read)
@@ -91,7 +90,7 @@ class Child(ProcessGroup):
         return cls(process_id, go_write, failure_read)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Let it become the command with `environment`; OSError when the exec failed (nothing has run then)."""
+        """Makes it exec the command with `environment`. OSError if the exec failed; then nothing has run."""
         self._waiting = False
         packed = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
         with contextlib.suppress(BrokenPipeError):
@@ -104,8 +103,8 @@ class Child(ProcessGroup):
             number = int(reason)
             raise OSError(number, os.strerror(number))
 
-    def dismiss(self) -> None:
-        """End it if it was never started."""
+    def discard(self) -> None:
+        """Ends it if it was never started."""
         if self._waiting:
             self._waiting = False
             os.close(self._go)
@@ -117,17 +116,17 @@ class Child(ProcessGroup):
             os.waitpid(self.group_id, 0)
 
 
-def _become(program: str, command: Sequence[str], parent_id: int, go: int, failure: int) -> None:
-    """Life of the forked process up to its exec. Never returns."""
+def _exec_when_started(program: str, command: Sequence[str], parent_id: int, go: int, failure: int) -> None:
+    """The forked process up to its exec. Never returns."""
     try:
         with contextlib.suppress(PermissionError):
             os.setpgid(0, 0)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and an ignored signal stays ignored over an exec
+        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec keeps ignored signals
             signal.signal(getattr(signal, name), signal.SIG_DFL)
         environment = _read_environment(go)
         if environment is None or not die_with_parent(parent_id, signal.SIGTERM):
             os._exit(exit_codes.NOT_ACQUIRED)
-        os.execve(program, list(command), environment)  # noqa: S606 (running a command is what this is for)
+        os.execve(program, list(command), environment)  # noqa: S606 (running a command is the purpose)
     except OSError as error:
         with contextlib.suppress(OSError):
             os.write(failure, b"%d" % (error.errno or errno.EIO))
@@ -136,7 +135,7 @@ def _become(program: str, command: Sequence[str], parent_id: int, go: int, failu
 
 
 def _read_environment(go: int) -> dict[bytes, bytes] | None:
-    """What `start` sent; None when the pipe closed before it was complete."""
+    """What `start` sent; None if the pipe closed before it was complete."""
     received = b""
     while chunk := os.read(go, _PIPE_BYTES):
         received += chunk

@@ -1,8 +1,8 @@
-"""One queue for what can happen to a running command: signals, ends of children, the loss of the lease.
+"""One queue for all events of a running command: signals, ended children, a lost lease.
 
-Everything becomes a byte in a pipe: signals by `signal.set_wakeup_fd`, anything else by `tell`. So the one
-thread that decides waits in one place and decides in one order. A full pipe drops bytes; that loses nothing,
-because whoever reads looks at the world (children, `lost`) and not only at the byte.
+Each event becomes a byte in a pipe: signals through `signal.set_wakeup_fd`, a loss through `wake`. So one thread waits
+in one place and handles events in order. A full pipe drops bytes, which loses nothing: the reader checks the state of
+the children and of the lease, not only the byte.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ PASSED_ON: Final = (*ENDING, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH, si
 
 
 def interrupt_on_ending_signals() -> None:
-    """Until the command runs, a signal that asks to end raises Interrupted; those ignored (nohup) stay ignored."""
+    """Until the command runs, ENDING signals raise Interrupted; ignored ones (nohup) stay ignored."""
 
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise exit_codes.Interrupted(number)
@@ -32,8 +32,8 @@ def interrupt_on_ending_signals() -> None:
             signal.signal(number, interrupt)
 
 
-class Events:
-    """The queue. From `open` on, the signals in PASSED_ON do nothing to this process but appear here."""
+class SignalQueue:
+    """The queue. After `open`, the signals in PASSED_ON only appear here and do nothing else to this process."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self._reading = reading
@@ -41,23 +41,23 @@ class Events:
 
     @classmethod
     def open(cls) -> Self:
-        """Take over the signals; call it in the main thread."""
+        """Takes over the signals. Call it in the main thread."""
         reading, writing = os.pipe()
         os.set_blocking(reading, False)
         os.set_blocking(writing, False)
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         for number in (*PASSED_ON, signal.SIGCHLD):
             if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGCHLD:
-                signal.signal(number, _nothing)
+                signal.signal(number, _do_nothing)
         return cls(reading, writing)
 
-    def tell(self) -> None:
-        """Wake the waiter; may be called from any thread."""
+    def wake(self) -> None:
+        """Wakes `wait`, from any thread."""
         with contextlib.suppress(BlockingIOError, OSError):
             os.write(self._writing, bytes([WAKE]))
 
     def wait(self, seconds: float | None) -> tuple[int, ...]:
-        """The signals that came, in order; empty after `seconds` or a `tell`. Wakes early rather than late."""
+        """The signals received, in order; empty after `seconds` or a `wake`. May return early."""
         select.select([self._reading], [], [], seconds)
         try:
             received = os.read(self._reading, _BYTES_MAX)
@@ -66,5 +66,5 @@ class Events:
         return tuple(number for number in received if number != WAKE)
 
 
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """A caught signal reaches the command with its default action; an ignored one would stay ignored."""
+def _do_nothing(_number: int, _frame: FrameType | None) -> None:
+    """A handler, because exec resets handled signals to the default action but keeps ignored ones."""

@@ -1,15 +1,13 @@
-"""Watching over a command that may run only while the lease is held (case 38, case 39).
+"""Supervises a command that may run only while its lease is held (case 38, case 39).
 
-Three things can happen, in any order: the command ends, signals come for it, the lease is lost. On loss the
-whole group gets SIGTERM and KILL_AFTER_SECONDS later SIGKILL. The local deadline lies before the lease's
-expiry, and nobody may take over until a second after that, so the group is gone before the grace ends.
+Three events can happen, in any order: the command ends, a signal arrives, the lease is lost. On a loss the group gets
+SIGTERM, and SIGKILL after KILL_AFTER_SECONDS. The local deadline is before the lease's expiry, and a takeover is
+possible only a second after the expiry, so the group is gone before the grace ends.
 
-When the command ends, what it left running in its group is stopped too: the lock may be released only when
-nobody works under it any more.
+When the command ends, processes left in its group are stopped before the lock is released.
 
-Not promised: anything about processes that left the group, about processes of another user that we may not
-signal, or about a process the kernel will not end (a dead disk). `Ended.gone` says whether the group is gone;
-the caller keeps the lock when it is not.
+Not covered: processes that left the group, processes of another user that may not be signalled, and processes that the
+kernel does not end (a dead disk). `Outcome.gone` reports whether the group is gone; if not, the caller keeps the lock.
 """
 
 import os
@@ -22,34 +20,34 @@ from typing import Final, Protocol
 from .. import exit_codes
 from ..output import message
 from .process_group import ProcessGroup
-from .signals import PASSED_ON, Events
+from .signals import PASSED_ON, SignalQueue
 from .terminal import Terminal
 from .watchdog import KILL_AFTER_SECONDS
 
-DYING_SECONDS: Final = 0.2
+EXIT_SECONDS: Final = 0.2
 LEFTOVER_SECONDS: Final = 5.0
-LAST_WAIT_SECONDS: Final = 5.0
+KILLED_SECONDS: Final = 5.0
 
 
-class Guard(Protocol):
-    """What is needed of a held lock."""
+class HeldLock(Protocol):
+    """The part of a lock guard that the supervisor needs."""
 
     @property
     def key(self) -> str:
-        """The lock's."""
+        """The lock's key."""
 
     @property
     def lost(self) -> bool:
-        """Whether the lease must not be relied on any more."""
+        """Whether the lease is no longer reliable."""
 
     def wait_lost(self, timeout: float | None = None) -> bool:
-        """Wait until it is lost or its block is left; False when the time was up first."""
+        """Waits until the lease is lost or its block is left. False after a time-out."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How it ended: the command's exit code (128 + n when a signal killed it), whether a loss was seen and told
-    while anything ran, and whether the whole group is gone."""
+class Outcome:
+    """How the command ended: its exit code (128 + n if a signal killed it), whether a loss was seen and reported while
+    it ran, and whether the whole group is gone."""
 
     exit_code: int
     lost: bool
@@ -57,57 +55,57 @@ class Ended:
 
 
 class Supervisor:
-    """One watch over one group. Used once, in the main thread."""
+    """Supervises one group. Use once, in the main thread."""
 
-    def __init__(self, group: ProcessGroup, guard: Guard, events: Events, terminal: Terminal) -> None:
+    def __init__(self, group: ProcessGroup, guard: HeldLock, signals: SignalQueue, terminal: Terminal) -> None:
         self._group = group
         self._guard = guard
-        self._events = events
+        self._signals = signals
         self._terminal = terminal
         self._status: int | None = None
         self._kill_at: float | None = None
 
-    def watch(self) -> Ended:
-        """Return when the command has ended and its group is gone, or will not go."""
-        threading.Thread(target=self._tell_loss, name="loss", daemon=True).start()
+    def run(self) -> Outcome:
+        """Returns when the command has ended and its group is gone or cannot be ended."""
+        threading.Thread(target=self._wake_on_loss, name="loss", daemon=True).start()
         while self._status is None:
-            self._turn(PASSED_ON)
+            self._handle_next(PASSED_ON)
         self._terminal.take_back()
-        gone = self._clear_leftovers()
-        return Ended(self._status, self._kill_at is not None, gone)
+        gone = self._stop_leftovers()
+        return Outcome(self._status, self._kill_at is not None, gone)
 
-    def _turn(self, passed_on: tuple[int, ...], seconds: float | None = None) -> None:
-        """Wait for something, for at most `seconds`, and act on it."""
-        for number in self._events.wait(self._patience(seconds)):
+    def _handle_next(self, forwarded: tuple[int, ...], seconds: float | None = None) -> None:
+        """Waits for an event, for at most `seconds`, and handles it."""
+        for number in self._signals.wait(self._time_limit(seconds)):
             if number == signal.SIGCONT:
-                self._go_on()
-            elif number in passed_on:
+                self._continue()
+            elif number in forwarded:
                 self._group.send(number)
         self._act_on_loss()
         self._reap()
 
-    def _patience(self, seconds: float | None) -> float | None:
+    def _time_limit(self, seconds: float | None) -> float | None:
         if self._kill_at is None:
             return seconds
         until_kill = max(0.0, self._kill_at - time.monotonic())
         return until_kill if seconds is None else min(seconds, until_kill)
 
-    def _tell_loss(self) -> None:
+    def _wake_on_loss(self) -> None:
         self._guard.wait_lost()
-        self._events.tell()
+        self._signals.wake()
 
     def _act_on_loss(self) -> None:
         now = time.monotonic()
         if self._kill_at is None and self._guard.lost:
             self._kill_at = now + KILL_AFTER_SECONDS
             self._group.terminate()
-            message(f"ownership of {self._guard.key} was lost; stopping the command", colour="red")
+            message(f"the lock {self._guard.key} was lost; stopping the command", colour="red")
         elif self._kill_at is not None and now >= self._kill_at:
             self._group.send(signal.SIGKILL)
             self._kill_at = now + KILL_AFTER_SECONDS
 
     def _reap(self) -> None:
-        """Collect every child that ended or stopped: the command, adopted orphans, the warden."""
+        """Reaps every child that ended or stopped: the command, adopted orphans, the watchdog."""
         while True:
             try:
                 process_id, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -123,38 +121,38 @@ class Supervisor:
                 self._status = _exit_code(status)
 
     def _stopped(self, by: int) -> None:
-        """The command was stopped: lend it the terminal if that is what it wants, else stop along with it."""
+        """The command was stopped: give it the terminal if it was reading or writing there, else stop with it."""
         if not self._terminal.present or self._kill_at is not None:
             return
-        reached_for_it = by in (signal.SIGTTIN, signal.SIGTTOU)
-        if reached_for_it and self._terminal.lend(self._group.group_id):
+        needs_terminal = by in (signal.SIGTTIN, signal.SIGTTOU)
+        if needs_terminal and self._terminal.give_to(self._group.group_id):
             self._group.send(signal.SIGCONT)
             return
-        # The shell sees only our group: it must see all of it stop (a script that waits for us included), or the
-        # terminal is nobody's. Nobody renews meanwhile; `_go_on` looks before it lets the command go on.
+        # The shell watches only our group. All of it must stop, a waiting script included, or no job owns the
+        # terminal. The lease is not renewed meanwhile; `_continue` checks it before the command continues.
         self._terminal.take_back()
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _go_on(self) -> None:
+    def _continue(self) -> None:
         self._act_on_loss()
         if self._kill_at is None:
-            self._terminal.lend_at_start(self._group.group_id)
+            self._terminal.give_if_interactive(self._group.group_id)
             self._group.send(signal.SIGCONT)
 
-    def _clear_leftovers(self) -> bool:
-        if self._gone_within(DYING_SECONDS):
+    def _stop_leftovers(self) -> bool:
+        if self._wait_gone(EXIT_SECONDS):
             return True
         if self._kill_at is None:
-            message("the command left processes behind; stopping them before the lock is released")
+            message("the command ended but left processes running; stopping them before releasing the lock")
             self._group.terminate()
-        if self._gone_within(LEFTOVER_SECONDS):
+        if self._wait_gone(LEFTOVER_SECONDS):
             return True
         self._group.send(signal.SIGKILL)
-        return self._gone_within(LAST_WAIT_SECONDS)
+        return self._wait_gone(KILLED_SECONDS)
 
-    def _gone_within(self, seconds: float) -> bool:
-        return self._group.gone_within(seconds, lambda: self._turn((), 0))
+    def _wait_gone(self, seconds: float) -> bool:
+        return self._group.wait_gone(seconds, lambda: self._handle_next((), 0))
 
 
 def _exit_code(status: int) -> int:

@@ -1,12 +1,11 @@
-"""Lending the terminal to the command, as a shell does with its jobs.
+"""Makes the command the terminal's foreground job, as a shell does.
 
-Only the terminal's foreground group may read from it and is reached by Ctrl-C and Ctrl-Z. The command has a
-group of its own, so the terminal is lent to it: at once when stdin and stdout are the terminal, and otherwise
-only when the command was stopped for reaching for it. The difference is `run … -- cmd | less`: there `less`
-shares the wrapper's group and needs the terminal more. While it is not lent, Ctrl-C and Ctrl-Z reach the
-wrapper, which passes them on.
+Only the foreground process group may read the terminal and gets Ctrl-C and Ctrl-Z. The command has its own group. It
+becomes the foreground group at once if stdin and stdout are the terminal; otherwise only after it was stopped for using
+the terminal. So in `run … -- cmd | less`, `less`, which is in the wrapper's group, keeps the terminal. While the
+wrapper has the foreground, it gets Ctrl-C and Ctrl-Z and passes them on.
 
-Without a controlling terminal (cron, systemd, containers) nothing here does anything.
+Without a controlling terminal (cron, systemd, containers) every method does nothing.
 """
 
 import contextlib
@@ -21,28 +20,28 @@ class Terminal:
         self._descriptor: int | None = None
         with contextlib.suppress(OSError):
             self._descriptor = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
-        self._lent = False
+        self._given = False
 
     @property
     def present(self) -> bool:
-        """Whether there is a terminal at all."""
+        """Whether there is a controlling terminal."""
         return self._descriptor is not None
 
-    def lend_at_start(self, group_id: int) -> None:
-        """Lend it when the command plainly is the terminal's user."""
+    def give_if_interactive(self, group_id: int) -> None:
+        """Gives `group_id` the foreground if stdin and stdout are the terminal."""
         if self.present and os.isatty(0) and os.isatty(1):
-            self.lend(group_id)
+            self.give_to(group_id)
 
-    def lend(self, group_id: int) -> bool:
-        """Make `group_id` the foreground group if ours is; whether it is now."""
+    def give_to(self, group_id: int) -> bool:
+        """Gives `group_id` the foreground if our group has it. Returns whether `group_id` has it now."""
         if self._foreground() == os.getpgrp():
-            self._lent = self._give(group_id)
-        return self._lent
+            self._given = self._set_foreground(group_id)
+        return self._given
 
     def take_back(self) -> None:
-        """Make our own group the foreground group again, if we lent the terminal."""
-        if self._lent:
-            self._lent = not self._give(os.getpgrp())
+        """Returns the foreground to our own group if we gave it away."""
+        if self._given:
+            self._given = not self._set_foreground(os.getpgrp())
 
     def _foreground(self) -> int | None:
         if self._descriptor is None:
@@ -52,10 +51,10 @@ class Terminal:
         except OSError:
             return None
 
-    def _give(self, group_id: int) -> bool:
+    def _set_foreground(self, group_id: int) -> bool:
         if self._descriptor is None:
             return False
-        # A background group that sets the foreground group is stopped by SIGTTOU unless it ignores the signal.
+        # SIGTTOU stops a background group that sets the foreground group, unless it ignores the signal.
         before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
         try:
             os.tcsetpgrp(self._descriptor, group_id)

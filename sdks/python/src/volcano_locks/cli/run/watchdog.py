@@ -1,13 +1,12 @@
-"""A second pair of eyes: a small process that stops the command's group when the wrapper is killed outright.
+"""A small process that stops the command's group if the wrapper is killed with SIGKILL.
 
-Nothing can run in a process that got SIGKILL, so somebody else has to notice. The warden waits on a pipe whose
-other end only the wrapper holds; when the pipe closes without a word, the wrapper is dead, and the group gets
-SIGTERM and, KILL_AFTER_SECONDS later, SIGKILL. Nobody renews the lease from then on, so it lapses by its TTL,
-after the group is gone.
+The watchdog waits on a pipe whose other end only the wrapper holds. If the pipe closes without a stop message, the
+wrapper is dead: the group gets SIGTERM and, KILL_AFTER_SECONDS later, SIGKILL. The lease is not renewed from then on,
+so it expires after the group is gone.
 
-It leaves the terminal's session and ignores the signals that end a job, because it has to outlive all others.
-What it cannot do: notice a wrapper that is stopped but not dead, or act when it is killed itself (on Linux the
-kernel then still sends the command, though not what it started, a SIGTERM).
+It leaves the terminal's session and ignores the signals that end a job, so that it outlives the other processes. It
+cannot notice a wrapper that is stopped but not dead. If the watchdog itself is killed, on Linux the kernel still sends
+SIGTERM to the command, but not to the command's descendants.
 """
 
 import contextlib
@@ -16,57 +15,57 @@ import signal
 from pathlib import Path
 from typing import Final, Self
 
-from .process_group import Child, ProcessGroup
+from .process_group import CommandProcess, ProcessGroup
 
 KILL_AFTER_SECONDS: Final = 0.5
-_WORD: Final = b"."
+_STOP: Final = b"."
 _DESCRIPTORS_MAX: Final = 65_536
-_DEAF_TO: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+_IGNORED_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-class Warden:
-    """The wrapper's side: posted before the command starts, relieved when its group is gone."""
+class Watchdog:
+    """The wrapper's side: started before the command, stopped when the command's group is gone."""
 
     def __init__(self, process_id: int, pipe: int) -> None:
         self.process_id: Final = process_id
         self._pipe = pipe
 
     @classmethod
-    def post(cls, child: Child) -> Self:
-        """Fork the warden of `child`'s group. Call it while this process has one thread."""
-        listening, speaking = os.pipe()
+    def start(cls, process: CommandProcess) -> Self:
+        """Forks the watchdog for the group of `process`. Call it while this process has one thread."""
+        read_end, write_end = os.pipe()
         process_id = os.fork()
         if process_id == 0:
             try:
-                os.close(speaking)
-                _stand_guard(ProcessGroup(child.group_id), listening)
+                os.close(write_end)
+                _watch(ProcessGroup(process.group_id), read_end)
             finally:
                 os._exit(0)
-        os.close(listening)
-        return cls(process_id, speaking)
+        os.close(read_end)
+        return cls(process_id, write_end)
 
-    def relieve(self) -> None:
-        """The group needs no guard any more: let the warden end, and wait for it."""
+    def stop(self) -> None:
+        """Ends the watchdog and reaps it."""
         with contextlib.suppress(BrokenPipeError):
-            os.write(self._pipe, _WORD)
+            os.write(self._pipe, _STOP)
         os.close(self._pipe)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.process_id, 0)
 
 
-def _stand_guard(group: ProcessGroup, listening: int) -> None:
+def _watch(group: ProcessGroup, read_end: int) -> None:
     os.setsid()
-    for number in _DEAF_TO:
+    for number in _IGNORED_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    os.dup2(listening, 0)
+    os.dup2(read_end, 0)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 1)
     os.dup2(null, 2)
     os.closerange(3, min(os.sysconf("SC_OPEN_MAX"), _DESCRIPTORS_MAX))
-    with contextlib.suppress(OSError):  # so that `killall volcano-locks` does not take the warden along
-        Path("/proc/self/comm").write_text("lock-warden")
-    if os.read(0, 1) == _WORD:
+    with contextlib.suppress(OSError):  # so that `killall volcano-locks` does not kill the watchdog
+        Path("/proc/self/comm").write_text("lock-watchdog")
+    if os.read(0, 1) == _STOP:
         return
     group.terminate()
-    if not group.gone_within(KILL_AFTER_SECONDS):
+    if not group.wait_gone(KILL_AFTER_SECONDS):
         group.send(signal.SIGKILL)

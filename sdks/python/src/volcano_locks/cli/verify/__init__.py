@@ -1,9 +1,9 @@
-"""`volcano-locks verify`: does the service at an address keep its promises? Asked from outside (CLI-17 to CLI-19).
+"""`volcano-locks verify`: checks from outside whether a service keeps its promises (CLI-17 to CLI-19).
 
-Each promise is a small function in a table (`table.CHECKS`). A check works on a lock of its own, believes only
-what it saw itself, and leaves the lock free. Time is judged by this side's clock alone: a request was served at
-some instant between being sent and being answered, so each bound is taken from the side that cannot blame a
-service which is right. Where the answers come too slowly to tell, the check says so, and does not count as held.
+`all_checks.CHECKS` lists the checks, each a small function. A check uses a lock of its own, trusts only what it
+observes itself, and leaves the lock free. Times come from this machine's clock alone. A request was served between its
+sending and its response, so each limit uses the end of that interval that cannot blame a correct service. If responses
+are too slow for a verdict, the check reports so and counts as failed.
 
-Not promised: that what held in one run holds under load, over a restart or over a failure of the store.
+Passing is no proof of behaviour under load, over a restart or after a failure of the store.
 """

@@ -1,4 +1,4 @@
-"""One check: its name, whose promise it is, the rules it stands for, and the room it works in."""
+"""What a check is, and the scratch lock that it works on."""
 
 import uuid
 from collections.abc import Awaitable, Callable
@@ -9,17 +9,17 @@ from volcano_locks import AsyncClient, Client
 from volcano_locks.clock import Clock
 from volcano_locks.protocol.lease import Lease, LockState
 
-from .http_client import REQUEST_SECONDS_MAX, Answer, Broken, Wire, lease_of, state_of
+from .http_client import REQUEST_SECONDS_MAX, BrokenPromise, HttpClient, TimedResponse, parse_lease, parse_state
 
 Whose = Literal["public", "ours"]
-"""`public`: any service with the public API keeps it. `ours`: this project's addition, which others need not have."""
+"""`public`: every service with the public API keeps it. `ours`: this project's addition, which others may lack."""
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What one check works with: the wire, a lock of its own, how long its leases are."""
+class ScratchLock:
+    """One check's own lock: its key, the TTL of its leases, and the ways to reach the service."""
 
-    wire: Wire
+    http: HttpClient
     key: str
     ttl_seconds: int
     client_options: dict[str, Any]
@@ -27,37 +27,37 @@ class Room:
     @property
     def clock(self) -> Clock:
         """The clock on which the check waits and measures."""
-        return self.wire.clock
+        return self.http.clock
 
     async def hold(self, token: str | None = None, ttl_seconds: int | None = None) -> Lease:
-        """A lease of the lock; Broken where it is refused."""
+        """Acquires the lock. BrokenPromise if that is refused."""
         token, ttl_seconds = token or new_token(), ttl_seconds or self.ttl_seconds
-        answer = await self.wire.acquire(self.key, token, ttl_seconds)
-        return lease_of(answer, self.key, token, ttl_seconds, 201, to="an acquire of the free lock")
+        response = await self.http.acquire(self.key, token, ttl_seconds)
+        return parse_lease(response, self.key, token, ttl_seconds, 201, to="an acquire of the free lock")
 
     async def state(self) -> LockState:
-        """What a read of the lock says."""
-        return state_of(await self.wire.read(self.key))
+        """Reads the state of the lock."""
+        return parse_state(await self.http.read(self.key))
 
     async def expect_free(self, after: str) -> None:
-        """Broken unless a read says that the lock is free."""
+        """BrokenPromise unless a read returns free."""
         if (await self.state()).held:
-            raise Broken(f"the lock is still held after {after}")
+            raise BrokenPromise(f"the lock is still held after {after}")
 
     async def expect_held(self, by: Lease, after: str) -> None:
-        """Broken unless a read shows that lease's fencing token."""
+        """BrokenPromise unless a read returns that lease's fencing token."""
         state = await self.state()
         if not state.held or state.fencing_token != by.fencing_token:
-            raise Broken(f"the lock has {'another holder' if state.held else 'no holder'} after {after}")
+            raise BrokenPromise(f"the lock has {'another holder' if state.held else 'no holder'} after {after}")
 
-    async def rest_until(self, instant: float) -> None:
-        """Rest until that instant on the clock."""
-        left = instant - self.clock.now()
-        if left > 0:
-            await self.clock.pause(left)
+    async def sleep_until(self, instant: float) -> None:
+        """Sleeps until that instant of the clock."""
+        remaining = instant - self.clock.now()
+        if remaining > 0:
+            await self.clock.pause(remaining)
 
     def client(self) -> Client:
-        """The threaded client, as a program would use it."""
+        """The blocking client, as a program would use it."""
         return Client(**self.client_options, timeout_seconds=REQUEST_SECONDS_MAX)
 
     def async_client(self) -> AsyncClient:
@@ -66,15 +66,15 @@ class Room:
 
 
 class Check(NamedTuple):
-    """A promise and how to see it. `run` returns what it saw, or raises Broken or Unjudged.
+    """A promise and how to observe it. `run` returns what it observed, or raises BrokenPromise or Inconclusive.
 
-    `waits`: it lives through a lease or a renewal, so it runs beside the others.
+    `waits`: the check lasts as long as a lease or a renewal interval, so it runs beside the others.
     """
 
     name: str
     whose: Whose
     rules: tuple[str, ...]
-    run: Callable[[Room], Awaitable[str]]
+    run: Callable[[ScratchLock], Awaitable[str]]
     waits: bool = False
 
 
@@ -83,6 +83,6 @@ def new_token() -> str:
     return str(uuid.uuid4())
 
 
-def refused_as_lost(answer: Answer, to: str) -> None:
-    """Broken unless that was answered 409 lock_ownership_lost."""
-    answer.expect(409, "lock_ownership_lost", to=to)
+def expect_lost(response: TimedResponse, to: str) -> None:
+    """BrokenPromise unless the response is 409 lock_ownership_lost."""
+    response.expect(409, "lock_ownership_lost", to=to)

@@ -1,4 +1,4 @@
-"""`volcano-locks verify`: the table of checks, run and told (CLI-17 to CLI-19)."""
+"""`volcano-locks verify`: runs the checks and reports the results (CLI-17 to CLI-19)."""
 
 import asyncio
 import sys
@@ -9,118 +9,124 @@ import click
 
 from volcano_locks.cli import exit_codes, output
 from volcano_locks.cli.connection import Connection, service_options
-from volcano_locks.cli.error_messages import explained
+from volcano_locks.cli.error_messages import exit_on_client_error
 from volcano_locks.cli.event_loop import run_to_end
 from volcano_locks.cli.parameters import Duration
 
 if TYPE_CHECKING:
     from .check import Check
-    from .runner import Result
+    from .runner import CheckResult
 
 TTL_SECONDS_MIN: Final = 5
 TTL_SECONDS_MAX: Final = 20
-HELLO_SECONDS_MAX: Final = 4.0
+PROBE_SECONDS_MAX: Final = 4.0
 
 _TTL: Final = Duration(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
 
 
-@click.command(short_help="Check that a service keeps its promises.")
+@click.command(short_help="Check that a live service keeps its promises.")
 @click.option("--only", type=click.Choice(["public", "ours"]), help="Only the public API's promises, or only ours.")
 @click.option("--ttl", type=_TTL, default="5s", show_default=True, help="Length of the leases, 5s to 20s.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @service_options
 def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection) -> None:
-    """Check a live service on throw-away locks, a line for each promise.
+    """Check a live service on scratch locks, with a line for each promise.
 
-    `public` promises are those of the public API, which any service that is
-    compatible with it keeps; `ours` are this project's own. Exit code 0: all
-    hold. 1: at least one does not, or could not be judged.
+    `public` promises are those of the public API, which every compatible
+    service keeps; `ours` are this project's own. Exit code 0: all hold. 1: at
+    least one does not hold or was inconclusive.
 
     It takes --ttl and a few seconds, less than 40 in all, and sends about 150
-    requests, which count against the project's quota. Its locks are called
-    volcano-locks-verify:…, are freed, and else lapse by themselves.
+    requests, which count against the project's quota. Its locks are named
+    volcano-locks-verify:…; they are freed, or else expire.
 
-    The service key is never an argument, because everybody on the machine can
-    read those: it is in VOLCANO_SERVICE_KEY, or in --service-key-file.
+    The service key is never an argument, because every user of the machine can
+    read arguments: set VOLCANO_SERVICE_KEY or pass --service-key-file.
 
     \b
     Examples:
       volcano-locks verify --api-url https://locks.example.com
       volcano-locks verify --only public --json
     """
-    from .checks import CHECKS  # noqa: PLC0415 - brings the HTTP library, which `--help` need not wait for
+    from .all_checks import CHECKS  # noqa: PLC0415 - imports the HTTP library, which `--help` does not need
 
     checks = [check for check in CHECKS if only in (None, check.whose)]
-    # Whether anybody is there, and takes the key, is not one of the promises: it has exit codes of its own.
-    with explained(connection), connection.client(HELLO_SECONDS_MAX) as client:
+    # An unreachable server or a refused key has an exit code of its own and is not a failed promise.
+    with exit_on_client_error(connection), connection.client(PROBE_SECONDS_MAX) as client:
         client.locks.get("volcano-locks-verify")
-    telling = _Telling(checks, ttl, lines=not as_json)
-    results = run_to_end(lambda: _results(connection, checks, ttl, telling))
+    reporter = _Reporter(checks, ttl, lines=not as_json)
+    results = run_to_end(lambda: _run(connection, checks, ttl, reporter))
     failed = [result for result in results if not result.holds]
     if as_json:
-        output.json_line(_as_json(connection, results))
+        output.print_json(_as_json(connection, results))
     if failed:
-        raise exit_codes.Stop(
-            f"{len(failed)} of {len(results)} promises do not hold or could not be judged", exit_codes.NOT_DONE
+        raise exit_codes.Exit(
+            f"{len(failed)} of {len(results)} promises do not hold or were inconclusive", exit_codes.NOT_DONE
         )
     output.message(f"all {len(results)} promises hold", colour="green")
 
 
-async def _results(connection: Connection, checks: "Sequence[Check]", ttl: int, telling: "_Telling") -> "list[Result]":
+async def _run(
+    connection: Connection, checks: "Sequence[Check]", ttl: int, reporter: "_Reporter"
+) -> "list[CheckResult]":
     from volcano_locks.clock import SystemClock  # noqa: PLC0415 - see verify
 
-    from .http_client import Wire  # noqa: PLC0415 - see verify
-    from .runner import Site, new_run_name, run_all  # noqa: PLC0415 - see verify
+    from .http_client import HttpClient  # noqa: PLC0415 - see verify
+    from .runner import ServiceUnderTest, new_run_name, run_all  # noqa: PLC0415 - see verify
 
     options: dict[str, Any] = {"api_url": connection.api_url, "service_key": connection.secret}
-    async with Wire(connection.api_url, connection.secret, SystemClock()) as wire:
-        progress = asyncio.create_task(telling.progress())
+    async with HttpClient(connection.api_url, connection.secret, SystemClock()) as http:
+        progress = asyncio.create_task(reporter.progress())
         try:
-            return await run_all(Site(wire, ttl, options, new_run_name()), checks, telling.result)
+            return await run_all(ServiceUnderTest(http, ttl, options, new_run_name()), checks, reporter.result)
         finally:
             progress.cancel()
-            telling.clear()
+            reporter.clear()
 
 
-class _Telling:
-    """Lines on stdout in the table's order, as soon as all before them are there; progress on stderr meanwhile."""
+class _Reporter:
+    """Prints results on stdout in the order of the checks, each as soon as possible, and progress on stderr."""
 
     def __init__(self, checks: "Sequence[Check]", ttl: int, *, lines: bool) -> None:
         self._checks = checks
-        self._lines = lines
-        self._came: dict[str, Result] = {}
-        self._told = 0
+        self._print_lines = lines
+        self._results: dict[str, CheckResult] = {}
+        self._printed = 0
         self._width = max(len(check.name) for check in checks)
         self._on_terminal = sys.stderr.isatty()
-        output.message(f"{len(checks)} checks on throw-away locks with leases of {ttl} s, about {ttl + 3} s in all")
+        output.message(f"{len(checks)} checks on scratch locks with leases of {ttl} s; this takes about {ttl + 3} s")
 
-    def result(self, result: "Result") -> None:
-        """One more is there."""
-        self._came[result.check.name] = result
+    def result(self, result: "CheckResult") -> None:
+        """Takes a result and prints all whose turn it is."""
+        self._results[result.check.name] = result
         self.clear()
-        while self._lines and self._told < len(self._checks) and self._checks[self._told].name in self._came:
-            output.line(self._line(self._came[self._checks[self._told].name]))
-            self._told += 1
+        while (
+            self._print_lines
+            and self._printed < len(self._checks)
+            and self._checks[self._printed].name in self._results
+        ):
+            output.print_line(self._line(self._results[self._checks[self._printed].name]))
+            self._printed += 1
 
     async def progress(self) -> None:
-        """How many are done, a few times a second, on a terminal only."""
+        """Shows how many are left, a few times a second, on a terminal only."""
         while self._on_terminal:
-            left = len(self._checks) - len(self._came)
-            click.echo(f"\r… {left} left, waiting for leases to lapse ", nl=False, err=True)
+            left = len(self._checks) - len(self._results)
+            click.echo(f"\r… {left} left, waiting for leases to expire ", nl=False, err=True)
             await asyncio.sleep(0.3)
 
     def clear(self) -> None:
-        """Take the progress away, so that what comes next has the line to itself."""
+        """Clears the progress line."""
         if self._on_terminal:
             click.echo("\r\x1b[K", nl=False, err=True)
 
-    def _line(self, result: "Result") -> str:
+    def _line(self, result: "CheckResult") -> str:
         verdict = "ok" if result.holds else "FAILED"
         name = result.check.name.ljust(self._width)
         return f"{verdict:6}  {result.check.whose:6}  {name}  {result.seconds:4.1f} s  {result.saw}"
 
 
-def _as_json(connection: Connection, results: "Sequence[Result]") -> dict[str, object]:
+def _as_json(connection: Connection, results: "Sequence[CheckResult]") -> dict[str, object]:
     return {
         "api_url": connection.api_url,
         "holds": all(result.holds for result in results),

@@ -1,4 +1,4 @@
-"""How the service speaks: what it answers, refuses, counts and repeats."""
+"""Checks of the HTTP API: responses, refusals, quota headers and request ids."""
 
 import re
 import uuid
@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 
 from volcano_locks.protocol.effects import lease_path, lock_path
 
-from .check import Room, new_token
-from .http_client import Answer, Broken, Unjudged
+from .check import ScratchLock, new_token
+from .http_client import BrokenPromise, Inconclusive, TimedResponse
 
 QUOTA_FIELDS: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
 
 
-class _Bad(NamedTuple):
-    """A request with one thing wrong, and the code that names it."""
+class _BadRequest(NamedTuple):
+    """A request with one error, and the error code for it."""
 
     what: str
     code: str
@@ -26,182 +26,182 @@ class _Bad(NamedTuple):
     headers: Mapping[str, str | None] = {}
 
 
-async def what_a_read_says(room: Room) -> str:
+async def a_read_returns_the_state(lock: ScratchLock) -> str:
     """A free lock reads as exactly {"held": false}; a held one with the expiry and fencing token of its lease."""
-    free = (await room.wire.read(room.key)).expect(200, to="a read of a lock nobody has used")
+    free = (await lock.http.read(lock.key)).expect(200, to="a read of an unused lock")
     if free.json != {"held": False}:
-        raise Broken('a free lock does not read as exactly {"held": false}')
-    lease = await room.hold()
-    state = await room.state()
+        raise BrokenPromise('a free lock does not read as exactly {"held": false}')
+    lease = await lock.hold()
+    state = await lock.state()
     if (state.held, state.expires_at, state.fencing_token) != (True, lease.expires_at, lease.fencing_token):
-        raise Broken("a held lock does not read as held with the expiry and fencing token of its lease")
-    (await room.wire.release(room.key, lease.token)).expect(204, to="a release by the owner")
-    freed = await room.wire.read(room.key)
+        raise BrokenPromise("a held lock does not read as held with the expiry and fencing token of its lease")
+    (await lock.http.release(lock.key, lease.token)).expect(204, to="a release by the owner")
+    freed = await lock.http.read(lock.key)
     if freed.json != {"held": False}:
-        raise Broken('a released lock does not read as exactly {"held": false}')
+        raise BrokenPromise('a released lock does not read as exactly {"held": false}')
     return '{"held": false} when free, the lease when held'
 
 
-async def a_key_is_decoded_once(room: Room) -> str:
+async def a_key_is_decoded_once(lock: ScratchLock) -> str:
     """`a%3Ab` in a path is the lock `a:b`."""
-    lease = await room.hold()
-    read = (await room.wire.read(room.key.replace(":", "%3A"))).expect(200, to="a read of the key with %3A for :")
+    lease = await lock.hold()
+    read = (await lock.http.read(lock.key.replace(":", "%3A"))).expect(200, to="a read of the key with %3A for :")
     if read.json is None or read.json.get("fencing_token") != lease.fencing_token:
-        raise Broken("the key with %3A for : is another lock")
+        raise BrokenPromise("the key with %3A for : is another lock")
     return "%3A in a path is :"
 
 
-async def quota_headers(room: Room) -> str:
-    """Each answer tells the limit, what remains and when the minute ends, and each request counts."""
-    first, second = await room.wire.read(room.key), await room.wire.acquire(room.key, new_token(), room.ttl_seconds)
+async def quota_headers(lock: ScratchLock) -> str:
+    """Each response has the limit, what remains and when the minute ends; each request counts."""
+    first, second = await lock.http.read(lock.key), await lock.http.acquire(lock.key, new_token(), lock.ttl_seconds)
     limit, remaining, reset = _quota(first)
     later_limit, later_remaining, later_reset = _quota(second)
     if limit == 0:
         return "no quota (limit 0)"
     if limit != later_limit:
-        raise Unjudged("the limit changed between two answers")
+        raise Inconclusive("the limit changed between two responses")
     if later_reset == reset and not later_remaining < remaining <= limit:
-        raise Broken(f"of {limit}, {remaining} remained and then {later_remaining}")
+        raise BrokenPromise(f"of {limit}, {remaining} remained and then {later_remaining}")
     if later_reset < reset:
-        raise Broken("the end of the minute went back")
+        raise BrokenPromise("the end of the minute went back")
     return f"{limit} a minute, {later_remaining} remain"
 
 
-async def wrong_input_is_refused(room: Room) -> str:
-    """Keys, owner tokens, request ids and TTLs outside their limits are 400 and grant nothing."""
-    for bad in _malformed(room):
-        (await _ask(room, bad)).expect(400, to=bad.what)
-    await room.expect_free("requests that were refused")
+async def wrong_input_is_refused(lock: ScratchLock) -> str:
+    """Invalid keys, owner tokens, request ids and TTLs get 400 and grant nothing."""
+    for request in _malformed_requests(lock):
+        (await _send(lock, request)).expect(400, to=request.what)
+    await lock.expect_free("requests that were refused")
     return "bad keys, tokens, request ids and TTLs: 400"
 
 
-async def refusals_have_codes(room: Room) -> str:
-    """A refusal is {"error": sentence, "code": code}, and the code names what is wrong."""
-    bads = _malformed(room)
-    for bad in bads:
-        answer = (await _ask(room, bad)).expect(400, bad.code, to=bad.what)
-        body = answer.json
+async def refusals_have_codes(lock: ScratchLock) -> str:
+    """A refusal is {"error": sentence, "code": code}; the code names the error."""
+    requests = _malformed_requests(lock)
+    for request in requests:
+        response = (await _send(lock, request)).expect(400, request.code, to=request.what)
+        body = response.json
         if not isinstance(body, dict) or not isinstance(body.get("error"), str) or not body["error"]:
-            raise Broken(f"{bad.what}: the refusal has no sentence in `error`")
-    return ", ".join(sorted({bad.code for bad in bads}))
+            raise BrokenPromise(f"{request.what}: the refusal has no sentence in `error`")
+    return ", ".join(sorted({request.code for request in requests}))
 
 
-async def input_is_strict(room: Room) -> str:
-    """A TTL of 30.0, an unknown field and a body that is no object are refused, not guessed at."""
-    token, ttl = new_token(), room.ttl_seconds
-    path = lease_path(room.key)
-    bads = [
-        _Bad("a TTL with a fraction", "invalid_ttl", path, token, f'{{"ttl_seconds": {ttl}.0}}'.encode()),
-        _Bad("no TTL", "invalid_ttl", path, token, {}),
-        _Bad("an unknown field", "invalid_request", path, token, {"ttl_seconds": ttl, "wait": True}),
-        _Bad("broken JSON", "invalid_request", path, token, b'{"ttl_seconds": '),
+async def input_is_strict(lock: ScratchLock) -> str:
+    """A TTL of 30.0, an unknown field and a body that is not an object are refused."""
+    token, ttl = new_token(), lock.ttl_seconds
+    path = lease_path(lock.key)
+    requests = [
+        _BadRequest("a TTL with a fraction", "invalid_ttl", path, token, f'{{"ttl_seconds": {ttl}.0}}'.encode()),
+        _BadRequest("no TTL", "invalid_ttl", path, token, {}),
+        _BadRequest("an unknown field", "invalid_request", path, token, {"ttl_seconds": ttl, "wait": True}),
+        _BadRequest("broken JSON", "invalid_request", path, token, b'{"ttl_seconds": '),
     ]
-    for bad in bads:
-        (await _ask(room, bad)).expect(400, bad.code, to=bad.what)
-    await room.expect_free("requests that were refused")
+    for request in requests:
+        (await _send(lock, request)).expect(400, request.code, to=request.what)
+    await lock.expect_free("requests that were refused")
     return "30.0, unknown fields, broken JSON: 400"
 
 
-async def no_credential_no_answer(room: Room) -> str:
-    """Without a service key, or with an unknown one, nothing is told and nothing is done."""
+async def a_credential_is_required(lock: ScratchLock) -> str:
+    """A request without a service key, or with an unknown one, gets 401 and changes nothing."""
     for what, credential in (("no credential", None), ("an unknown key", f"Bearer sk-{uuid.uuid4().hex}")):
         headers = {"Authorization": credential}
-        (await room.wire.send("GET", lock_path(room.key), headers=headers)).expect(401, to=f"a read with {what}")
-        body = {"ttl_seconds": room.ttl_seconds}
-        asked = await room.wire.send("POST", lease_path(room.key), token=new_token(), body=body, headers=headers)
-        asked.expect(401, to=f"an acquire with {what}")
-    await room.expect_free("acquires that were refused")
+        (await lock.http.send("GET", lock_path(lock.key), headers=headers)).expect(401, to=f"a read with {what}")
+        body = {"ttl_seconds": lock.ttl_seconds}
+        acquire = await lock.http.send("POST", lease_path(lock.key), token=new_token(), body=body, headers=headers)
+        acquire.expect(401, to=f"an acquire with {what}")
+    await lock.expect_free("acquires that were refused")
     return "none or unknown: 401"
 
 
-async def another_kind_of_credential(room: Room) -> str:
-    """An anon key is told that a service key is needed, and no credential at all has a code too."""
+async def an_anon_key_is_refused(lock: ScratchLock) -> str:
+    """An anon key gets 403 service_key_required; a missing credential gets a code too."""
     anon = {"Authorization": f"Bearer ak-{uuid.uuid4().hex}"}
-    answer = await room.wire.send("GET", lock_path(room.key), headers=anon)
-    answer.expect(403, "service_key_required", to="a read with an anon key")
-    none = await room.wire.send("GET", lock_path(room.key), headers={"Authorization": None})
+    response = await lock.http.send("GET", lock_path(lock.key), headers=anon)
+    response.expect(403, "service_key_required", to="a read with an anon key")
+    none = await lock.http.send("GET", lock_path(lock.key), headers={"Authorization": None})
     none.expect(401, "invalid_credentials", to="a read without a credential")
     return "an anon key: 403 service_key_required"
 
 
-async def request_ids(room: Room) -> str:
-    """An answer carries the request's id in lower case, or a new one where none was sent; refusals do, too."""
+async def request_ids(lock: ScratchLock) -> str:
+    """A response has the request's id in lower case, or a new one if none was sent; so do refusals."""
     own = str(uuid.uuid4())
-    requests = [(own.upper(), lock_path(room.key)), (own, lock_path("-")), (None, lock_path(room.key))]
+    requests = [(own.upper(), lock_path(lock.key)), (own, lock_path("-")), (None, lock_path(lock.key))]
     for sent, path in requests:
-        answer = await room.wire.send("GET", path, headers={"X-Volcano-Request-Id": sent})
-        echoed = answer.headers.get("x-volcano-request-id", "")
+        response = await lock.http.send("GET", path, headers={"X-Volcano-Request-Id": sent})
+        echoed = response.headers.get("x-volcano-request-id", "")
         if sent is not None and echoed != own:
-            raise Broken(f"a request id is not echoed ({answer})")
-        if sent is None and (answer.status != 200 or not _is_uuid(echoed)):
-            raise Broken(f"a request without an id is not given one ({answer})")
-    return "echoed, and made where none was sent"
+            raise BrokenPromise(f"a request id is not echoed ({response})")
+        if sent is None and (response.status != 200 or not _is_uuid(echoed)):
+            raise BrokenPromise(f"a request without an id is not given one ({response})")
+    return "echoed, and generated if none was sent"
 
 
-async def holder_labels(room: Room) -> str:
-    """A holder's label for people is accepted, and refused where it could not be shown in one line."""
-    body = {"ttl_seconds": room.ttl_seconds}
+async def holder_labels(lock: ScratchLock) -> str:
+    """A holder label is accepted, or refused if it cannot be shown in one line."""
+    body = {"ttl_seconds": lock.ttl_seconds}
     for label, status, code in (("h" * 129, 400, "invalid_holder"), ("a b", 400, "invalid_holder"), ("a/1", 201, None)):
         headers = {"X-Volcano-Lock-Holder": label}
-        answer = await room.wire.send("POST", lease_path(room.key), token=new_token(), body=body, headers=headers)
-        answer.expect(status, code, to=f"an acquire with a label of {len(label)} characters")
-    return "visible ASCII up to 128: taken; else invalid_holder"
+        response = await lock.http.send("POST", lease_path(lock.key), token=new_token(), body=body, headers=headers)
+        response.expect(status, code, to=f"an acquire with a label of {len(label)} characters")
+    return "visible ASCII up to 128: accepted; else invalid_holder"
 
 
-async def addresses_and_methods(room: Room) -> str:
+async def addresses_and_methods(lock: ScratchLock) -> str:
     """An unknown address is 404; a known one with another method is 405 with `Allow`."""
-    unknown = await room.wire.send("GET", f"{lock_path(room.key)}/leases")
+    unknown = await lock.http.send("GET", f"{lock_path(lock.key)}/leases")
     unknown.expect(404, "not_found", to="an unknown address")
-    wrong = await room.wire.send("PUT", lease_path(room.key))
+    wrong = await lock.http.send("PUT", lease_path(lock.key))
     wrong.expect(405, "method_not_allowed", to="a PUT of a lease")
     allowed = {one.strip() for one in wrong.headers.get("allow", "").split(",")}
     if not {"POST", "PATCH", "DELETE"} <= allowed:
-        raise Broken("405 does not list the methods in Allow")
+        raise BrokenPromise("405 does not list the methods in Allow")
     return "404 not_found, 405 with Allow"
 
 
-async def no_secret_comes_back(room: Room) -> str:
-    """No answer repeats the owner token: not a grant, a refusal, a read, nor what is said of a malformed one."""
+async def owner_token_not_in_responses(lock: ScratchLock) -> str:
+    """No response repeats the owner token: no grant, refusal, read, or error about a malformed token."""
     malformed = f"{new_token()}-{uuid.uuid4().hex}"
-    lease = await room.hold()
-    body = {"ttl_seconds": room.ttl_seconds}
-    answers = [
-        await room.wire.acquire(room.key, lease.token, room.ttl_seconds),
-        await room.wire.read(room.key),
-        await room.wire.send("POST", lease_path(room.key), token=malformed, body=body),
-        await room.wire.send("PATCH", lease_path(room.key), token=lease.token, body={}),
+    lease = await lock.hold()
+    body = {"ttl_seconds": lock.ttl_seconds}
+    responses = [
+        await lock.http.acquire(lock.key, lease.token, lock.ttl_seconds),
+        await lock.http.read(lock.key),
+        await lock.http.send("POST", lease_path(lock.key), token=malformed, body=body),
+        await lock.http.send("PATCH", lease_path(lock.key), token=lease.token, body={}),
     ]
-    for answer in answers:
-        told = answer.body.decode("latin-1") + repr(sorted(answer.headers.items()))
-        if any(secret in told.lower() for secret in (lease.token, malformed)):
-            raise Broken(f"an answer repeats the owner token ({answer})")
+    for response in responses:
+        content = response.body.decode("latin-1") + repr(sorted(response.headers.items()))
+        if any(secret in content.lower() for secret in (lease.token, malformed)):
+            raise BrokenPromise(f"a response repeats the owner token ({response})")
     return "not in grants, reads or refusals"
 
 
-def _malformed(room: Room) -> list[_Bad]:
-    """What any service with this API refuses, each wrong in one thing."""
-    path, token, good = lease_path(room.key), new_token(), {"ttl_seconds": room.ttl_seconds}
+def _malformed_requests(lock: ScratchLock) -> list[_BadRequest]:
+    """Requests that every service with this API refuses, each with one error."""
+    path, token, good = lease_path(lock.key), new_token(), {"ttl_seconds": lock.ttl_seconds}
     ttls: Iterable[tuple[str, object]] = (("4", 4), ("7776001", 7_776_001), ("text", "30"), ("true", True))
     no_uuid = {"X-Volcano-Request-Id": "1"}
     return [
-        _Bad("a key that begins with a dash", "invalid_lock_key", lease_path(f"-{room.key}"), token, good),
-        _Bad("a key of 129 characters", "invalid_lock_key", lease_path("k" * 129), token, good),
-        _Bad("no owner token", "invalid_lock_token", path, None, good),
-        _Bad("an owner token that is no UUID", "invalid_lock_token", path, "1", good),
-        _Bad("a request id that is no UUID", "invalid_request_id", path, token, good, no_uuid),
-        *(_Bad(f"a TTL of {what}", "invalid_ttl", path, token, {"ttl_seconds": ttl}) for what, ttl in ttls),
+        _BadRequest("a key that begins with a dash", "invalid_lock_key", lease_path(f"-{lock.key}"), token, good),
+        _BadRequest("a key of 129 characters", "invalid_lock_key", lease_path("k" * 129), token, good),
+        _BadRequest("no owner token", "invalid_lock_token", path, None, good),
+        _BadRequest("an owner token that is not a UUID", "invalid_lock_token", path, "1", good),
+        _BadRequest("a request id that is not a UUID", "invalid_request_id", path, token, good, no_uuid),
+        *(_BadRequest(f"a TTL of {what}", "invalid_ttl", path, token, {"ttl_seconds": ttl}) for what, ttl in ttls),
     ]
 
 
-async def _ask(room: Room, bad: _Bad) -> Answer:
-    return await room.wire.send("POST", bad.path, token=bad.token, body=bad.body, headers=bad.headers)
+async def _send(lock: ScratchLock, request: _BadRequest) -> TimedResponse:
+    return await lock.http.send("POST", request.path, token=request.token, body=request.body, headers=request.headers)
 
 
-def _quota(answer: Answer) -> tuple[int, int, int]:
-    values = [answer.headers.get(name, "") for name in QUOTA_FIELDS]
+def _quota(response: TimedResponse) -> tuple[int, int, int]:
+    values = [response.headers.get(name, "") for name in QUOTA_FIELDS]
     missing = [name for name, value in zip(QUOTA_FIELDS, values, strict=True) if not _NUMBER.fullmatch(value)]
     if missing:
-        raise Broken(f"{', '.join(missing)}: missing or no number ({answer})")
+        raise BrokenPromise(f"{', '.join(missing)}: missing or not a number ({response})")
     limit, remaining, reset = map(int, values)
     return limit, remaining, reset
 

@@ -1,7 +1,7 @@
-"""An event stream over as many connections as it takes, for `watch` (CLI-30).
+"""An event stream for `watch` that reconnects (CLI-30).
 
-The first connection has to come about: a wrong address or key is told at once. From then on it goes on, like the
-client's own watch, from the last event that came (EVENT-5).
+The first connection must succeed, so that a wrong address or key ends the command at once. Later connections resume
+from the last event received, as in the client's own watch (EVENT-5).
 """
 
 from collections.abc import AsyncGenerator
@@ -24,32 +24,36 @@ STEADY_SECONDS: Final = 10.0
 
 
 def events_path(key: str | None, prefix: str) -> str:
-    """Where the events of `key` are told, else those of all locks that begin with `prefix`. Raises ValueError."""
+    """The path of the events of `key`, else of all locks that begin with `prefix`. Raises ValueError."""
     if key is not None:
         return f"{lock_path(checked_key(key))}/events"
     return f"/locks/events?prefix={quote(checked_prefix(prefix), safe='')}"
 
 
-async def followed(path: str, sender: Transport, clock: Clock) -> AsyncGenerator[SseEvent | VolcanoError, None]:
-    """The events, the first of each connection being one that tells only an id; and what broke a connection off.
-    Raises what does not pass by waiting, and whatever keeps the first connection from coming about."""
-    rests = Backoff()
+async def reconnecting_events(
+    path: str, transport: Transport, clock: Clock
+) -> AsyncGenerator[SseEvent | VolcanoError, None]:
+    """The events, and the error that ended each connection. A connection's first event has only an id.
+
+    Raises an error that a retry cannot fix, and any error before the first connection succeeded.
+    """
+    backoff = Backoff()
     last_id: str | None = None
-    begun = False
+    connected = False
     while True:
         request = Request("GET", path, new_uuid(), TIMEOUT_SECONDS, streams=True, last_event_id=last_id)
         since = clock.now()
         try:
-            async with aclosing(read_events(request, sender, clock)) as events:
+            async with aclosing(read_events(request, transport, clock)) as events:
                 async for event in events:
-                    begun = True
+                    connected = True
                     last_id = event.id or last_id
                     yield event
         except VolcanoError as error:
-            if not begun or not is_transient(error):
+            if not connected or not is_transient(error):
                 raise
             failure = error
         yield failure
         if clock.now() - since >= STEADY_SECONDS:
-            rests.reset()
-        await clock.wait(clock.now() + rests.next_delay(failure))
+            backoff.reset()
+        await clock.wait(clock.now() + backoff.next_delay(failure))

@@ -1,4 +1,4 @@
-"""CLI-4: where TLS fails, what to change is said: the scheme, the name or what this machine trusts."""
+"""CLI-4: a TLS failure names what to change: the scheme, the name, or the trusted certificates."""
 
 import ssl
 import subprocess
@@ -17,14 +17,14 @@ COMMANDS = pytest.mark.parametrize("command", [("get", "k"), ("project", "list")
 
 
 class QuietServer(ThreadingHTTPServer):
-    """Handshakes that fail are what is tested here."""
+    """Does not log failed handshakes, which these tests cause."""
 
     def handle_error(self, request: object, client_address: object) -> None: ...
 
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for `localhost` that signed itself, and its key, in one file."""
+    """A self-signed certificate for `localhost` and its key, in one file."""
     file = tmp_path_factory.mktemp("tls") / "both.pem"
     make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -subj /CN=localhost"
     names = ("-addext", "subjectAltName=DNS:localhost", "-keyout", "-", "-out", "-")
@@ -34,7 +34,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tls_port(certificate: Path) -> Iterator[int]:
-    """A port of this machine where TLS is spoken, under that certificate."""
+    """A port of this machine with TLS and that certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate)
     with QuietServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
@@ -47,29 +47,29 @@ def tls_port(certificate: Path) -> Iterator[int]:
         thread.join()
 
 
-def told(result: Result) -> str:
-    """What the person reads: no raw words of the TLS library."""
+def message_of(result: Result) -> str:
+    """The message, without raw text of the TLS library."""
     assert (result.exit_code, result.stdout) == (69, "")
     assert "[SSL" not in result.stderr
     assert "_ssl.c" not in result.stderr
-    assert "`volcano-locks dev`" not in result.stderr, "a server is there"
+    assert "`volcano-locks dev`" not in result.stderr, "a server is running"
     return result.stderr
 
 
 @COMMANDS
-def test_tls_asked_of_a_server_without(invoke: Invoke, server: RunningServer, command: tuple[str, ...]) -> None:
+def test_https_to_a_server_without_tls(invoke: Invoke, server: RunningServer, command: tuple[str, ...]) -> None:
     address = server.url.replace("http://", "https://")
-    assert "begins with http://" in told(invoke(*command, "--api-url", address))
+    assert "begins with http://" in message_of(invoke(*command, "--api-url", address))
 
 
 @COMMANDS
-def test_no_tls_spoken_to_a_server_with(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
-    assert "begins with https://" in told(invoke(*command, "--api-url", f"http://127.0.0.1:{tls_port}"))
+def test_http_to_a_server_with_tls(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
+    assert "begins with https://" in message_of(invoke(*command, "--api-url", f"http://127.0.0.1:{tls_port}"))
 
 
 @COMMANDS
-def test_certificate_that_nobody_here_trusts(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
-    text = told(invoke(*command, "--api-url", f"https://localhost:{tls_port}"))
+def test_untrusted_certificate(invoke: Invoke, tls_port: int, command: tuple[str, ...]) -> None:
+    text = message_of(invoke(*command, "--api-url", f"https://localhost:{tls_port}"))
     assert "self-signed certificate" in text
     assert "SSL_CERT_FILE" in text
 
@@ -78,8 +78,8 @@ def test_certificate_that_nobody_here_trusts(invoke: Invoke, tls_port: int, comm
 def test_certificate_for_another_name(
     invoke: Invoke, tls_port: int, certificate: Path, command: tuple[str, ...]
 ) -> None:
-    """And the advice of the test above works: the certificate is trusted now."""
-    text = told(invoke(*command, "--api-url", f"https://127.0.0.1:{tls_port}", SSL_CERT_FILE=str(certificate)))
+    """SSL_CERT_FILE makes the certificate trusted, as the previous test's message advises."""
+    text = message_of(invoke(*command, "--api-url", f"https://127.0.0.1:{tls_port}", SSL_CERT_FILE=str(certificate)))
     assert "not valid for '127.0.0.1'" in text
     assert "--api-url" in text
     assert "SSL_CERT_FILE" not in text

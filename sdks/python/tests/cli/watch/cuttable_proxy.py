@@ -1,4 +1,4 @@
-"""A wire to the server that a test cuts: connections are passed on, broken off, and refused while it is down."""
+"""A TCP proxy in front of the server whose connections a test can cut."""
 
 import contextlib
 import selectors
@@ -8,14 +8,14 @@ from typing import Self
 from urllib.parse import urlsplit
 
 
-class Relay:
+class CuttableProxy:
     """Listens on `url` while it is entered."""
 
     def __init__(self, to_url: str) -> None:
         parts = urlsplit(to_url)
         assert parts.hostname is not None
         assert parts.port is not None
-        self._to = (parts.hostname, parts.port)
+        self._target = (parts.hostname, parts.port)
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._threads: list[threading.Thread] = []
@@ -23,7 +23,7 @@ class Relay:
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
 
     def __enter__(self) -> Self:
-        self._begin(self._accept)
+        self._start_thread(self._accept)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -34,18 +34,18 @@ class Relay:
             thread.join()
 
     def cut(self) -> None:
-        """Break off all connections, and every new one until `mend`."""
+        """Close all connections, and every new one until `restore`."""
         self._down = True
         for pair in self._pairs:
             for end in pair:
                 with contextlib.suppress(OSError):
                     end.shutdown(socket.SHUT_RDWR)
 
-    def mend(self) -> None:
-        """Pass connections on again."""
+    def restore(self) -> None:
+        """Forward connections again."""
         self._down = False
 
-    def _begin(self, target: object, *arguments: object) -> None:
+    def _start_thread(self, target: object, *arguments: object) -> None:
         thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
         self._threads.append(thread)
         thread.start()
@@ -53,21 +53,21 @@ class Relay:
     def _accept(self) -> None:
         while True:
             try:
-                ours, _ = self._listening.accept()
+                client_side, _ = self._listening.accept()
             except OSError:
                 return
             if self._down:
-                ours.close()
+                client_side.close()
                 continue
-            theirs = socket.create_connection(self._to)
-            self._pairs.append((ours, theirs))
-            self._begin(_pass_on, ours, theirs)
+            server_side = socket.create_connection(self._target)
+            self._pairs.append((client_side, server_side))
+            self._start_thread(_forward, client_side, server_side)
 
 
-def _pass_on(ours: socket.socket, theirs: socket.socket) -> None:
-    with selectors.DefaultSelector() as selector, ours, theirs, contextlib.suppress(OSError):
-        selector.register(ours, selectors.EVENT_READ, theirs)
-        selector.register(theirs, selectors.EVENT_READ, ours)
+def _forward(client_side: socket.socket, server_side: socket.socket) -> None:
+    with selectors.DefaultSelector() as selector, client_side, server_side, contextlib.suppress(OSError):
+        selector.register(client_side, selectors.EVENT_READ, server_side)
+        selector.register(server_side, selectors.EVENT_READ, client_side)
         while True:
             for key, _ in selector.select():
                 assert isinstance(key.fileobj, socket.socket)

@@ -1,4 +1,4 @@
-"""CLI-27, CLI-28: the same line in every host's crontab runs a job once, and says nothing where it does not."""
+"""CLI-27, CLI-28: the same crontab line on every host runs a job once and prints nothing on the other hosts."""
 
 from pathlib import Path
 
@@ -6,11 +6,11 @@ import pytest
 
 from volcano_locks import Client
 
-from .conftest import Start
+from ..conftest import Start
 
 
-def test_a_job_that_ends_sooner_leaves_the_lock_taken(start: Start, key: str, client: Client) -> None:
-    """CLI-27: and does not wait for it."""
+def test_a_job_that_ends_sooner_keeps_the_lock_held(start: Start, key: str, client: Client) -> None:
+    """CLI-27: `run` itself ends with the job."""
     process = start("run", key, "--hold-at-least", "1h", "--", "echo", "ran")
     assert process.communicate() == ("ran\n", "")
     view = client.locks.view(key)
@@ -22,7 +22,7 @@ def test_a_job_that_ends_sooner_leaves_the_lock_taken(start: Start, key: str, cl
     assert late.returncode == 0
 
 
-def test_the_code_is_the_commands_own_also_while_the_lock_is_held_on(start: Start, key: str, client: Client) -> None:
+def test_the_exit_code_is_the_commands_own_while_the_lock_stays_held(start: Start, key: str, client: Client) -> None:
     """CLI-27, CLI-8."""
     process = start("run", key, "--hold-at-least", "60s", "--", "sh", "-c", "exit 7")
     process.communicate()
@@ -30,8 +30,8 @@ def test_the_code_is_the_commands_own_also_while_the_lock_is_held_on(start: Star
     assert client.locks.get(key).held
 
 
-def test_what_was_not_run_keeps_nobody_away(start: Start, key: str, client: Client, tmp_path: Path) -> None:
-    """CLI-27: an interpreter that this host does not have may be there on the next."""
+def test_a_command_that_was_not_run_releases_the_lock(start: Start, key: str, client: Client, tmp_path: Path) -> None:
+    """CLI-27: another host may have the interpreter that this one lacks."""
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -42,7 +42,7 @@ def test_what_was_not_run_keeps_nobody_away(start: Start, key: str, client: Clie
 
 
 @pytest.mark.parametrize("wait", [(), ("-w", "1s")])
-def test_a_held_lock_is_passed_over_in_silence(start: Start, key: str, client: Client, wait: tuple[str, ...]) -> None:
+def test_skip_ok_is_silent_about_a_held_lock(start: Start, key: str, client: Client, wait: tuple[str, ...]) -> None:
     """CLI-28."""
     client.locks.acquire(key, ttl=60)
     process = start("run", key, "--skip-ok", *wait, "--", "echo", "ran")
@@ -50,17 +50,19 @@ def test_a_held_lock_is_passed_over_in_silence(start: Start, key: str, client: C
     assert process.returncode == 0
 
 
-def test_other_failures_are_not_passed_over(start: Start, environment: dict[str, str]) -> None:
+def test_skip_ok_reports_other_failures(start: Start, environment: dict[str, str]) -> None:
     """CLI-28."""
-    away = start("run", "k", "--skip-ok", "--", "true", env=environment | {"VOLCANO_API_URL": "http://127.0.0.1:9"})
-    _, err = away.communicate()
-    assert away.returncode == 69
+    unreachable = start(
+        "run", "k", "--skip-ok", "--", "true", env=environment | {"VOLCANO_API_URL": "http://127.0.0.1:9"}
+    )
+    _, err = unreachable.communicate()
+    assert unreachable.returncode == 69
     assert err
 
 
-def test_two_codes_for_one_thing_are_refused(start: Start) -> None:
+def test_skip_ok_and_not_acquired_code_exclude_each_other(start: Start) -> None:
     """CLI-28."""
     process = start("run", "k", "--skip-ok", "-E", "3", "--", "true")
     _, err = process.communicate()
     assert process.returncode == 64
-    assert "--skip-ok and -E exclude each other" in err
+    assert "use --skip-ok or -E, not both" in err

@@ -1,4 +1,4 @@
-"""CLI-4: Ctrl-C at any moment ends a command with 130, and with no words but its own."""
+"""CLI-4: Ctrl-C at any moment ends a command with 130 and without a traceback."""
 
 import asyncio
 import json
@@ -31,8 +31,8 @@ main()
 """
 
 
-def test_once_it_is_done_it_has_been_done(key: str, environment: dict[str, str], client: Client) -> None:
-    """CLI-10: whoever is handed a lease is not told that the acquire was interrupted."""
+def test_an_interrupt_after_the_acquire_is_ignored(key: str, environment: dict[str, str], client: Client) -> None:
+    """CLI-10: a client that got its lease must not get exit code 130."""
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_AT_ITS_END, "acquire", key],
         env=environment,
@@ -45,7 +45,7 @@ def test_once_it_is_done_it_has_been_done(key: str, environment: dict[str, str],
 
 
 @pytest.mark.parametrize("module", ["volcano_locks.cli.app", "click", "volcano_locks.cli.run.command"])
-def test_while_it_is_still_being_loaded(module: str) -> None:
+def test_an_interrupt_during_the_imports_is_130(module: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", INTERRUPTED_IMPORT, module, "run", "k", "--", "true"], capture_output=True, check=False
     )
@@ -53,41 +53,41 @@ def test_while_it_is_still_being_loaded(module: str) -> None:
 
 
 def interrupt() -> None:
-    """For this thread: a command has no other by then, but the tests have."""
+    """Interrupts this thread; a command has no other thread at that point."""
     signal.raise_signal(signal.SIGINT)
 
 
-def test_while_its_event_loop_is_being_made_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop is whole and closed, and the work has begun and ended."""
+def test_an_interrupt_while_the_event_loop_is_created_or_closed_is_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop is complete and closed, and the work has started and ended."""
     loops: list[asyncio.AbstractEventLoop] = []
-    lived: list[str] = []
+    log: list[str] = []
     new_event_loop, set_event_loop = asyncio.new_event_loop, asyncio.set_event_loop
 
-    def made() -> asyncio.AbstractEventLoop:
+    def create_loop() -> asyncio.AbstractEventLoop:
         interrupt()
         loops.append(new_event_loop())
         return loops[-1]
 
     async def work() -> None:
-        lived.append("begun")
+        log.append("started")
         try:
             await asyncio.sleep(600)
         finally:
-            lived.append("ended")
+            log.append("ended")
 
     with monkeypatch.context() as patched:
-        patched.setattr(asyncio.events, "new_event_loop", made)
+        patched.setattr(asyncio.events, "new_event_loop", create_loop)
         with pytest.raises(KeyboardInterrupt):
             run_to_end(work)
-    assert lived == ["begun", "ended"]
+    assert log == ["started", "ended"]
 
-    def unset(loop: asyncio.AbstractEventLoop | None) -> None:
+    def unset_loop(loop: asyncio.AbstractEventLoop | None) -> None:
         interrupt()
         set_event_loop(loop)
 
     async def short() -> None:
         loops.append(asyncio.get_running_loop())
-        patched.setattr(asyncio.events, "set_event_loop", unset)
+        patched.setattr(asyncio.events, "set_event_loop", unset_loop)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         run_to_end(short)
@@ -96,7 +96,7 @@ def test_while_its_event_loop_is_being_made_or_closed(monkeypatch: pytest.Monkey
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_what_is_not_interrupted_returns_and_raises_as_it_does() -> None:
+def test_without_an_interrupt_the_result_or_error_is_returned() -> None:
     async def found() -> int:
         return 7
 

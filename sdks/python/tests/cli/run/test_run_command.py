@@ -1,4 +1,4 @@
-"""CLI-5, CLI-6, CLI-8: the command runs under the lock, sees the lease, and its exit code is kept."""
+"""CLI-5, CLI-6, CLI-8: the command runs under the lock, gets the lease, and its exit code is kept."""
 
 import json
 import os
@@ -14,21 +14,21 @@ from volcano_locks import Client
 from volcano_locks.config import default_holder
 from volcano_locks_server.testing import RunningServer
 
-from .conftest import PROGRAM, Start
+from ..conftest import PROGRAM, Start
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 
 
-def test_command_sees_the_lease_and_no_secret(start: Start, key: str, environment: dict[str, str]) -> None:
+def test_command_gets_the_lease_and_no_secret(start: Start, key: str, environment: dict[str, str]) -> None:
     """CLI-6."""
     out, _ = start("run", key, "--", sys.executable, "-c", SHOW, env=environment | {"MINE": "a=b\nc"}).communicate()
-    seen = json.loads(out)
-    assert seen["VOLCANO_LOCK_KEY"] == key
-    assert int(seen["VOLCANO_LOCK_FENCING_TOKEN"]) > 0
-    assert seen["VOLCANO_LOCK_EXPIRES_AT"].endswith("Z")
-    assert seen["MINE"] == "a=b\nc"
-    assert "VOLCANO_SERVICE_KEY" not in seen
-    assert "VOLCANO_LOCKS_ADMIN_TOKEN" not in seen
+    variables = json.loads(out)
+    assert variables["VOLCANO_LOCK_KEY"] == key
+    assert int(variables["VOLCANO_LOCK_FENCING_TOKEN"]) > 0
+    assert variables["VOLCANO_LOCK_EXPIRES_AT"].endswith("Z")
+    assert variables["MINE"] == "a=b\nc"
+    assert "VOLCANO_SERVICE_KEY" not in variables
+    assert "VOLCANO_LOCKS_ADMIN_TOKEN" not in variables
 
 
 def test_lock_is_held_while_it_runs_and_free_after(
@@ -53,7 +53,7 @@ def test_exit_code_is_the_commands_own(start: Start, key: str, script: str, code
     assert process.returncode == code
 
 
-def test_held_lock_means_75_and_nothing_run(start: Start, key: str, client: Client, tmp_path: Path) -> None:
+def test_held_lock_is_75_and_nothing_is_run(start: Start, key: str, client: Client, tmp_path: Path) -> None:
     """CLI-5: case 39, case 18."""
     lease = client.locks.acquire(key, ttl=30)
     process = start("run", key, "--", "touch", str(tmp_path / "ran"))
@@ -61,7 +61,7 @@ def test_held_lock_means_75_and_nothing_run(start: Start, key: str, client: Clie
     assert process.returncode == 75
     assert f"until {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} unless renewed; nothing was run" in err
     assert f"{key} is held by {default_holder()} " in err
-    assert "-w DURATION waits for it" in err
+    assert "-w DURATION waits for the lock" in err
     assert not (tmp_path / "ran").exists()
     quiet = start("run", key, "-q", "-n", "-E", "0", "--", "touch", str(tmp_path / "ran"))
     assert quiet.communicate() == ("", "")
@@ -84,15 +84,17 @@ def test_waiting_that_ends_without_the_lock_is_75(start: Start, key: str, client
     process = start("run", key, "-w", "1", "--", "echo", "mine")
     out, err = process.communicate()
     assert (process.returncode, out) == (75, "")
-    assert "waits for it" not in err
+    assert "waits for the lock" not in err
 
 
 def test_signal_while_waiting_ends_it_and_runs_nothing(start: Start, key: str, client: Client) -> None:
-    """A wrapper that is told to end before it holds the lock ends with 128 + n."""
+    """A signal before the lock is held ends `run` with 128 + n."""
     client.locks.acquire(key, ttl=60)
     process = start("run", key, "-w", "60", "--", "echo", "mine")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while len(children.read_text().split()) < 2:  # the command's process and the warden: signals are ours from here
+    while (
+        len(children.read_text().split()) < 2
+    ):  # the command's process and the watchdog: from here on `run` handles signals
         os.sched_yield()
     process.send_signal(signal.SIGTERM)
     assert process.communicate()[0] == ""
@@ -100,8 +102,10 @@ def test_signal_while_waiting_ends_it_and_runs_nothing(start: Start, key: str, c
 
 
 @pytest.mark.parametrize(("mode", "code"), [(None, 127), (0o644, 126), ("folder", 126)])
-def test_what_cannot_run_costs_no_turn(start: Start, client: Client, tmp_path: Path, mode: object, code: int) -> None:
-    """CLI-4: found out before the lock is acquired."""
+def test_unrunnable_program_is_found_before_the_acquire(
+    start: Start, client: Client, tmp_path: Path, mode: object, code: int
+) -> None:
+    """CLI-4."""
     program = tmp_path / "program"
     if isinstance(mode, int):
         program.touch(mode)
@@ -116,7 +120,7 @@ def test_what_cannot_run_costs_no_turn(start: Start, client: Client, tmp_path: P
 
 
 def test_failing_exec_releases_the_lock(start: Start, key: str, client: Client, tmp_path: Path) -> None:
-    """CLI-8: an interpreter that does not exist is found out only by the exec."""
+    """CLI-8: a missing interpreter is detected only by the exec."""
     script = tmp_path / "script"
     script.write_text("#!/no/such/interpreter\n")
     script.chmod(0o755)
@@ -140,25 +144,25 @@ def test_usage_errors_are_64(start: Start, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("k", "true"), ("k", "ls", "-l")])
-def test_a_command_without_its_dashes_is_told_where_they_go(start: Start, arguments: tuple[str, ...]) -> None:
+def test_a_command_without_dashes_is_refused_with_advice(start: Start, arguments: tuple[str, ...]) -> None:
     process = start("run", *arguments)
     _, err = process.communicate()
     assert process.returncode == 64
-    assert "no `--`: put it between the lock's key and the command" in err
+    assert "put `--` between the lock's key and the command" in err
 
 
 def test_server_that_cannot_be_reached_is_69(start: Start, environment: dict[str, str]) -> None:
-    """CLI-4: and the message says where it looked and what to do."""
+    """CLI-4: the message has the address and what to do."""
     process = start("run", "k", "--", "true", env=environment | {"VOLCANO_API_URL": "http://127.0.0.1:9"})
     _, err = process.communicate()
     assert process.returncode == 69
-    assert err.count("http://127.0.0.1:9") == 1
+    assert "cannot connect to http://127.0.0.1:9: Connection refused\n" in err
     assert "volcano-locks dev" in err
 
 
 @pytest.mark.parametrize("secret", ["", "sk-" + "A" * 43, "ak-anonymous"])
 def test_credentials_are_77(start: Start, environment: dict[str, str], secret: str) -> None:
-    """CLI-4, CLI-2: the message names the variable and never what is in it."""
+    """CLI-4, CLI-2: the message names the variable and not its value."""
     process = start("run", "k", "--", "true", env=environment | {"VOLCANO_SERVICE_KEY": secret})
     _, err = process.communicate()
     assert process.returncode == 77
@@ -180,7 +184,7 @@ def test_service_key_can_come_from_a_file(
 
 
 def test_ignored_signals_stay_ignored_and_others_do_not(key: str, environment: dict[str, str]) -> None:
-    """CLI-7: `nohup volcano-locks run …` works as people expect; SIGPIPE, which Python ignores, does not leak."""
+    """CLI-7: `nohup volcano-locks run …` works. SIGPIPE, which Python ignores, is reset for the command."""
     nohup = ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *PROGRAM]
     found = subprocess.run(
         [*nohup, "run", key, "--", "grep", "SigIgn", "/proc/self/status"],

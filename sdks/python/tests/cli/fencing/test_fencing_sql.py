@@ -1,4 +1,4 @@
-"""CLI-20, CLI-21: what `fencing sql` prints, and which names it takes. What the SQL does: tests/fencing."""
+"""CLI-20, CLI-21: what `fencing sql` prints, and which names it accepts. e2e/fencing tests what the SQL does."""
 
 import json
 import re
@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from volcano_locks.cli.app import app
-from volcano_locks.cli.fencing.identifiers import MYSQL, POSTGRESQL, SQLITE, Naming
+from volcano_locks.cli.fencing.identifiers import MYSQL, POSTGRESQL, SQLITE, IdentifierSyntax
 
 DIALECTS = ("postgresql", "mysql", "sqlite")
 HOSTILE = ['a"; DROP TABLE x; --', "a`; DROP TABLE x; --", "a'b", "$fence$", "select", "Größe", "a b", "a\\"]
@@ -21,7 +21,7 @@ Sql = Callable[..., Result]
 
 @pytest.fixture
 def sql() -> Sql:
-    """`fencing sql` in an environment that names no server and no key."""
+    """`fencing sql` in an environment without a server and a key."""
 
     def run(*arguments: str) -> Result:
         return CliRunner(env={"VOLCANO_API_URL": None, "VOLCANO_SERVICE_KEY": None}).invoke(
@@ -32,8 +32,8 @@ def sql() -> Sql:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_what_is_printed_is_sql_within_80_columns_and_nothing_else(sql: Sql, dialect: str) -> None:
-    """CLI-1, CLI-20: the message a person needs is in comments, and stderr is empty."""
+def test_output_is_sql_within_80_columns(sql: Sql, dialect: str) -> None:
+    """CLI-1, CLI-20: text for people is in comments, and stderr is empty."""
     printed = sql("--dialect", dialect, "--table", "report", "--id", "day")
     assert (printed.exit_code, printed.stderr) == (0, "")
     assert max(map(len, printed.stdout.splitlines())) <= 80
@@ -41,7 +41,7 @@ def test_what_is_printed_is_sql_within_80_columns_and_nothing_else(sql: Sql, dia
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_json_has_the_same_statements_one_by_one(sql: Sql, dialect: str) -> None:
+def test_json_has_the_same_statements(sql: Sql, dialect: str) -> None:
     """CLI-21."""
     arguments = ("--dialect", dialect, "--table", "app.report", "--id", "day", "--column", "token")
     text = sql(*arguments).stdout
@@ -55,7 +55,7 @@ def test_json_has_the_same_statements_one_by_one(sql: Sql, dialect: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("naming", "text", "parts"),
+    ("syntax", "text", "parts"),
     [
         (POSTGRESQL, "report", ("report",)),
         (POSTGRESQL, "app.Report", ("app", "Report")),
@@ -66,10 +66,10 @@ def test_json_has_the_same_statements_one_by_one(sql: Sql, dialect: str) -> None
         (SQLITE, 'aux."order"', ("aux", "order")),
     ],
 )
-def test_names_are_read_as_in_sql(naming: Naming, text: str, parts: tuple[str, ...]) -> None:
+def test_names_are_parsed_as_in_sql(syntax: IdentifierSyntax, text: str, parts: tuple[str, ...]) -> None:
     """CLI-21."""
-    assert naming.parse(text, parts_max=2) == parts
-    assert naming.parse(naming.quoted(*parts), parts_max=2) == parts
+    assert syntax.parse(text, parts_max=2) == parts
+    assert syntax.parse(syntax.quoted(*parts), parts_max=2) == parts
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
@@ -81,7 +81,7 @@ def test_names_are_read_as_in_sql(naming: Naming, text: str, parts: tuple[str, .
         *[("--column", name) for name in ("", "a.b", "a\rb", "DAY")],
     ],
 )
-def test_what_is_no_name_is_refused_with_the_option(sql: Sql, dialect: str, option: str, name: str) -> None:
+def test_an_invalid_name_is_refused_and_names_the_option(sql: Sql, dialect: str, option: str, name: str) -> None:
     """CLI-21: nothing is printed that could be run."""
     names = {"--table": "report", "--id": "day", option: name}
     refused = sql("--dialect", dialect, *(word for pair in names.items() for word in pair))
@@ -100,8 +100,8 @@ def test_half_quoted_names_are_refused(sql: Sql, dialect: str, name: str) -> Non
 
 
 @pytest.mark.parametrize(("dialect", "longest"), [("postgresql", 57), ("mysql", 51), ("sqlite", 242)])
-def test_a_table_whose_fence_would_be_cut_is_refused(sql: Sql, dialect: str, longest: int) -> None:
-    """CLI-21: PostgreSQL would cut the fence's name without an error, and another table could have the same."""
+def test_a_table_whose_fence_name_would_be_truncated_is_refused(sql: Sql, dialect: str, longest: int) -> None:
+    """CLI-21: PostgreSQL would truncate it silently, and two tables could share a fence."""
     assert sql("--dialect", dialect, "--table", "t" * longest, "--id", "day").exit_code == 0
     refused = sql("--dialect", dialect, "--table", "t" * (longest + 1), "--id", "day")
     assert (refused.exit_code, refused.stdout) == (64, "")
@@ -117,8 +117,8 @@ def test_postgresql_counts_bytes(sql: Sql) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_no_name_becomes_sql(sql: Sql, name: str) -> None:
-    """CLI-21: a table and columns of that name are fenced, and nothing else happens."""
+def test_no_name_is_executed_as_sql(sql: Sql, name: str) -> None:
+    """CLI-21: a table and columns with that name are fenced, and nothing else happens."""
     quoted = SQLITE.quoted(name)
     with closing(sqlite3.connect(":memory:", isolation_level=None)) as database:
         database.execute("CREATE TABLE x (y)")
@@ -131,8 +131,8 @@ def test_no_name_becomes_sql(sql: Sql, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_name_cannot_end_the_function_that_it_stands_in(sql: Sql, name: str) -> None:
-    """CLI-21: the tag of a dollar quote is one that the body does not have."""
+def test_a_name_cannot_end_the_function_body(sql: Sql, name: str) -> None:
+    """CLI-21: the dollar-quote tag does not occur in the body."""
     script = json.loads(
         sql("--dialect", "postgresql", "--table", POSTGRESQL.quoted(name), "--id", "day", "--json").stdout
     )
@@ -141,23 +141,23 @@ def test_a_name_cannot_end_the_function_that_it_stands_in(sql: Sql, name: str) -
     assert function.count(tag) == 2
 
 
-def test_help_fits_a_terminal_and_gives_an_example(sql: Sql) -> None:
-    """80 columns, and something to copy."""
+def test_help_fits_80_columns_and_has_an_example(sql: Sql) -> None:
+    """80 columns, and an example."""
     text = sql("--help").stdout
     assert max(map(len, text.splitlines())) <= 80
     assert "\n    volcano-locks fencing sql " in text
 
 
-def test_an_unknown_dialect_is_named_with_those_there_are(sql: Sql) -> None:
+def test_an_unknown_dialect_is_refused_with_the_known_ones(sql: Sql) -> None:
     """CLI-4."""
     refused = sql("--dialect", "oracle", "--table", "t", "--id", "day")
     assert refused.exit_code == 64
     assert all(dialect in refused.stderr for dialect in ("oracle", *DIALECTS))
 
 
-def test_the_commands_of_the_guide_print_what_its_tables_need(sql: Sql) -> None:
-    """docs/guide/fencing.md: one for each dialect, piped into the database's client."""
-    guide = (Path(__file__).parents[4] / "docs/guide/fencing.md").read_text()
+def test_the_commands_of_the_guide_run(sql: Sql) -> None:
+    """docs/guide/fencing.md: one per dialect, piped to the database's client."""
+    guide = (Path(__file__).parents[5] / "docs/guide/fencing.md").read_text()
     commands = re.findall(r"^volcano-locks fencing sql ([^|\n]+) \| (?:psql|mariadb|sqlite3) ", guide, re.MULTILINE)
     assert [command.split()[1] for command in commands] == list(DIALECTS)
     assert [sql(*command.split()).exit_code for command in commands] == [0, 0, 0]

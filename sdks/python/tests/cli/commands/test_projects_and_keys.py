@@ -1,4 +1,4 @@
-"""CLI-12: projects and service keys, against a server that really has them."""
+"""CLI-12: projects and service keys, against a real server."""
 
 import contextlib
 import json
@@ -16,24 +16,24 @@ from click.testing import Result
 from volcano_locks import Client, PermissionDeniedError
 from volcano_locks_server.testing import RunningServer
 
-from .conftest import PROGRAM
+from ..conftest import PROGRAM
 
 Invoke = Callable[..., Result]
 
 
 @pytest.fixture
 def project(invoke: Invoke, key: str) -> Iterator[str]:
-    """A project of this test's own, by name."""
+    """The name of a project for this test alone."""
     assert invoke("project", "create", key).exit_code == 0
     yield key
     invoke("project", "delete", key, "--yes")
 
 
 def test_project_is_created_shown_changed_and_deleted(invoke: Invoke, project: str) -> None:
-    shown = json.loads(invoke("project", "show", project, "--json").stdout)
-    assert shown["name"] == project
-    assert shown["id"] in invoke("project", "list").stdout
-    changed = invoke("project", "set", shown["id"], "--requests-per-minute", "0", "--name", f"{project}-2")
+    output = json.loads(invoke("project", "show", project, "--json").stdout)
+    assert output["name"] == project
+    assert output["id"] in invoke("project", "list").stdout
+    changed = invoke("project", "set", output["id"], "--requests-per-minute", "0", "--name", f"{project}-2")
     assert "no limit" in changed.stdout
     assert invoke("project", "show", project).exit_code == 64
     assert invoke("project", "delete", f"{project}-2").exit_code == 64
@@ -42,13 +42,13 @@ def test_project_is_created_shown_changed_and_deleted(invoke: Invoke, project: s
     assert f"{project}-2" not in names
 
 
-def test_secret_alone_is_on_stdout_and_works_until_revoked(invoke: Invoke, server: RunningServer, project: str) -> None:
-    """CLI-12, CLI-2: shown once, with a warning beside it."""
+def test_secret_is_alone_on_stdout_and_valid_until_revoked(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """CLI-12, CLI-2: it is output once, with a message on stderr."""
     created = invoke("key", "create", project, "w1", "--permission", "locks.manage", "--expires-in", "90d")
     secret = created.stdout.strip()
     assert secret.startswith("sk-")
     assert secret not in created.stderr
-    assert "only time" in created.stderr
+    assert "only this once" in created.stderr
     with Client(server.url, secret) as client:
         assert not client.locks.get("k").held
     listed = invoke("key", "list", project).stdout
@@ -60,7 +60,7 @@ def test_secret_alone_is_on_stdout_and_works_until_revoked(invoke: Invoke, serve
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=secret).exit_code == 77
 
 
-def test_a_key_that_only_looks_changes_nothing(invoke: Invoke, server: RunningServer, project: str) -> None:
+def test_a_read_only_key_changes_nothing(invoke: Invoke, server: RunningServer, project: str) -> None:
     """CLI-12, HTTP-15."""
     secret = invoke("key", "create", project, "dashboard", "--permission", "locks.read").stdout.strip()
     assert "locks.read" in invoke("key", "list", project).stdout
@@ -70,17 +70,17 @@ def test_a_key_that_only_looks_changes_nothing(invoke: Invoke, server: RunningSe
             client.locks.force_release("k")
 
 
-def test_a_missing_permission_is_not_taken_for_a_bad_key(invoke: Invoke, project: str) -> None:
-    """CLI-4: both have the exit code 77; the advice to get another key belongs to the bad one alone."""
+def test_a_missing_permission_is_not_reported_as_a_bad_key(invoke: Invoke, project: str) -> None:
+    """CLI-4: both are 77, but only a bad key has the advice to get another key."""
     secret = invoke("key", "create", project, "dashboard", "--permission", "locks.read").stdout.strip()
     refused = invoke("acquire", "k", VOLCANO_SERVICE_KEY=secret)
     assert refused.exit_code == 77
-    assert "VOLCANO_SERVICE_KEY may not do this" in refused.stderr
+    assert "VOLCANO_SERVICE_KEY lacks the permission" in refused.stderr
     assert "does not accept" not in refused.stderr
 
 
-def test_a_permission_of_another_service_is_kept(invoke: Invoke, server: RunningServer, project: str) -> None:
-    """CLI-12, ADMIN-6: and the operator is told that it grants nothing here."""
+def test_a_permission_of_another_service_is_stored(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """CLI-12, ADMIN-6: a message says that it grants nothing here."""
     created = invoke("key", "create", project, "f", "--permission", "functions.invoke", "--permission", "locks.read")
     assert "functions.invoke grants nothing here" in created.stderr
     assert "locks.read grants" not in created.stderr
@@ -100,42 +100,42 @@ def test_a_spent_quota_names_the_time_and_the_command_that_raises_it(invoke: Inv
     assert "`volcano-locks project set PROJECT --requests-per-minute NUMBER`" in refused.stderr
 
 
-def test_rotation_can_let_the_old_secret_live_on(invoke: Invoke, project: str) -> None:
+def test_rotation_can_keep_the_old_secret_valid(invoke: Invoke, project: str) -> None:
     old = invoke("key", "create", project, "w1").stdout.strip()
     assert invoke("key", "rotate", project, "w1").exit_code == 64
     before = datetime.now(UTC)
     rotated = invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json")
     new = json.loads(rotated.stdout)["key_value"]
     assert new != old
-    until = re.search(r"the old secret of w1 works until (\S+Z)", rotated.stderr)
+    until = re.search(r"the old secret of w1 is valid until (\S+Z)", rotated.stderr)
     assert until is not None
     hour_from_before = before + timedelta(hours=1)
     assert timedelta(seconds=-1) < datetime.fromisoformat(until[1]) - hour_from_before < timedelta(minutes=1)
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 0
     ended = invoke("key", "rotate", project, "w1", "--yes")
-    assert "the old secret of w1 works no longer" in ended.stderr
+    assert "the old secret of w1 is no longer valid" in ended.stderr
     newest = ended.stdout.strip()
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=new).exit_code == 77
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=newest).exit_code == 0
 
 
-def test_old_secret_of_a_key_that_expires_is_not_promised_to_outlive_it(invoke: Invoke, project: str) -> None:
+def test_the_old_secret_does_not_outlive_the_key(invoke: Invoke, project: str) -> None:
     invoke("key", "create", project, "w1", "--expires-in", "60s")
     rotated = invoke("key", "rotate", project, "w1", "--keep-old", "1h", "--json")
-    assert f"works until {json.loads(rotated.stdout)['expires_at'][:19]}Z" in rotated.stderr
+    assert f"is valid until {json.loads(rotated.stdout)['expires_at'][:19]}Z" in rotated.stderr
 
 
-def shown_on(keyboard: int) -> str:
-    """What a program showed on the terminal until it ended."""
-    shown = b""
+def read_all(keyboard: int) -> str:
+    """What a program printed on the terminal until it ended."""
+    output = b""
     with os.fdopen(keyboard, "rb", buffering=0) as terminal, contextlib.suppress(OSError):
         while more := terminal.read(4096):
-            shown += more
-    return shown.decode()
+            output += more
+    return output.decode()
 
 
-def test_table_fits_the_terminal_it_is_shown_on(environment: dict[str, str], invoke: Invoke) -> None:
-    """CLI-1: a name is cut there and nowhere else."""
+def test_a_table_fits_its_terminal(environment: dict[str, str], invoke: Invoke) -> None:
+    """CLI-1: a name is truncated on a terminal and nowhere else."""
     name = "n" * 200
     made = json.loads(invoke("project", "create", name, "--json").stdout)
     try:
@@ -144,7 +144,7 @@ def test_table_fits_the_terminal_it_is_shown_on(environment: dict[str, str], inv
         without_columns = {name: value for name, value in environment.items() if name != "COLUMNS"}
         with subprocess.Popen([*PROGRAM, "project", "list"], env=without_columns, stdout=screen):
             os.close(screen)
-            lines = shown_on(keyboard).splitlines()
+            lines = read_all(keyboard).splitlines()
         assert max(map(len, lines)) <= 80
         assert any("nnn…  " in line and made["id"] in line for line in lines)
         assert name in invoke("project", "list").stdout
@@ -153,15 +153,15 @@ def test_table_fits_the_terminal_it_is_shown_on(environment: dict[str, str], inv
         invoke("project", "delete", made["id"], "--yes")
 
 
-def test_lists_longer_than_a_page_are_whole(invoke: Invoke, server: RunningServer, project: str) -> None:
-    """More service keys than one answer holds."""
-    from volcano_locks.cli.admin_api import admin_of, keys_path
+def test_lists_longer_than_a_page_are_complete(invoke: Invoke, server: RunningServer, project: str) -> None:
+    """More service keys than one response holds."""
+    from volcano_locks.cli.admin_api import admin_client, keys_path
     from volcano_locks.cli.connection import Connection
 
-    with admin_of(Connection(server.url, server.admin_token, "the test")) as admin:
+    with admin_client(Connection(server.url, server.admin_token, "the test")) as admin:
         path = keys_path(admin.project(project)["id"])
         for number in range(101):
-            admin.ask("POST", path, {"name": f"key-{number}"})
+            admin.request("POST", path, {"name": f"key-{number}"})
     assert len(json.loads(invoke("key", "list", project, "--json").stdout)["items"]) == 101
     lines = invoke("key", "list", project).stdout.splitlines()
     assert len(lines) == 102
@@ -193,11 +193,11 @@ def test_admin_credentials_are_77(invoke: Invoke, server: RunningServer) -> None
     """CLI-4, CLI-2."""
     without = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=None)
     assert without.exit_code == 77
-    assert "`serve` says at its start where the token is kept" in without.stderr
+    assert "`serve` prints the path of the token's file" in without.stderr
     wrong = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN="wrong")
     assert wrong.exit_code == 77
     assert "does not accept the admin token in VOLCANO_LOCKS_ADMIN_TOKEN" in wrong.stderr
-    assert "`serve` says at its start where the token is kept" in wrong.stderr
+    assert "`serve` prints the path of the token's file" in wrong.stderr
     with_key = invoke("project", "list", VOLCANO_LOCKS_ADMIN_TOKEN=server.service_key)
     assert with_key.exit_code == 77
     assert server.service_key not in with_key.output
@@ -205,7 +205,7 @@ def test_admin_credentials_are_77(invoke: Invoke, server: RunningServer) -> None
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-def test_reader_that_goes_away_is_no_traceback(environment: dict[str, str], unbuffered: str) -> None:
+def test_a_closed_stdout_is_74_without_a_traceback(environment: dict[str, str], unbuffered: str) -> None:
     """CLI-1, CLI-4: `volcano-locks … | head -0`."""
     process = subprocess.Popen(
         [*PROGRAM, "project", "list"],

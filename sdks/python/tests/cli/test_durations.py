@@ -1,4 +1,4 @@
-"""CLI-3: durations as people write them, and within their limits."""
+"""CLI-3: durations are parsed, formatted and limited."""
 
 from collections.abc import Callable
 
@@ -12,21 +12,21 @@ from volcano_locks.cli.durations import duration_text, parse_duration
     ("text", "seconds"),
     [("30", 30), ("30s", 30), ("5m", 300), ("2h", 7200), ("90d", 7_776_000), ("0", 0), ("007s", 7)],
 )
-def test_number_and_unit(text: str, seconds: int) -> None:
+def test_a_number_with_a_unit_is_parsed(text: str, seconds: int) -> None:
     """CLI-3."""
     assert parse_duration(text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "s", "1.5m", "-5", "+5", "5 m", "1h30m", "5M", "5w", "1e3", "٣", "5\n", "9" * 13])
-def test_anything_else_is_refused_with_what_came(text: str) -> None:
-    """CLI-3: the sentence shows what came and what would do."""
+def test_anything_else_is_refused_with_the_value(text: str) -> None:
+    """CLI-3: the message has the value and the accepted form."""
     with pytest.raises(ValueError, match="like 30, 30s, 5m, 2h or 90d") as caught:
         parse_duration(text)
     assert repr(text) in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["5s", "90s", "5m", "2h", "90d", "0s"])
-def test_text_of_a_duration_is_read_back(text: str) -> None:
+def test_a_formatted_duration_parses_to_the_same(text: str) -> None:
     assert duration_text(parse_duration(text)) == text
 
 

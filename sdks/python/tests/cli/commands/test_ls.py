@@ -1,4 +1,4 @@
-"""CLI-29: the list of locks, for people and for programs."""
+"""CLI-29: the list of locks, as a table and as JSON."""
 
 import json
 import os
@@ -13,34 +13,34 @@ from volcano_locks import Client
 from volcano_locks.cli.durations import span_text
 from volcano_locks_server.testing import RunningServer
 
-from .conftest import PROGRAM, WAIT_SECONDS
+from ..conftest import PROGRAM, WAIT_SECONDS
 
 Invoke = Callable[..., Result]
 
 
 @pytest.fixture
 def ada(server: RunningServer) -> Iterator[Client]:
-    """A worker whose label is known."""
+    """A client with a known holder label."""
     with Client(server.url, server.service_key, holder="host/4121") as found:
         yield found
 
 
-def test_a_row_tells_who_since_when_until_when_and_how_many_wait(invoke: Invoke, key: str, ada: Client) -> None:
+def test_a_row_has_the_holder_the_times_and_the_waiters(invoke: Invoke, key: str, ada: Client) -> None:
     """CLI-29."""
     held = ada.locks.acquire(f"{key}:held", ttl=7_776_000)
     freed = ada.locks.acquire(f"{key}:long-since-free", ttl=30)
     ada.locks.release(freed.key, freed)
     result = invoke("ls", key)
     assert result.exit_code == 0
-    heads, first, second = result.stdout.splitlines()
-    assert heads.split("  ")[0] == "KEY"
+    headings, first, second = result.stdout.splitlines()
+    assert headings.split("  ")[0] == "KEY"
     assert first.split() == [held.key, "host/4121", *first.split()[2:4], "89d", "23h", "0", str(held.fencing_token)]
     assert second.split() == [freed.key, "-", "free", "-", "0", str(freed.fencing_token)]
-    assert {line[heads.index("WAITERS")] for line in (first, second)} == {"0"}
+    assert {line[headings.index("WAITERS")] for line in (first, second)} == {"0"}
     assert str(held.token) not in result.stdout
 
 
-def test_states_and_prefixes_choose(invoke: Invoke, key: str, ada: Client) -> None:
+def test_filters_by_state_and_prefix(invoke: Invoke, key: str, ada: Client) -> None:
     ada.locks.acquire(f"{key}:held", ttl=60)
     ada.locks.release(f"{key}:free", ada.locks.acquire(f"{key}:free", ttl=60))
 
@@ -54,7 +54,7 @@ def test_states_and_prefixes_choose(invoke: Invoke, key: str, ada: Client) -> No
     assert listed(f"{key}:h") == [":held"]
 
 
-def test_json_is_the_rows_of_the_wire(invoke: Invoke, key: str, ada: Client) -> None:
+def test_json_has_the_rows_of_the_api(invoke: Invoke, key: str, ada: Client) -> None:
     """CLI-29, CLI-1: one object."""
     lease = ada.locks.acquire(key, ttl=60)
     (row,) = json.loads(invoke("ls", key, "--json").stdout)["items"]
@@ -71,27 +71,27 @@ def test_json_is_the_rows_of_the_wire(invoke: Invoke, key: str, ada: Client) -> 
     }
 
 
-def test_no_lock_is_no_failure_and_no_data(invoke: Invoke, key: str) -> None:
+def test_no_match_is_exit_code_0_without_data(invoke: Invoke, key: str) -> None:
     """CLI-29."""
     result = invoke("ls", key, "--held")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"there is no held lock whose key begins with {key}" in result.stderr
+    assert f"no held locks with keys that begin with {key}" in result.stderr
     result = invoke("ls", key, "--json")
     assert (result.exit_code, json.loads(result.stdout), result.stderr) == (0, {"items": []}, "")
 
 
-def test_a_terminal_of_eighty_columns_gets_rows_of_one_line(key: str, ada: Client, environment: dict[str, str]) -> None:
-    """CLI-29, CLI-1: the fencing token goes first, then the ends of the names."""
+def test_rows_fit_a_terminal_of_80_columns(key: str, ada: Client, environment: dict[str, str]) -> None:
+    """CLI-29, CLI-1: the fencing token is omitted first, then names are truncated."""
     ada.locks.acquire(f"{key}:{'x' * 60}", ttl=60)
-    ours, theirs = pty.openpty()
+    our_end, process_end = pty.openpty()
     process = subprocess.Popen(
-        [*PROGRAM, "ls", key], env=environment | {"COLUMNS": "80"}, stdout=theirs, stdin=subprocess.DEVNULL
+        [*PROGRAM, "ls", key], env=environment | {"COLUMNS": "80"}, stdout=process_end, stdin=subprocess.DEVNULL
     )
-    os.close(theirs)
+    os.close(process_end)
     assert process.wait(WAIT_SECONDS) == 0
-    heads, row = os.read(ours, 65_536).decode().splitlines()
-    os.close(ours)
-    assert heads.endswith("EXPIRES IN  WAITERS")
+    headings, row = os.read(our_end, 65_536).decode().splitlines()
+    os.close(our_end)
+    assert headings.endswith("EXPIRES IN  WAITERS")
     assert len(row) <= 80
     assert "…" in row
     assert "host/4121" in row
@@ -109,5 +109,5 @@ def test_usage_errors_are_64(invoke: Invoke) -> None:
     ("seconds", "text"),
     [(-3, "0 s"), (59.9, "59 s"), (60, "1m 0s"), (3599, "59m 59s"), (3600, "1h 0m"), (90_061, "1d 1h")],
 )
-def test_spans_are_short(seconds: float, text: str) -> None:
+def test_span_text_has_at_most_two_units(seconds: float, text: str) -> None:
     assert span_text(seconds) == text

@@ -1,4 +1,4 @@
-"""CLI-16 and the start: what is missing is named, and nothing is imported that is not asked for."""
+"""CLI-16: commands come from two distributions, and nothing is imported before it is needed."""
 
 import os
 import subprocess
@@ -28,16 +28,16 @@ def python(
 MAIN = "from volcano_locks.cli import main; main()"
 
 
-def test_without_click_one_sentence_says_what_to_install() -> None:
+def test_without_click_the_message_says_what_to_install() -> None:
     found = python(f"import sys; sys.modules['click'] = None; {MAIN}", "run", "k", "--", "true")
     assert found.returncode == 64
     assert found.stderr.splitlines() == [
-        "volcano-locks: the command line needs its extra; install it with: pip install 'volcano-locks[cli]'"
+        "volcano-locks: the command line needs click; install it with: pip install 'volcano-locks[cli]'"
     ]
 
 
 def test_without_the_server_its_commands_say_what_to_install(tmp_path: Path) -> None:
-    """CLI-16. `-S` hides everything installed; click alone is let in."""
+    """CLI-16. `-S` hides all installed packages except click."""
     (tmp_path / "click").symlink_to(Path(click.__file__).parent)
     for command in ("serve", "dev"):
         found = python(MAIN, command, path=tmp_path, flags=("-S",))
@@ -47,17 +47,17 @@ def test_without_the_server_its_commands_say_what_to_install(tmp_path: Path) -> 
     assert "serve" not in python(MAIN, "--help", path=tmp_path, flags=("-S",)).stdout
 
 
-def test_with_the_server_a_command_it_does_not_have_is_no_such_command(
+def test_with_the_server_an_unknown_server_command_is_no_such_command(
     invoke: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Installing the server again would not bring what only another release of it has."""
+    """Reinstalling the server would not add a command of another release."""
     monkeypatch.setattr(app, "SERVER_COMMANDS", app.SERVER_COMMANDS | {"later"})
     found = invoke("later")
     assert found.exit_code == 64
     assert "No such command 'later'" in found.stderr
 
 
-def test_an_entry_point_adds_a_command_and_is_loaded_only_when_asked_for(tmp_path: Path) -> None:
+def test_an_entry_point_adds_a_command_and_is_loaded_only_when_used(tmp_path: Path) -> None:
     (tmp_path / "more.py").write_text("print('loaded')\nimport click\n@click.command()\ndef hello(): print('hello')\n")
     metadata = tmp_path / "more-1.dist-info"
     metadata.mkdir()
@@ -73,15 +73,15 @@ def test_an_entry_point_adds_a_command_and_is_loaded_only_when_asked_for(tmp_pat
     assert "`broken` cannot be loaded" in broken.stderr
 
 
-def test_the_servers_commands_are_in_the_list(invoke: Callable[..., Result]) -> None:
+def test_help_lists_the_commands_of_both_distributions(invoke: Callable[..., Result]) -> None:
     found = invoke("--help")
     assert found.exit_code == 0
     for command in ("run", "acquire", "renew", "release", "get", "force-release", "project", "key", "dev", "serve"):
         assert f"\n  {command} " in found.stdout
 
 
-def test_run_starts_without_what_only_others_need() -> None:
-    """Neither the HTTP library nor the metadata of everything installed is read before it is needed."""
+def test_run_does_not_import_what_it_does_not_need() -> None:
+    """Neither the HTTP library nor the metadata of installed packages is loaded before it is needed."""
     code = (
         "import sys; import volcano_locks.cli.app, volcano_locks.cli.run;"
         "print(*{'httpx2', 'asyncio', 'importlib.metadata', 'volcano_locks.cli.admin_api'} & set(sys.modules))"

@@ -1,4 +1,4 @@
-"""CLI-1, CLI-4, CLI-11: looking at a lock, and freeing it whoever holds it."""
+"""CLI-1, CLI-2, CLI-4, CLI-11: `get`, `force-release`, and refused addresses and credentials."""
 
 import json
 from collections.abc import Callable
@@ -9,14 +9,14 @@ from click.testing import Result
 
 from volcano_locks import Client
 from volcano_locks.cli.connection import Connection
-from volcano_locks.cli.error_messages import explain
+from volcano_locks.cli.error_messages import exit_for
 from volcano_locks.errors import error_for
 
 Invoke = Callable[..., Result]
 
 
-def test_get_says_held_or_free(invoke: Invoke, key: str, client: Client) -> None:
-    """CLI-1: exit code 0 either way; JSON has the wire's names."""
+def test_get_prints_held_or_free(invoke: Invoke, key: str, client: Client) -> None:
+    """CLI-1: exit code 0 either way; JSON has the field names of the API."""
     assert invoke("get", key).stdout == f"{key} is free\n"
     assert json.loads(invoke("get", key, "--json").stdout) == {"held": False}
     lease = client.locks.acquire(key, ttl=30)
@@ -33,8 +33,8 @@ def test_get_says_held_or_free(invoke: Invoke, key: str, client: Client) -> None
     assert held.stderr == ""
 
 
-def test_force_release_without_an_answer_changes_nothing(invoke: Invoke, key: str, client: Client) -> None:
-    """CLI-11: nobody is at the terminal."""
+def test_force_release_without_a_terminal_changes_nothing(invoke: Invoke, key: str, client: Client) -> None:
+    """CLI-11."""
     client.locks.acquire(key, ttl=30)
     result = invoke("force-release", key)
     assert result.exit_code == 64
@@ -58,7 +58,7 @@ def test_refused_input_is_64_and_names_the_limit(invoke: Invoke) -> None:
 
 
 @pytest.mark.parametrize("command", [("get", "k"), ("project", "list")])
-def test_unusable_address_is_64_and_named_by_where_it_came_from(invoke: Invoke, command: tuple[str, ...]) -> None:
+def test_invalid_address_is_64_and_names_its_source(invoke: Invoke, command: tuple[str, ...]) -> None:
     """CLI-2."""
     result = invoke(*command, VOLCANO_API_URL="ftp://example.com")
     assert result.exit_code == 64
@@ -69,8 +69,8 @@ def test_unusable_address_is_64_and_named_by_where_it_came_from(invoke: Invoke, 
     assert "volcano-locks: --api-url must be like https://" in result.stderr
 
 
-def test_unusable_secret_is_64_and_named_by_where_it_came_from(invoke: Invoke, tmp_path: Path) -> None:
-    """CLI-2: and not shown."""
+def test_invalid_secret_is_64_and_names_its_source(invoke: Invoke, tmp_path: Path) -> None:
+    """CLI-2: the secret is not shown."""
     file = tmp_path / "worker.key"
     file.write_text("sk two words")
     from_variable = invoke("get", "k", VOLCANO_SERVICE_KEY="sk two words")
@@ -83,14 +83,14 @@ def test_unusable_secret_is_64_and_named_by_where_it_came_from(invoke: Invoke, t
     assert "two words" not in from_variable.output + from_file.output + admin.output
 
 
-def test_refused_service_key_is_77_and_says_where_it_was_and_what_makes_another(invoke: Invoke, tmp_path: Path) -> None:
+def test_refused_service_key_is_77_with_its_source_and_advice(invoke: Invoke, tmp_path: Path) -> None:
     """CLI-2, CLI-4."""
     file = tmp_path / "worker.key"
     file.write_text("sk-unknown")
     advice = (
         "volcano-locks key create PROJECT NAME",
         "volcano-locks key rotate PROJECT KEY",
-        "`volcano-locks dev` shows a new one at each start",
+        "`volcano-locks dev` prints a new one at each start",
     )
     for result, origin in (
         (invoke("get", "k", VOLCANO_SERVICE_KEY="sk-unknown"), "VOLCANO_SERVICE_KEY"),
@@ -105,22 +105,22 @@ def test_refused_service_key_is_77_and_says_where_it_was_and_what_makes_another(
     assert advice[0] in missing.stderr
 
 
-def test_where_something_else_listens_its_address_is_told() -> None:
-    """CLI-4: what answers there is no lock service, and what named it is to be looked at."""
+def test_a_server_that_is_not_a_lock_service_is_named() -> None:
+    """CLI-4."""
     error = error_for(404, None, "HTTP 404 without a reason")
-    stop = explain(error, Connection("https://example.com", "sk-1", "the service key in a file"))
+    stop = exit_for(error, Connection("https://example.com", "sk-1", "the service key in a file"))
     assert stop.exit_code == 64
-    assert str(stop.message).startswith("https://example.com knows no such address: HTTP 404 without a reason\n")
-    assert "VOLCANO_API_URL or --api-url names another one" in str(stop.message)
+    assert str(stop.message).startswith("https://example.com has no such address: HTTP 404 without a reason\n")
+    assert "Set its address in VOLCANO_API_URL or --api-url" in str(stop.message)
 
 
-def test_messages_have_no_colour_when_nobody_sees_it(invoke: Invoke) -> None:
-    """CLI-1: not a terminal."""
+def test_messages_have_no_colour_without_a_terminal(invoke: Invoke) -> None:
+    """CLI-1."""
     assert "\x1b" not in invoke("get", "not a key").output
 
 
-def test_every_help_fits_a_terminal_and_gives_an_example(invoke: Invoke) -> None:
-    """80 columns, and something to copy."""
+def test_every_help_fits_80_columns_and_has_an_example(invoke: Invoke) -> None:
+    """Of every command."""
     single = ["run", "acquire", "renew", "release", "get", "force-release", "verify"]
     projects = [f"project {name}" for name in ("create", "list", "show", "set", "delete")]
     keys = [f"key {name}" for name in ("create", "list", "revoke", "rotate")]

@@ -1,4 +1,4 @@
-"""CLI-17, CLI-19: `verify` from the shell, against a server that keeps its promises and in front of one that cannot."""
+"""CLI-17, CLI-19: `verify` from the shell, with a correct server and with an unreachable one."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -8,24 +8,23 @@ import httpx2
 import pytest
 from click.testing import Result
 
-from volcano_locks.cli.verify.checks import CHECKS
+from volcano_locks.cli.verify.all_checks import CHECKS
 from volcano_locks_server.testing import RunningServer, running_server
 
-from .conftest import Start
+from ..conftest import Start
 
 Invoke = Callable[..., Result]
 
 REQUESTS_MAX = 230
-"""Of a whole run and of one of `ours`."""
-
+"""Of a whole run and a run of `ours` together."""
 
 ATTEMPTS = 3
-"""On a machine that stands still for most of a second, what happens around an expiry cannot be judged (CLI-19)."""
+"""If the machine stalls for most of a second, the checks around an expiry are inconclusive (CLI-19)."""
 
 
 @pytest.fixture
 def server() -> Iterator[RunningServer]:
-    """A server of its own, since this is much of a quota; with enough for all attempts."""
+    """A server for this module, because a run uses much quota. Its quota is enough for all attempts."""
     with running_server() as running:
         httpx2.patch(
             f"{running.url}/projects/{running.project_id}",
@@ -36,15 +35,15 @@ def server() -> Iterator[RunningServer]:
 
 
 def _remaining(server: RunningServer) -> tuple[int, str]:
-    answer = httpx2.get(f"{server.url}/locks/quota", headers={"Authorization": f"Bearer {server.service_key}"})
-    return int(answer.headers["X-RateLimit-Remaining"]), answer.headers["X-RateLimit-Reset"]
+    response = httpx2.get(f"{server.url}/locks/quota", headers={"Authorization": f"Bearer {server.service_key}"})
+    return int(response.headers["X-RateLimit-Remaining"]), response.headers["X-RateLimit-Reset"]
 
 
 @pytest.mark.real_time
-def test_every_promise_holds_side_by_side_as_text_and_as_json(
+def test_every_promise_holds_in_two_runs_at_once_as_text_and_json(
     start: Start, server: RunningServer, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    """CLI-17, CLI-18, CLI-19: two at once, which do not disturb each other."""
+    """CLI-17, CLI-18, CLI-19: the two runs do not affect each other."""
     key_file = tmp_path / "service-key"
     key_file.write_text(server.service_key)
     without_key = {name: value for name, value in environment.items() if name != "VOLCANO_SERVICE_KEY"}
@@ -53,9 +52,9 @@ def test_every_promise_holds_side_by_side_as_text_and_as_json(
         text = start("verify")
         as_json = start("verify", "--only", "ours", "--json", "--service-key-file", str(key_file), env=without_key)
         lines, messages = text.communicate()
-        told, json_messages = as_json.communicate()
+        json_output, json_messages = as_json.communicate()
         after, minute_after = _remaining(server)
-        if "answers came too late to tell" not in lines + told:
+        if "responses came too late for a verdict" not in lines + json_output:
             break
 
     assert text.returncode == 0, lines
@@ -67,42 +66,42 @@ def test_every_promise_holds_side_by_side_as_text_and_as_json(
     assert f"{len(CHECKS)} checks" in messages
     assert "\x1b" not in messages
 
-    assert as_json.returncode == 0, told
-    report = json.loads(told)
+    assert as_json.returncode == 0, json_output
+    report = json.loads(json_output)
     ours = [check for check in CHECKS if check.whose == "ours"]
     assert (report["holds"], report["api_url"]) == (True, server.url)
     assert [(one["name"], one["whose"], one["rules"], one["holds"]) for one in report["checks"]] == [
         (check.name, "ours", list(check.rules), True) for check in ours
     ]
-    assert server.service_key not in lines + messages + told + json_messages
+    assert server.service_key not in lines + messages + json_output + json_messages
     assert minute_after != minute or before - after <= REQUESTS_MAX
 
 
-def test_a_refused_key_is_77_and_nothing_is_tried(invoke: Invoke) -> None:
+def test_a_refused_key_is_77_and_nothing_is_tested(invoke: Invoke) -> None:
     """CLI-4, CLI-17."""
     result = invoke("verify", VOLCANO_SERVICE_KEY="sk-unknown")
     assert (result.exit_code, result.stdout) == (77, "")
 
 
-def test_a_server_that_is_not_there_is_69(invoke: Invoke) -> None:
+def test_an_unreachable_server_is_69(invoke: Invoke) -> None:
     """CLI-4, CLI-17."""
     result = invoke("verify", VOLCANO_API_URL="http://127.0.0.1:1")
     assert (result.exit_code, result.stdout) == (69, "")
 
 
 @pytest.mark.parametrize("arguments", [("--ttl", "4s"), ("--ttl", "21s"), ("--only", "theirs")])
-def test_what_cannot_be_asked_for_is_64(invoke: Invoke, arguments: tuple[str, ...]) -> None:
+def test_invalid_options_are_64(invoke: Invoke, arguments: tuple[str, ...]) -> None:
     """CLI-4."""
     assert invoke("verify", *arguments).exit_code == 64
 
 
 def test_one_promise_that_does_not_hold_is_1(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     """CLI-17."""
-    from volcano_locks.cli.verify import checks
+    from volcano_locks.cli.verify import all_checks
 
     released = [check for check in CHECKS if check.name == "a release frees the lock"]
     broken = [check._replace(run=_breaks, name="a promise that does not hold") for check in released]
-    monkeypatch.setattr(checks, "CHECKS", (*released, *broken))
+    monkeypatch.setattr(all_checks, "CHECKS", (*released, *broken))
     result = invoke("verify")
     assert result.exit_code == 1
     verdicts = [line.split()[0] for line in result.stdout.splitlines()]
@@ -114,7 +113,7 @@ def test_one_promise_that_does_not_hold_is_1(invoke: Invoke, monkeypatch: pytest
     assert (report["holds"], [one["holds"] for one in report["checks"]]) == (False, [True, False])
 
 
-def test_every_check_says_whose_it_is_and_what_it_stands_for() -> None:
+def test_every_check_has_a_kind_and_rules() -> None:
     """CLI-18."""
     assert len({check.name for check in CHECKS}) == len(CHECKS)
     assert {check.whose for check in CHECKS} == {"public", "ours"}
@@ -122,6 +121,6 @@ def test_every_check_says_whose_it_is_and_what_it_stands_for() -> None:
 
 
 async def _breaks(_room: object) -> str:
-    from volcano_locks.cli.verify.http_client import Broken
+    from volcano_locks.cli.verify.http_client import BrokenPromise
 
-    raise Broken("it was seen not to")
+    raise BrokenPromise("it did not hold")

@@ -1,6 +1,6 @@
-"""Case 38: signals, loss, and the wrapper's own death reach the whole process group of the command.
+"""Case 38: signals, a loss, and the death of `run` itself reach the command's whole process group.
 
-These are about processes and the kernel, so they run in real time; each waits for what happens, not for how long.
+These tests are about processes and the kernel, so they run in real time; each waits for an event, not for a duration.
 """
 
 import signal
@@ -15,12 +15,12 @@ from volcano_locks import Client
 from volcano_locks.cli.run.watchdog import KILL_AFTER_SECONDS
 from volcano_locks_server.testing import running_server
 
-from .conftest import Start
+from ..conftest import Start
 
 pytestmark = pytest.mark.real_time
 
-# A command with a grandchild, both deaf to SIGTERM; each writes down who it is.
-STUBBORN = """
+# A command with a grandchild. Both ignore SIGTERM and write their process ids to files.
+IGNORES_SIGTERM = """
 trap '' TERM
 sh -c 'trap "" TERM; echo $$ > {0}/grandchild; while :; do sleep 0.1; done' &
 echo $$ > {0}/child
@@ -32,35 +32,35 @@ PidIn = Callable[[Path], int]
 Running = Callable[[int], bool]
 
 
-class Family:
-    """The command and its grandchild, once both are there."""
+class CommandAndGrandchild:
+    """A command and its grandchild that both ignore SIGTERM."""
 
     def __init__(self, folder: Path, pid_in: PidIn, running: Running) -> None:
-        self.script = STUBBORN.format(folder)
+        self.script = IGNORES_SIGTERM.format(folder)
         self._files = (folder / "child", folder / "grandchild")
         self._pid_in = pid_in
         self._running = running
         self._ids: list[int] = []
 
-    def meet(self) -> None:
+    def wait_started(self) -> None:
         self._ids = [self._pid_in(file) for file in self._files]
-        assert self.at_work() == 2
+        assert self.running_count() == 2
 
-    def at_work(self) -> int:
+    def running_count(self) -> int:
         return sum(self._running(process_id) for process_id in self._ids)
 
 
 @pytest.fixture
-def family(tmp_path: Path, pid_in: PidIn, running: Running) -> Family:
-    """A command and a grandchild that both ignore SIGTERM."""
-    return Family(tmp_path, pid_in, running)
+def pair(tmp_path: Path, pid_in: PidIn, running: Running) -> CommandAndGrandchild:
+    """A command and its grandchild that both ignore SIGTERM."""
+    return CommandAndGrandchild(tmp_path, pid_in, running)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT])
 def test_signals_are_passed_on_to_the_group(
     start: Start, key: str, tmp_path: Path, until: Until, number: signal.Signals
 ) -> None:
-    """CLI-7: the command decides what a signal means; its grandchild hears of it too."""
+    """CLI-7: the command decides what a signal means; its grandchild gets it too."""
     name = number.name.removeprefix("SIG")
     inner = f'trap "echo grandchild; exit 0" {name}; touch {tmp_path}/up; while :; do sleep 0.02; done'
     # A shell ignores INT and QUIT for what it starts in the background, so the grandchild is in the foreground.
@@ -73,43 +73,44 @@ def test_signals_are_passed_on_to_the_group(
     assert sorted(out.split()) == ["child", "grandchild"]
 
 
-def test_what_the_command_left_behind_is_stopped_before_the_release(
+def test_leftover_processes_are_stopped_before_the_release(
     start: Start, client: Client, tmp_path: Path, pid_in: PidIn, running: Running
 ) -> None:
-    """Case 38: a grandchild that still runs is still working under the lock."""
+    """Case 38: a running grandchild still works under the lock."""
     script = (
         f"sh -c 'echo $$ > {tmp_path}/pid; exec sleep 600' & while [ ! -s {tmp_path}/pid ]; do sleep 0.01; done; exit 3"
     )
     process = start("run", "left-behind", "--", "sh", "-c", script)
     _, err = process.communicate()
     assert process.returncode == 3
-    assert "left processes behind" in err
+    assert "left processes running" in err
     assert not running(pid_in(tmp_path / "pid"))
     assert not client.locks.get("left-behind").held
 
 
-def test_wrapper_killed_outright_takes_the_whole_group_along(
-    start: Start, key: str, family: Family, until: Until
-) -> None:
-    """Case 38: SIGKILL of the wrapper, a child and a grandchild that ignore SIGTERM."""
-    process = start("run", key, "--", "sh", "-c", family.script)
-    family.meet()
+def test_sigkill_of_run_stops_the_whole_group(start: Start, key: str, pair: CommandAndGrandchild, until: Until) -> None:
+    """Case 38: the command and its grandchild ignore SIGTERM."""
+    process = start("run", key, "--", "sh", "-c", pair.script)
+    pair.wait_started()
     process.kill()
-    until(lambda: family.at_work() == 0)
+    until(lambda: pair.running_count() == 0)
+    assert process.wait() == -signal.SIGKILL
 
 
-def test_loss_told_by_the_server_ends_the_group_with_76(start: Start, key: str, client: Client, family: Family) -> None:
-    """CLI-9, case 38: forced out; the command ignores SIGTERM and is killed."""
-    process = start("run", key, "--ttl", "5s", "--", "sh", "-c", family.script)
-    family.meet()
+def test_a_force_release_ends_the_group_with_76(
+    start: Start, key: str, client: Client, pair: CommandAndGrandchild
+) -> None:
+    """CLI-9, case 38: the command ignores SIGTERM and is killed."""
+    process = start("run", key, "--ttl", "5s", "--", "sh", "-c", pair.script)
+    pair.wait_started()
     client.locks.force_release(key)
     _, err = process.communicate()
     assert process.returncode == 76
-    assert err == f"volcano-locks: ownership of {key} was lost; stopping the command\n"
-    assert family.at_work() == 0
+    assert err == f"volcano-locks: the lock {key} was lost; stopping the command\n"
+    assert pair.running_count() == 0
 
 
-def test_command_that_ends_well_after_a_loss_is_still_76(
+def test_command_that_exits_0_after_a_loss_is_76(
     start: Start, key: str, client: Client, tmp_path: Path, pid_in: PidIn
 ) -> None:
     """CLI-9, case 39: a loss is never exit code 0."""
@@ -124,7 +125,7 @@ def test_command_that_ends_well_after_a_loss_is_still_76(
 def test_loss_found_only_at_the_release_is_76(
     start: Start, key: str, client: Client, tmp_path: Path, until: Until
 ) -> None:
-    """Case 39: somebody else took the lock while the command ran, between two renewals."""
+    """Case 39: another client took the lock while the command ran, between two renewals."""
     process = start("run", key, "--ttl", "90d", "--", "sh", "-c", f"touch {tmp_path}/up; read line")
     until((tmp_path / "up").exists)
     client.locks.force_release(key)
@@ -134,18 +135,18 @@ def test_loss_found_only_at_the_release_is_76(
     assert err
 
 
-def test_silent_server_ends_the_group_before_the_grace_does(
-    start: Start, key: str, environment: dict[str, str], tmp_path: Path, family: Family
+def test_vanished_server_ends_the_group_before_the_grace_ends(
+    start: Start, key: str, environment: dict[str, str], tmp_path: Path, pair: CommandAndGrandchild
 ) -> None:
-    """CLI-9: the server vanishes, the lease runs out, and the last sign of work is older than expiry + 1 s."""
+    """CLI-9: the lease expires, and the last work is earlier than expiry + 1 s."""
     store = tmp_path / "locks.db"
     with running_server(store_url=f"sqlite:///{store}") as server:
         env = environment | {"VOLCANO_API_URL": server.url, "VOLCANO_SERVICE_KEY": server.service_key}
-        process = start("run", key, "--ttl", "5s", "--", "sh", "-c", family.script, env=env)
-        family.meet()
+        process = start("run", key, "--ttl", "5s", "--", "sh", "-c", pair.script, env=env)
+        pair.wait_started()
     process.communicate()
     assert process.returncode == 76
-    assert family.at_work() == 0
+    assert pair.running_count() == 0
     with closing(sqlite3.connect(store)) as database:  # it may have been renewed before the server vanished
         ((expires_at_ms,),) = database.execute("SELECT expires_at_ms FROM lock").fetchall()
     last = float((tmp_path / "last").read_text())
@@ -156,7 +157,7 @@ def test_silent_server_ends_the_group_before_the_grace_does(
 def test_release_that_fails_keeps_the_commands_code(
     start: Start, key: str, environment: dict[str, str], tmp_path: Path, until: Until
 ) -> None:
-    """CLI-8, case 39: told on stderr; the work was done under the lock."""
+    """CLI-8, case 39: it is reported on stderr; the work was done under the lock."""
     with running_server() as server:
         env = environment | {"VOLCANO_API_URL": server.url, "VOLCANO_SERVICE_KEY": server.service_key}
         process = start("run", key, "--", "sh", "-c", f"touch {tmp_path}/up; read line; exit 4", env=env)
@@ -164,4 +165,4 @@ def test_release_that_fails_keeps_the_commands_code(
     _, err = process.communicate("\n")
     assert process.returncode == 4
     assert "was not released" in err
-    assert "is free again by itself" in err
+    assert "is free 1 s later" in err

@@ -1,4 +1,4 @@
-"""CLI-10: acquire, renew and release as single steps, and where the owner token may stay meanwhile."""
+"""CLI-10: acquire, renew and release as single steps, and where the owner token stays between them."""
 
 import json
 import os
@@ -12,16 +12,16 @@ import pytest
 from click.testing import Result
 
 from volcano_locks import Client, Lease
-from volcano_locks.cli.lease_file import has_lapsed
+from volcano_locks.cli.lease_file import can_be_taken_over
 from volcano_locks.config import default_holder
 
-from .conftest import Start
+from ..conftest import Start
 
 Invoke = Callable[..., Result]
 
 
 def test_lease_goes_from_stdout_to_stdin(invoke: Invoke, key: str, client: Client) -> None:
-    """Without a lease file the printed record, token included, is the lease."""
+    """Without a lease file the printed record is the lease, with its token."""
     acquired = invoke("acquire", key, "--ttl", "1h")
     assert acquired.exit_code == 0
     record = json.loads(acquired.stdout)
@@ -35,8 +35,8 @@ def test_lease_goes_from_stdout_to_stdin(invoke: Invoke, key: str, client: Clien
     assert not client.locks.get(key).held
 
 
-def test_lease_stays_in_a_file_for_its_owner_alone(invoke: Invoke, key: str, tmp_path: Path) -> None:
-    """CLI-2: the token is in the file and nowhere in the output; the file ends with the lease."""
+def test_lease_file_is_readable_by_its_owner_alone(invoke: Invoke, key: str, tmp_path: Path) -> None:
+    """CLI-2: the token is in the file and in no output; release removes the file."""
     file = tmp_path / "lease"
     acquired = invoke("acquire", key, "--lease-file", str(file))
     token = json.loads(file.read_text())["token"]
@@ -62,7 +62,7 @@ def test_token_can_come_from_the_environment(invoke: Invoke, key: str, client: C
 
 
 def test_lost_lease_is_76(invoke: Invoke, key: str, client: Client) -> None:
-    """CLI-4: renew and release by one who no longer holds."""
+    """CLI-4: a renew or release by a former holder."""
     record = invoke("acquire", key).stdout
     client.locks.force_release(key)
     client.locks.acquire(key, ttl=30)
@@ -72,42 +72,42 @@ def test_lost_lease_is_76(invoke: Invoke, key: str, client: Client) -> None:
 
 
 def test_held_lock_is_75_and_leaves_no_file(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
-    """CLI-10: by whom and until when it is held is said as `run` says it."""
+    """CLI-10: the message has the holder and the expiry, as in `run`."""
     lease = client.locks.acquire(key, ttl=30)
     result = invoke("acquire", key, "--lease-file", str(tmp_path / "lease"))
     assert (result.exit_code, result.stdout) == (75, "")
     until = f"{lease.expires_at:%Y-%m-%dT%H:%M:%SZ}"
     assert f"{key} is held by {default_holder()} until {until} unless renewed; nothing was acquired" in result.stderr
-    assert "-w DURATION waits for it" in result.stderr
+    assert "-w DURATION waits for the lock" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_place_that_cannot_keep_a_lease_is_found_first(
+def test_an_unwritable_lease_file_is_found_before_the_acquire(
     invoke: Invoke, key: str, client: Client, tmp_path: Path
 ) -> None:
-    """A lease nobody could release would be in everybody's way."""
+    """A lease that cannot be stored could not be released."""
     result = invoke("acquire", key, "--lease-file", str(tmp_path / "no" / "folder"))
     assert result.exit_code == 74
     assert not client.locks.get(key).held
 
 
-def kept(file: Path, key: str, seconds: float) -> str:
-    """A lease of `key` that ends that many seconds from now, kept in `file`; what the file then holds."""
+def store_lease(file: Path, key: str, seconds: float) -> str:
+    """Writes a lease of `key` that ends in that many seconds to `file`. Returns the content."""
     expires_at = datetime.now(UTC) + timedelta(seconds=seconds)
     file.write_text(json.dumps(Lease(key, str(uuid.uuid4()), 30, expires_at, 7).to_record()))
     return file.read_text()
 
 
-def test_lease_of_another_lock_is_not_overwritten_while_it_may_live(
+def test_another_locks_lease_is_not_overwritten_while_alive(
     invoke: Invoke, key: str, client: Client, tmp_path: Path
 ) -> None:
-    """CLI-10: with its owner token a lock could be released by nobody any more."""
+    """CLI-10: without its owner token that lock could not be released."""
     file = tmp_path / "lease"
     assert invoke("acquire", f"{key}-one", "--lease-file", str(file)).exit_code == 0
     before = file.read_text()
     result = invoke("acquire", key, "--lease-file", str(file))
     assert (result.exit_code, result.stdout) == (64, "")
-    assert f"{file} keeps the lease of {key}-one" in result.stderr
+    assert f"{file} contains the lease of {key}-one" in result.stderr
     assert f"volcano-locks release --lease-file {file}" in result.stderr
     assert "another file" in result.stderr
     assert file.read_text() == before
@@ -117,20 +117,20 @@ def test_lease_of_another_lock_is_not_overwritten_while_it_may_live(
     assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
 
 
-def test_lease_of_another_lock_makes_room_once_its_grace_is_over(invoke: Invoke, key: str, tmp_path: Path) -> None:
+def test_another_locks_lease_is_overwritten_after_its_grace(invoke: Invoke, key: str, tmp_path: Path) -> None:
     """CLI-10: a second after its expiry."""
-    kept(tmp_path / "lease", f"{key}-one", -2)
+    store_lease(tmp_path / "lease", f"{key}-one", -2)
     assert invoke("acquire", key, "--lease-file", str(tmp_path / "lease")).exit_code == 0
     expiry = datetime(2026, 7, 22, 9, 0, 40, tzinfo=UTC)
     lease = Lease("k", str(uuid.uuid4()), 30, expiry, 7)
-    assert not has_lapsed(lease, expiry + timedelta(seconds=0.999))
-    assert has_lapsed(lease, expiry + timedelta(seconds=1))
+    assert not can_be_taken_over(lease, expiry + timedelta(seconds=0.999))
+    assert can_be_taken_over(lease, expiry + timedelta(seconds=1))
 
 
-def test_lease_of_the_same_lock_is_for_the_server_to_judge(
+def test_the_server_decides_about_a_lease_of_the_same_lock(
     invoke: Invoke, key: str, client: Client, tmp_path: Path
 ) -> None:
-    """CLI-10: what holds the lock is refused, and what lost it is replaced."""
+    """CLI-10: a live lease is refused with 75, and a lost one is replaced."""
     file = tmp_path / "lease"
     assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
     before = file.read_text()
@@ -141,8 +141,8 @@ def test_lease_of_the_same_lock_is_for_the_server_to_judge(
     assert file.read_text() != before
 
 
-def test_what_is_no_lease_is_not_overwritten(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
-    """CLI-10; an empty file, as `mktemp` makes it, is room."""
+def test_a_file_without_a_lease_is_not_overwritten(invoke: Invoke, key: str, client: Client, tmp_path: Path) -> None:
+    """CLI-10; an empty file, as created by `mktemp`, is overwritten."""
     file = tmp_path / "lease"
     file.write_text("dear diary")
     result = invoke("acquire", key, "--lease-file", str(file))
@@ -156,38 +156,38 @@ def test_what_is_no_lease_is_not_overwritten(invoke: Invoke, key: str, client: C
     assert invoke("acquire", key, "--lease-file", str(file)).exit_code == 0
 
 
-def test_lease_that_came_while_waiting_is_not_overwritten_either(
+def test_a_lease_written_during_the_wait_is_not_overwritten(
     start: Start, key: str, client: Client, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    """CLI-10: and the lock that was waited for is given back."""
+    """CLI-10: the lock is released again."""
     lease = client.locks.acquire(key, ttl=30)
     process = start("acquire", key, "-w", "20s", "--lease-file", str(tmp_path / "lease"))
     until(lambda: list(tmp_path.iterdir()))
-    before = kept(tmp_path / "lease", f"{key}-one", 30)
+    before = store_lease(tmp_path / "lease", f"{key}-one", 30)
     client.locks.release(key, lease)
-    _, told = process.communicate()
+    _, stderr = process.communicate()
     assert process.returncode == 64
-    assert f"keeps the lease of {key}-one" in told
+    assert f"contains the lease of {key}-one" in stderr
     assert (tmp_path / "lease").read_text() == before
     assert not client.locks.get(key).held
 
 
 @pytest.mark.parametrize("content", ["", "nonsense", "[]", "{}", '{"key": 1}'])
-def test_what_is_no_lease_is_64(invoke: Invoke, tmp_path: Path, content: str) -> None:
+def test_a_file_without_a_lease_is_64(invoke: Invoke, tmp_path: Path, content: str) -> None:
     (tmp_path / "lease").write_text(content)
     for command in ("renew", "release"):
         result = invoke(command, "--lease-file", str(tmp_path / "lease"))
         assert result.exit_code == 64
-        assert f"no lease in {tmp_path / 'lease'}" in result.stderr
+        assert f"{tmp_path / 'lease'} does not contain a lease" in result.stderr
 
 
-def test_lease_of_another_key_is_not_touched(invoke: Invoke, key: str, client: Client) -> None:
+def test_release_with_another_key_changes_nothing(invoke: Invoke, key: str, client: Client) -> None:
     record = invoke("acquire", key).stdout
     assert invoke("release", "another", "--lease-file", "-", stdin=record).exit_code == 64
     assert client.locks.get(key).held
 
 
-def test_no_lease_named_is_64_and_a_bad_token_is_not_repeated(invoke: Invoke) -> None:
+def test_no_lease_is_64_and_an_invalid_token_is_not_shown(invoke: Invoke) -> None:
     """CLI-2, CLI-4."""
     assert invoke("release").exit_code == 64
     assert invoke("release", "k").exit_code == 64
@@ -198,7 +198,7 @@ def test_no_lease_named_is_64_and_a_bad_token_is_not_repeated(invoke: Invoke) ->
 
 
 def test_no_command_takes_a_secret_as_an_argument(invoke: Invoke) -> None:
-    """CLI-2: arguments are everybody's to read."""
+    """CLI-2: every user can read arguments."""
     for command in (["run"], ["acquire"], ["renew"], ["release"], ["get"], ["key", "list"], ["project", "list"]):
         text = invoke(*command, "--help").stdout
         assert "--token" not in text
@@ -207,7 +207,7 @@ def test_no_command_takes_a_secret_as_an_argument(invoke: Invoke) -> None:
 
 
 def test_a_lease_that_cannot_be_printed_is_released(start: Start, key: str, client: Client) -> None:
-    """CLI-10: nobody has its owner token."""
+    """CLI-10: its owner token would be lost."""
     process = start("acquire", key)
     assert process.stdout is not None
     process.stdout.close()

@@ -1,11 +1,11 @@
-"""From settings to a process that serves, and from what goes wrong to a sentence and an exit code (CLI-4)."""
+"""Starts a server from its settings, and turns startup errors into a message and an exit code (CLI-4)."""
 
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from volcano_locks.cli.exit_codes import UNAVAILABLE, USAGE, Stop
+from volcano_locks.cli.exit_codes import UNAVAILABLE, USAGE, Exit
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def store_url(flag: str | None) -> str:
-    """The store's URL from the flag, else the environment, else the default, as `serve` finds it."""
+    """The store's URL from the flag, else the environment, else the default, as in `serve`."""
     from ..runtime.settings import Settings  # noqa: PLC0415
 
     variable = "VOLCANO_LOCKS_STORE"
@@ -21,8 +21,8 @@ def store_url(flag: str | None) -> str:
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """Inside, what keeps a server from starting ends the command with a sentence and no trace."""
+def exit_on_startup_error() -> Iterator[None]:
+    """Inside the block, an error that prevents a server from starting ends the command with a message."""
     from ..rules.errors import LockError  # noqa: PLC0415
     from ..runtime.server import ListenError  # noqa: PLC0415
     from ..runtime.settings import SettingsError  # noqa: PLC0415
@@ -30,15 +30,15 @@ def explained() -> Iterator[None]:
     try:
         yield
     except ListenError as error:
-        raise Stop(str(error), UNAVAILABLE) from None
+        raise Exit(str(error), UNAVAILABLE) from None
     except SettingsError as error:
-        raise Stop(str(error), USAGE) from None
+        raise Exit(str(error), USAGE) from None
     except LockError as error:
-        raise Stop(error.message, UNAVAILABLE) from None
+        raise Exit(error.message, UNAVAILABLE) from None
 
 
-def serve_until_asked_to_stop(settings: "Settings", announce: Callable[["Server"], Awaitable[None]]) -> None:
-    """Serve with these settings until SIGTERM or SIGINT; `announce` is awaited once the server listens."""
+def serve_until_stopped(settings: "Settings", announce: Callable[["Server"], Awaitable[None]]) -> None:
+    """Serves until SIGTERM or SIGINT. Awaits `announce` once the server listens."""
     from ..runtime.prefork import run_workers  # noqa: PLC0415
     from ..runtime.process import run  # noqa: PLC0415
     from ..runtime.server import Server  # noqa: PLC0415
