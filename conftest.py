@@ -6,8 +6,11 @@ import pytest
 from testsupport.engines.processes import WITHOUT_ENGINES
 
 ENGINES = ("postgres", "etcd", "mariadb", "mysql", "pgbouncer", "nginx", "haproxy")
-GROUPS = ("e2e/packaging/",)
-"""Folders whose tests share expensive session fixtures, and so one worker of pytest-xdist."""
+GROUPS = ("e2e/packaging/", "e2e/many_nodes/")
+"""Folders whose tests run in one worker of pytest-xdist: they share expensive fixtures, or load the machine too much.
+
+The largest groups start first, so their waiting overlaps with the other tests.
+"""
 
 
 def pytest_configure(config: pytest.Config) -> None:

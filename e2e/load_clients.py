@@ -116,7 +116,7 @@ class LoadClients:
         return Counter((record.operation, record.outcome) for record in self.history)
 
     def takeovers(self) -> int:
-        """How many abandoned locks were acquired over."""
+        """How many abandoned locks were taken over."""
         owners = {(one.key, one.owner) for one in self.history if one.outcome == "granted" and "abandoned" in one.key}
         return len(owners) - len({key for key, _ in owners})
 

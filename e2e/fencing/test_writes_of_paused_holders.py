@@ -73,12 +73,12 @@ def test_a_holder_paused_past_its_lease_sees_the_loss_and_its_writes_are_refused
     first = new_worker()
     first_token = first.read_message()["held"]
     for table in tables:
-        first.write_line(table.fenced_write("first"))
+        first.run_command(table.fenced_write("first"))
         assert first.read_message() == {"lost": False}
         assert first.read_message() == {"exit_code": 0, "output": "1\n", "lost": False}
 
     gate = tmp_path / "gate"
-    first.write_line(f"while [ ! -e {gate} ]; do sleep 0.05; done; {tables[0].unfenced_write('first, late')}")
+    first.run_command(f"while [ ! -e {gate} ]; do sleep 0.05; done; {tables[0].unfenced_write('first, late')}")
     assert first.read_message() == {"lost": False}
     first.send(signal.SIGSTOP)
     gate.touch()
@@ -86,7 +86,7 @@ def test_a_holder_paused_past_its_lease_sees_the_loss_and_its_writes_are_refused
     second = new_worker()
     assert second.read_message()["held"] > first_token
     for table in tables:
-        second.write_line(table.fenced_write("second"))
+        second.run_command(table.fenced_write("second"))
         assert second.read_message() == {"lost": False}
         assert second.read_message()["output"] == "1\n"
 
@@ -96,12 +96,12 @@ def test_a_holder_paused_past_its_lease_sees_the_loss_and_its_writes_are_refused
     assert message["exit_code"] != 0
     assert message["lost"], "the client knows of the loss by the time the write is refused"
     for table in tables:
-        first.write_line(table.unfenced_write("first, later"))
+        first.run_command(table.unfenced_write("first, later"))
         assert first.read_message() == {"lost": True}
         message = first.read_message()
         assert REFUSAL in message["output"]
         assert message["exit_code"] != 0
-        first.write_line(table.fenced_write("first, later"))
+        first.run_command(table.fenced_write("first, later"))
         assert first.read_message() == {"lost": True}
         assert first.read_message() == {"exit_code": 0, "output": "0\n", "lost": True}
 

@@ -57,7 +57,7 @@ class Worker:
         for line in self._process.stdout:
             self._lines.put(line)
 
-    def write_line(self, line: str) -> None:
+    def run_command(self, line: str) -> None:
         """Send a shell command."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n")

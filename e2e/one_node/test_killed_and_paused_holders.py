@@ -65,18 +65,18 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def new_worker(server: ServerProcess, service_key: str, database: Path) -> Iterator[Callable[[str], HolderProcess]]:
-    """HolderProcesss that are gone after the test, stopped ones included."""
-    workers: list[HolderProcess] = []
+def new_holder(server: ServerProcess, service_key: str, database: Path) -> Iterator[Callable[[str], HolderProcess]]:
+    """Starts holders. They are killed after the test, paused ones included."""
+    holders: list[HolderProcess] = []
 
     def new(key: str) -> HolderProcess:
-        workers.append(HolderProcess(key, database, server.url, service_key))
-        return workers[-1]
+        holders.append(HolderProcess(key, database, server.url, service_key))
+        return holders[-1]
 
     yield new
-    for worker in workers:
-        worker.process.kill()
-        worker.process.communicate()
+    for holder in holders:
+        holder.process.kill()
+        holder.process.communicate()
 
 
 def take_over(client: Client, key: str) -> tuple[Lease, float]:
@@ -92,18 +92,18 @@ def take_over(client: Client, key: str) -> tuple[Lease, float]:
 
 
 def test_a_killed_holder_is_taken_over_and_a_paused_one_finds_its_lease_lost(
-    client: Client, new_worker: Callable[[str], HolderProcess], database: Path
+    client: Client, new_holder: Callable[[str], HolderProcess], database: Path
 ) -> None:
     """LEASE-3, LEASE-6, LEASE-7, SDK-4, case 11: soon after the lease and its grace end, and not before.
 
     The paused holder finds its guard lost first when it resumes. The row refuses its late write, and neither its end
     nor its release affects the new holder.
     """
-    killed, paused = new_worker("killed"), new_worker("paused")
-    tokens = {worker: worker.read_message()["held"] for worker in (killed, paused)}
-    for worker in tokens:
-        worker.request_write()
-        assert worker.read_message() == {"lost": False, "accepted": True}
+    killed, paused = new_holder("killed"), new_holder("paused")
+    tokens = {holder: holder.read_message()["held"] for holder in (killed, paused)}
+    for holder in tokens:
+        holder.request_write()
+        assert holder.read_message() == {"lost": False, "accepted": True}
     granted_until, deadline = client.locks.get("killed").expires_at, time.monotonic() + WAIT_SECONDS
     while client.locks.get("killed").expires_at == granted_until:  # the takeover counts from the last renewal
         assert time.monotonic() < deadline
