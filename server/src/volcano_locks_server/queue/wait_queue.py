@@ -12,16 +12,9 @@ class WaitQueue:
     """`waiters` are by the digest of their owner token. `failing`: the outcome of its last batch is unknown."""
 
     __slots__ = (
-        "expiry_timer",
-        "failing",
-        "free_at_ms",
-        "recheck_submitted",
-        "request_count",
-        "retry_ms",
-        "retry_timer",
-        "waiters",
-        "yielding",
-    )
+        "expiry_timer", "failing", "free_at_ms", "recheck_submitted", "request_count", "retry_ms", "retry_timer",
+        "waiters", "yielding",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.waiters: Final[dict[bytes, Waiter]] = {}

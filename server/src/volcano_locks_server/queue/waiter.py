@@ -56,16 +56,8 @@ class Waiter:
     """Compared by identity. `result` is that of its request, None while no request waits."""
 
     __slots__ = (
-        "acquire",
-        "announced",
-        "command",
-        "key",
-        "result",
-        "state",
-        "timed_out",
-        "timer",
-        "uncertain_grant",
-    )
+        "acquire", "announced", "command", "key", "result", "state", "timed_out", "timer", "uncertain_grant",
+    )  # fmt: skip
 
     def __init__(self, key: RecordKey, acquire: Acquire) -> None:
         self.key: Final = key
