@@ -13,7 +13,8 @@ WORKERS ?= $(shell cores=$$(nproc); echo $$((cores < 4 ? cores + 1 : 5)))
 # JavaScript is built before the suites start: the conformance tests and npm test would build it at the same time.
 JAVASCRIPT_TESTS := "sdks/javascript: tests" "cd $(JAVASCRIPT) && node_modules/.bin/vitest run"
 RUBY_TESTS := "sdks/ruby: tests" "rake -C sdks/ruby test"
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+# Lower priority than the other suites, whose tests wait for shorter times in real time.
+PYTEST := nice -n 5 $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 help: ## list the targets
 	@echo "usage: make TARGET"

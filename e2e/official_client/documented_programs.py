@@ -59,7 +59,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
             case "answered_503":
                 self._body()
-                problem = b'{"error": "the store cannot response", "code": "lock_service_unavailable"}'
+                problem = b'{"error": "the store is unavailable", "code": "lock_service_unavailable"}'
                 self._respond(503, problem, {"Content-Type": "application/json", "Retry-After": "1"})
             case "answered_503_empty":
                 self._body()
@@ -82,7 +82,7 @@ class _Handler(BaseHTTPRequestHandler):
         return httpx.request(self.command, self.server.target + self.path, headers=headers, content=self._body())
 
     def _respond(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_respond(status)
+        self.send_response(status)
         for name, one in headers.items():
             self.send_header(name, one)
         if status != 204:

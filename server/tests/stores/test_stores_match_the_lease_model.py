@@ -172,6 +172,5 @@ class Stores(RuleBasedStateMachine):
         return self.runner.run(results())
 
 
-TestStores = Stores.TestCase
-TestStores.pytestmark = [pytest.mark.engines]  # it runs every engine
+TestStores = pytest.mark.engines(Stores.TestCase)
 TestStores.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
