@@ -2,7 +2,7 @@
 
 All systems run the same contest (`drivers/handoff_rounds.py`): one lock and a fixed number of waiters. All servers run
 for the whole time and idle between their rounds; the rounds are interleaved. The clients of one system share a process,
-which favours clients that poll: fifty processes would cost more.
+which favors clients that poll: fifty processes would cost more.
 """
 
 import json

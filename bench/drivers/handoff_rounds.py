@@ -21,7 +21,7 @@ from bench.drivers.lock_clients import LOCK_CLIENTS, LockClient, LockClients
 from bench.processes import cpu_seconds
 
 HOLD_SECONDS_MIN: Final = 0.005
-HOLD_SECONDS_MAX: Final = 0.105  # spread over the 100 ms of a poll, so that no phase of it is favoured
+HOLD_SECONDS_MAX: Final = 0.105  # spread over the 100 ms of a poll, so that no phase of it is favored
 WARM_UP_SECONDS: Final = 0.5
 FREE_CYCLES: Final = 20
 FREE_PAUSE_SECONDS: Final = 0.02  # as in a hand-off, each acquire finds all processes idle
