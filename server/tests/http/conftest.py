@@ -1,4 +1,4 @@
-"""A server in the test's own process, under a clock the test moves, and the words to talk to it."""
+"""The harness of the HTTP tests: an in-process server under a manual clock, and a client for it."""
 
 import io
 import uuid
@@ -22,8 +22,8 @@ def new_token() -> str:
 
 
 @dataclass
-class House:
-    """An open server and an in-process client. Requests carry the service key unless told otherwise."""
+class HttpHarness:
+    """An open server and an in-process client, whose requests carry the service key by default."""
 
     server: Server
     client: httpx2.AsyncClient
@@ -31,19 +31,19 @@ class House:
     service_key: str
     project_id: str
     log: io.StringIO
-    answers: list[bytes] = field(default_factory=list)
+    responses: list[bytes] = field(default_factory=list)
 
-    async def ask(self, method: str, path: str, *, key: str | None = "", **more: Any) -> httpx2.Response:
+    async def request(self, method: str, path: str, *, key: str | None = "", **more: Any) -> httpx2.Response:
         """One request; `key` "" is the project's service key, None sends no credential."""
         headers = dict(more.pop("headers", {}))
         if key is not None and "authorization" not in {name.lower() for name in headers}:
             headers["Authorization"] = f"Bearer {key or self.service_key}"
-        answer = await self.client.request(method, path, headers=headers, **more)
-        self.answers.append(repr(answer.headers.raw).encode() + answer.content)
-        return answer
+        response = await self.client.request(method, path, headers=headers, **more)
+        self.responses.append(repr(response.headers.raw).encode() + response.content)
+        return response
 
     async def admin(self, method: str, path: str, **more: Any) -> httpx2.Response:
-        return await self.ask(method, path, key=ADMIN_TOKEN, **more)
+        return await self.request(method, path, key=ADMIN_TOKEN, **more)
 
     async def lease(
         self,
@@ -56,7 +56,7 @@ class House:
     ) -> httpx2.Response:
         body = {} if method == "DELETE" else {"json": {"ttl_seconds": ttl}}
         sent = {"X-Volcano-Lock-Token": token, **(headers or {})}
-        return await self.ask(method, f"/locks/{lock}/lease", headers=sent, **body, **more)
+        return await self.request(method, f"/locks/{lock}/lease", headers=sent, **body, **more)
 
     async def acquire(self, lock: str, token: str, ttl: object = 30, **more: Any) -> httpx2.Response:
         return await self.lease("POST", lock, token, ttl, **more)
@@ -68,8 +68,8 @@ class House:
         return await self.lease("DELETE", lock, token, **more)
 
     async def read(self, lock: str, **more: Any) -> dict[str, object]:
-        answer: dict[str, object] = (await self.ask("GET", f"/locks/{lock}", **more)).json()
-        return answer
+        response: dict[str, object] = (await self.request("GET", f"/locks/{lock}", **more)).json()
+        return response
 
     async def set_quota(self, requests_per_minute: int) -> None:
         changed = await self.admin(
@@ -84,8 +84,8 @@ class House:
         return key
 
 
-class OnlyLocks:
-    """The lock routes and nothing else, as an ASGI application: for routes over parts the test chose."""
+class LockRoutesApp:
+    """The lock routes alone as an ASGI application, over parts that the test chose."""
 
     def __init__(self, routes: LockRoutes) -> None:
         self.routes = routes
@@ -94,12 +94,12 @@ class OnlyLocks:
         await self.routes.serve(scope, scope["raw_path"], receive, send)
 
 
-def problem(answer: httpx2.Response) -> tuple[int, str]:
-    """Status and code of a failure, whose body has nothing else but a sentence (HTTP-17)."""
-    body = answer.json()
+def problem(response: httpx2.Response) -> tuple[int, str]:
+    """Status and code of an error response, whose body has only these and a sentence (HTTP-17)."""
+    body = response.json()
     assert set(body) == {"error", "code"}
     assert body["error"]
-    return answer.status_code, body["code"]
+    return response.status_code, body["code"]
 
 
 @pytest.fixture
@@ -113,20 +113,13 @@ def log_level() -> str:
 
 
 @pytest.fixture
-def owner_reserve() -> bool:
-    return True
-
-
-@pytest.fixture
-async def house(clock: ManualClock, log_level: Any, owner_reserve: bool) -> AsyncIterator[House]:
-    settings = Settings(
-        store="memory://", port=0, admin_token=ADMIN_TOKEN, log_level=log_level, owner_reserve=owner_reserve
-    )
+async def harness(clock: ManualClock, log_level: Any) -> AsyncIterator[HttpHarness]:
+    settings = Settings(store="memory://", port=0, admin_token=ADMIN_TOKEN, log_level=log_level)
     log = io.StringIO()
     server = Server(settings, clock=clock, log_stream=log)
     await server.open()
     issued = await server.issue_service_key("test", "first")
     transport = httpx2.ASGITransport(app=server.app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://locks.test") as client:
-        yield House(server, client, clock, issued.secret, issued.project_id, log)
+        yield HttpHarness(server, client, clock, issued.secret, issued.project_id, log)
     await server.close()

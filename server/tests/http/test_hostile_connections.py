@@ -1,16 +1,18 @@
-"""What the protocol refuses, closes and survives, said byte by byte over a real socket (HTTP-21, HTTP-22, HTTP-24)."""
+"""What the connection protocol refuses, closes and survives, over a real socket (HTTP-21, HTTP-22, HTTP-24)."""
 
 import asyncio
-import contextlib
 import json
 import resource
-from collections.abc import AsyncIterator
-from typing import ClassVar
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
 from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
+
+from .raw_connection import RawConnection
+
+Connect = Callable[[], Awaitable[RawConnection]]
 
 HALF_BODY = (
     b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nAuthorization: KEY\r\n"
@@ -23,77 +25,51 @@ SMALL_GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 async def running() -> AsyncIterator[RunningServer]:
     async with running_server_async(clock=ManualClock()) as running:
         yield running
-        for wire in Wire.opened:
-            wire.hang_up()
-            with contextlib.suppress(ConnectionError):
-                await wire.writer.wait_closed()
-        Wire.opened.clear()
 
 
-class Wire:
-    """A connection as a client sees it. The fixture hangs up on those that the test leaves open."""
+@pytest.fixture
+async def connect(running: RunningServer) -> AsyncIterator[Connect]:
+    """Opens connections, which are closed at the end of the test."""
+    opened: list[RawConnection] = []
 
-    opened: ClassVar[list["Wire"]] = []
+    async def connected() -> RawConnection:
+        opened.append(await RawConnection.open(running))
+        return opened[-1]
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-        self.opened.append(self)
-
-    @classmethod
-    async def open(cls, running: RunningServer) -> "Wire":
-        host, port = running.url.removeprefix("http://").rsplit(":", 1)
-        return cls(*await asyncio.open_connection(host, int(port)))
-
-    async def answer(self) -> tuple[int, bytes]:
-        """The next answer's status and body."""
-        head = await self.reader.readuntil(b"\r\n\r\n")
-        status = int(head.split(b" ", 2)[1])
-        length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-        body = await self.reader.readexactly(int(length[0].split(b":")[1])) if length else b""
-        return status, body
-
-    async def closed(self) -> bool:
-        try:
-            return await self.reader.read(1) == b""
-        except ConnectionResetError:
-            return True
-
-    def hang_up(self) -> None:
-        self.writer.close()
+    yield connected
+    for connection in opened:
+        await connection.close()
 
 
-async def said(running: RunningServer, sent: bytes) -> tuple[int, str, bool]:
-    """Status and code of the answer to `sent`, and whether the connection was closed after it."""
-    wire = await Wire.open(running)
-    wire.writer.write(sent)
-    status, body = await wire.answer()
-    closed = await asyncio.wait_for(wire.closed(), 30)
-    return status, json.loads(body)["code"], closed
+async def final_response(connect: Connect, sent: bytes) -> tuple[int, str, bool]:
+    """Status and code of the response to `sent`, and whether the connection was closed after it."""
+    connection = await connect()
+    connection.send(sent)
+    status, code = await connection.problem()
+    return status, code, await connection.is_closed()
 
 
-async def still_serves(running: RunningServer) -> bool:
-    wire = await Wire.open(running)
-    wire.writer.write(SMALL_GET)
-    status, _ = await asyncio.wait_for(wire.answer(), 30)
-    return status == 200
+async def still_serves(connect: Connect) -> bool:
+    connection = await connect()
+    connection.send(SMALL_GET)
+    return await connection.status() == 200
 
 
-async def test_ten_thousand_headers_are_refused(running: RunningServer) -> None:
-    """HTTP-22: the count of header fields is bounded."""
+async def test_ten_thousand_headers_are_refused(connect: Connect) -> None:
+    """HTTP-22."""
     head = b"GET /healthz HTTP/1.1\r\n" + b"".join(b"x-%d: 1\r\n" % n for n in range(10_000)) + b"\r\n"
-    assert await said(running, head) == (431, "headers_too_large", True)
+    assert await final_response(connect, head) == (431, "headers_too_large", True)
     few = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * (http1.HEADERS_MAX + 1) + b"\r\n"
-    assert await said(running, few) == (431, "headers_too_large", True)
-    assert await still_serves(running)
+    assert await final_response(connect, few) == (431, "headers_too_large", True)
+    assert await still_serves(connect)
 
 
-async def test_as_many_headers_as_are_allowed_are_served(running: RunningServer) -> None:
-    """HTTP-22: the limit itself is within the limits."""
+async def test_as_many_headers_as_are_allowed_are_served(connect: Connect) -> None:
+    """HTTP-22."""
     head = b"GET /healthz HTTP/1.1\r\n" + b"x: 1\r\n" * http1.HEADERS_MAX + b"\r\n"
-    wire = await Wire.open(running)
-    wire.writer.write(head)
-    assert (await wire.answer())[0] == 200
+    connection = await connect()
+    connection.send(head)
+    assert await connection.status() == 200
 
 
 @pytest.mark.parametrize(
@@ -105,20 +81,19 @@ async def test_as_many_headers_as_are_allowed_are_served(running: RunningServer)
     ],
     ids=["one long field", "a long address", "long together"],
 )
-async def test_long_heads_are_refused(running: RunningServer, head: bytes) -> None:
-    """HTTP-22: the bytes of a head are bounded, whichever part of it they are in."""
-    assert await said(running, head) == (431, "headers_too_large", True)
+async def test_long_heads_are_refused(connect: Connect, head: bytes) -> None:
+    """HTTP-22: the bytes of a head are bounded, in each part of it."""
+    assert await final_response(connect, head) == (431, "headers_too_large", True)
 
 
-async def test_a_field_without_end_is_refused(running: RunningServer) -> None:
-    """HTTP-22: a header whose end never comes is bounded too."""
-    wire = await Wire.open(running)
-    wire.writer.write(b"GET /healthz HTTP/1.1\r\nx: ")
+async def test_an_endless_field_is_refused(connect: Connect) -> None:
+    """HTTP-22: a header field without an end is bounded too."""
+    connection = await connect()
+    connection.send(b"GET /healthz HTTP/1.1\r\nx: ")
     for _ in range(200):
-        wire.writer.write(b"a" * 1_000)
+        connection.send(b"a" * 1_000)
         await asyncio.sleep(0)
-    status, body = await asyncio.wait_for(wire.answer(), 30)
-    assert (status, json.loads(body)["code"]) == (431, "headers_too_large")
+    assert await connection.problem() == (431, "headers_too_large")
 
 
 @pytest.mark.parametrize(
@@ -133,67 +108,67 @@ async def test_a_field_without_end_is_refused(running: RunningServer) -> None:
     ],
     ids=["TLS", "nonsense", "two lengths", "a negative length", "an unknown method", "HTTP/2"],
 )
-async def test_what_is_no_request_is_answered_400(running: RunningServer, sent: bytes) -> None:
-    """HTTP-22: what the parser cannot read is 400, then the connection is closed."""
-    assert await said(running, sent) == (400, "invalid_request", True)
-    assert await still_serves(running)
+async def test_input_that_is_not_http_is_400(connect: Connect, sent: bytes) -> None:
+    """HTTP-22: and the connection is closed."""
+    assert await final_response(connect, sent) == (400, "invalid_request", True)
+    assert await still_serves(connect)
 
 
-async def test_a_tunnel_is_refused(running: RunningServer) -> None:
-    """HTTP-26: CONNECT is 405 and ends the connection, so that nothing in the tunnel is a request."""
+async def test_connect_is_refused(connect: Connect) -> None:
+    """HTTP-26: CONNECT is 405 and ends the connection, so that no tunnelled bytes are a request."""
     sent = b"CONNECT example.org:443 HTTP/1.1\r\nHost: x\r\n\r\n" + SMALL_GET
-    assert await said(running, sent) == (405, "method_not_allowed", True)
-    assert await still_serves(running)
+    assert await final_response(connect, sent) == (405, "method_not_allowed", True)
+    assert await still_serves(connect)
 
 
-async def test_a_refusal_waits_for_the_answers_before_it(running: RunningServer) -> None:
-    """HTTP-24: nonsense behind a good request does not swallow the good request's answer."""
-    wire = await Wire.open(running)
-    wire.writer.write(SMALL_GET + SMALL_GET + b"NONSENSE\r\n\r\n")
-    assert [(await wire.answer())[0] for _ in range(3)] == [200, 200, 400]
-    assert await wire.closed()
+async def test_an_error_response_follows_the_responses_before_it(connect: Connect) -> None:
+    """HTTP-24: nonsense behind a good request does not swallow the good request's response."""
+    connection = await connect()
+    connection.send(SMALL_GET + SMALL_GET + b"NONSENSE\r\n\r\n")
+    assert [await connection.status() for _ in range(3)] == [200, 200, 400]
+    assert await connection.is_closed()
 
 
-async def test_a_broken_body_in_the_queue_is_refused_in_its_turn(running: RunningServer) -> None:
-    """HTTP-24: the request before it is answered, itself is 400, and the connection ends."""
+async def test_a_broken_body_of_a_pipelined_request_is_refused_in_order(connect: Connect) -> None:
+    """HTTP-24: after the response before it comes 400, and the connection ends."""
     broken = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nNOCHUNK\r\n"
-    wire = await Wire.open(running)
-    wire.writer.write(SMALL_GET + broken + SMALL_GET)
-    assert [(await asyncio.wait_for(wire.answer(), 30))[0] for _ in range(2)] == [200, 400]
-    assert await wire.closed()
+    connection = await connect()
+    connection.send(SMALL_GET + broken + SMALL_GET)
+    assert [await connection.status() for _ in range(2)] == [200, 400]
+    assert await connection.is_closed()
 
 
-async def test_pipelined_requests_are_answered_in_order(running: RunningServer) -> None:
-    """HTTP-24: many requests in one packet, each answered, the connection kept."""
-    wire = await Wire.open(running)
-    wire.writer.write((SMALL_GET + SMALL_GET.replace(b"healthz", b"nowhere")) * 50)
-    assert [(await wire.answer())[0] for _ in range(100)] == [200, 404] * 50
-    wire.writer.write(SMALL_GET)
-    assert (await wire.answer())[0] == 200
+async def test_pipelined_requests_are_answered_in_order(connect: Connect) -> None:
+    """HTTP-24: many requests in one packet each get a response, and the connection stays open."""
+    connection = await connect()
+    connection.send((SMALL_GET + SMALL_GET.replace(b"healthz", b"nowhere")) * 50)
+    assert [await connection.status() for _ in range(100)] == [200, 404] * 50
+    connection.send(SMALL_GET)
+    assert await connection.status() == 200
 
 
-async def test_an_offer_to_upgrade_is_passed_over(running: RunningServer) -> None:
-    """HTTP-26: clients that offer HTTP/2 or a websocket get an ordinary answer on a connection that goes on."""
+async def test_an_offer_to_upgrade_is_ignored(connect: Connect) -> None:
+    """HTTP-26: clients that offer HTTP/2 or a websocket get an ordinary response on a connection that goes on."""
     offer = SMALL_GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
-    wire = await Wire.open(running)
-    wire.writer.write(offer + SMALL_GET)
-    assert [(await wire.answer())[0] for _ in range(2)] == [200, 200]
-    wire.writer.write(offer)
-    assert (await wire.answer())[0] == 200
+    connection = await connect()
+    connection.send(offer + SMALL_GET)
+    assert [await connection.status() for _ in range(2)] == [200, 200]
+    connection.send(offer)
+    assert await connection.status() == 200
 
 
-async def test_a_body_beside_an_offer_is_read(running: RunningServer) -> None:
-    """HTTP-26, HTTP-22: a client that offers h2c acquires as any other, also with as many fields as there may be."""
+async def test_the_body_after_an_offer_to_upgrade_is_read(running: RunningServer, connect: Connect) -> None:
+    """HTTP-26, HTTP-22: a client that offers h2c acquires like any other, also with the maximum of fields."""
     body = b'{"ttl_seconds":30}'
     head = b"POST /locks/a/lease HTTP/1.1\r\nAuthorization: Bearer %b\r\n" % running.service_key.encode()
     head += b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\nContent-Length: %d\r\n" % len(body)
     head += b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n"
     head += b"x: 1\r\n" * (http1.HEADERS_MAX - 6)
-    wire = await Wire.open(running)
-    wire.writer.write(head + b"\r\n" + body + SMALL_GET)
-    status, lease = await wire.answer()
+    connection = await connect()
+    connection.send(head + b"\r\n" + body + SMALL_GET)
+    status, lease = await connection.response()
     assert (status, json.loads(lease)["fencing_token"] > 0) == (201, True)
-    assert (await wire.answer())[0] == 200
+    assert await connection.status() == 200
 
 
 @pytest.mark.parametrize(
@@ -211,102 +186,100 @@ async def test_a_body_beside_an_offer_is_read(running: RunningServer) -> None:
         (b"*", 404),
     ],
 )
-async def test_each_form_of_an_address_is_read(running: RunningServer, target: bytes, status: int) -> None:
-    """HTTP-6: what an address is does not depend on the form that a proxy gives it, and it is not decoded."""
-    wire = await Wire.open(running)
-    wire.writer.write(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
-    assert (await wire.answer())[0] == status
+async def test_each_form_of_a_request_target_is_parsed(connect: Connect, target: bytes, status: int) -> None:
+    """HTTP-6: the address is the same in each form that a proxy may send, and is not decoded."""
+    connection = await connect()
+    connection.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert await connection.status() == status
 
 
-async def test_two_megabytes_are_refused_and_the_connection_goes_on(running: RunningServer) -> None:
-    """HTTP-21: an announced long body is 413 before it is read; a client that sends it all the same may go on."""
+async def test_two_megabytes_are_refused_and_the_connection_goes_on(connect: Connect) -> None:
+    """HTTP-21: a declared long body is 413 before it is read; the connection stays open even if it is sent."""
     length = 2_000_000
-    wire = await Wire.open(running)
-    wire.writer.write(b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
-    status, body = await wire.answer()
-    assert (status, json.loads(body)["code"]) == (413, "request_too_large")
-    wire.writer.write(b"x" * length + SMALL_GET)
-    assert (await asyncio.wait_for(wire.answer(), 30))[0] == 200
+    connection = await connect()
+    connection.send(b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % length)
+    assert await connection.problem() == (413, "request_too_large")
+    connection.send(b"x" * length + SMALL_GET)
+    assert await connection.status() == 200
 
 
-async def test_an_unannounced_long_body_is_refused(running: RunningServer) -> None:
-    """HTTP-21: a chunked body is 413 as soon as it is too long, and one without end is hung up on."""
-    wire = await Wire.open(running)
+async def test_an_undeclared_long_body_is_refused(running: RunningServer, connect: Connect) -> None:
+    """HTTP-21: a chunked body is 413 as soon as it is too long; an endless one gets its connection closed."""
+    connection = await connect()
     head = "POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     head += f"Authorization: Bearer {running.service_key}\r\n"
     head += "X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n\r\n"
-    wire.writer.write(head.encode())
+    connection.send(head.encode())
     chunk = b"4000\r\n" + b"x" * 0x4000 + b"\r\n"
-    wire.writer.write(chunk * 2)
-    status, body = await asyncio.wait_for(wire.answer(), 30)
-    assert (status, json.loads(body)["code"]) == (413, "request_too_large")
+    connection.send(chunk * 2)
+    assert await connection.problem() == (413, "request_too_large")
 
     async def without_end() -> None:
         while True:
-            wire.writer.write(chunk)
-            await wire.writer.drain()
+            connection.send(chunk)
+            await connection.writer.drain()
 
     with pytest.raises(ConnectionError):
         await asyncio.wait_for(without_end(), 30)
 
 
-async def test_what_stands_behind_a_body_is_no_header(running: RunningServer) -> None:
-    """HTTP-14: a trailer brings no credential past a proxy that looks at headers; it is read over."""
-    wire = await Wire.open(running)
+async def test_trailers_are_not_header_fields(running: RunningServer, connect: Connect) -> None:
+    """HTTP-14: a trailer with a credential, which a proxy may not check, is ignored."""
+    connection = await connect()
     head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     trailers = f"Authorization: Bearer {running.service_key}\r\nX-Last: 1\r\n\r\n".encode()
-    wire.writer.write(head + trailers + SMALL_GET)
-    assert [(await wire.answer())[0] for _ in range(2)] == [401, 200]
+    connection.send(head + trailers + SMALL_GET)
+    assert [await connection.status() for _ in range(2)] == [401, 200]
 
 
 @pytest.mark.real_time
-async def test_a_body_that_breaks_off_is_400(running: RunningServer) -> None:
+async def test_a_body_that_breaks_off_is_400(running: RunningServer, connect: Connect) -> None:
     """HTTP-22: broken chunks end the request that waits for them."""
     head = "POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n"
     head += f"Authorization: Bearer {running.service_key}\r\n"
     head += "X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n\r\n5\r\n{"
-    wire = await Wire.open(running)
-    wire.writer.write(head.encode())
+    connection = await connect()
+    connection.send(head.encode())
     await asyncio.sleep(0.01)
-    wire.writer.write(b"xxxxxxNOCHUNK\r\n")
-    status, body = await asyncio.wait_for(wire.answer(), 30)
-    assert (status, json.loads(body)["code"]) == (400, "invalid_request")
-    assert await wire.closed()
+    connection.send(b"xxxxxxNOCHUNK\r\n")
+    assert await connection.problem() == (400, "invalid_request")
+    assert await connection.is_closed()
 
 
-async def test_a_client_that_hangs_up_in_its_body_leaves_no_trace(running: RunningServer) -> None:
-    """HTTP-24: a request that never becomes whole does nothing, and nothing else suffers."""
-    wire = await Wire.open(running)
+async def test_a_client_that_disconnects_within_its_body_has_no_effect(
+    running: RunningServer, connect: Connect
+) -> None:
+    """HTTP-24: an incomplete request has no effect, on other requests neither."""
+    connection = await connect()
     head = (
         f"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nAuthorization: Bearer {running.service_key}"
     )
-    wire.writer.write(head.encode() + b"\r\nX-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n\r\n{")
-    await wire.writer.drain()
-    wire.hang_up()
-    assert await still_serves(running)
-    told = await text(running, "/metrics")
-    assert "volcano_locks_requests" in told
-    assert "volcano_locks_requests_total{" not in told
+    connection.send(head.encode() + b"\r\nX-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n\r\n{")
+    await connection.writer.drain()
+    await connection.close()
+    assert await still_serves(connect)
+    metrics = await text(connect, "/metrics")
+    assert "volcano_locks_requests" in metrics
+    assert "volcano_locks_requests_total{" not in metrics
 
 
-async def test_a_spent_quota_waits_for_no_body(running: RunningServer) -> None:
-    """HTTP-13: the quota is looked at before the input."""
+async def test_a_spent_quota_is_refused_before_the_body_arrives(running: RunningServer, connect: Connect) -> None:
+    """HTTP-13: the quota is checked before the input."""
     registry = running.server.store.registry
     await registry.change_project(running.project_id, name=None, requests_per_minute=1)
-    wire = await Wire.open(running)
+    connection = await connect()
     half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
-    wire.writer.write(half.replace(b"POST", b"DELETE") + b"x" * 19 + half)
-    assert (await wire.answer())[0] == 204
-    status, body = await asyncio.wait_for(wire.answer(), 30)
-    assert (status, json.loads(body)["code"]) == (429, "lock_rate_limited")
+    connection.send(half.replace(b"POST", b"DELETE") + b"x" * 19 + half)
+    assert await connection.status() == 204
+    assert await connection.problem() == (429, "lock_rate_limited")
 
 
-async def test_a_refused_body_that_was_held_back_ends_the_connection(running: RunningServer) -> None:
-    """HTTP-26: after `Expect: 100-continue` and a refusal, the body may or may not come: the response ends it."""
-    wire = await Wire.open(running)
+async def test_a_refusal_before_the_body_of_expect_continue_closes_the_connection(connect: Connect) -> None:
+    """HTTP-26: after `Expect: 100-continue` and a refusal, the body may or may not follow, so the connection ends."""
+    connection = await connect()
     head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 20\r\n\r\n"
-    wire.writer.write(head)
-    response = await asyncio.wait_for(wire.reader.read(), 30)
+    connection.send(head)
+    response = await asyncio.wait_for(connection.reader.read(), 30)
     assert response.startswith(b"HTTP/1.1 401 ")
     assert b"\r\nconnection: close\r\n" in response
 
@@ -320,30 +293,29 @@ async def test_a_refused_body_that_was_held_back_ends_the_connection(running: Ru
     ],
     ids=["held back", "close", "HTTP/1.0"],
 )
-async def test_a_refusal_reaches_a_client_that_sends_on(running: RunningServer, head: bytes) -> None:
+async def test_a_refusal_reaches_a_client_that_sends_on(connect: Connect, head: bytes) -> None:
     """HTTP-21: the response to a long body ends the connection, and is not lost to the body that is under way."""
-    wire = await Wire.open(running)
-    wire.writer.write(head + b"Content-Length: 4000000\r\n\r\n")
+    connection = await connect()
+    connection.send(head + b"Content-Length: 4000000\r\n\r\n")
     await asyncio.sleep(0.05)
-    wire.writer.write(b"x" * 4_000_000)
-    await wire.writer.drain()
-    status, body = await wire.answer()
+    connection.send(b"x" * 4_000_000)
+    status, body = await connection.response()
     assert (status, json.loads(body)["code"]) == (413, "request_too_large")
-    assert await wire.closed()
+    assert await connection.is_closed()
 
 
-async def text(running: RunningServer, path: str) -> str:
-    wire = await Wire.open(running)
-    wire.writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-    _, body = await wire.answer()
+async def text(connect: Connect, path: str) -> str:
+    connection = await connect()
+    connection.send(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    _, body = await connection.response()
     return body.decode()
 
 
-# --- what keeps the server waiting: a sweep at a later time of the loop, instead of waiting for it ---
+# --- time-outs: the test sweeps at a later time of the loop instead of waiting ---
 
 
-def sweep_later(running: RunningServer, seconds: float) -> int:
-    """Look at all connections as if `seconds` had passed; how many are left."""
+def open_after_sweep(running: RunningServer, seconds: float) -> int:
+    """Sweep as if `seconds` had passed; returns how many connections are left."""
     listener = running.server.listener
     now = asyncio.get_running_loop().time() + seconds
     for one in list(listener.limits.open):
@@ -370,56 +342,58 @@ async def settled(running: RunningServer, count: int) -> None:
     ],
     ids=["nothing sent", "half an address", "half a head", "half a body", "served, then idle"],
 )
-async def test_each_kind_of_silence_ends(running: RunningServer, sent: bytes, limit: float) -> None:
+async def test_each_kind_of_silent_connection_is_closed(
+    running: RunningServer, connect: Connect, sent: bytes, limit: float
+) -> None:
     """HTTP-24, HTTP-25, case 32: a half-sent request is dropped soon; an idle connection lives beyond 75 seconds."""
-    wire = await Wire.open(running)
-    wire.writer.write(sent.replace(b"KEY", b"Bearer " + running.service_key.encode()))
+    connection = await connect()
+    connection.send(sent.replace(b"KEY", b"Bearer " + running.service_key.encode()))
     if sent == SMALL_GET:
-        assert (await wire.answer())[0] == 200
+        assert await connection.status() == 200
     await settled(running, 1)
     listener = running.server.listener
     (one,) = listener.limits.open
     async with asyncio.timeout(30):
         while sent and not one._in_head and one.cycle is None:
             await asyncio.sleep(0.001)
-    assert sweep_later(running, limit - 1) == 1
-    assert sweep_later(running, limit + 1) == 0
-    assert await asyncio.wait_for(wire.closed(), 30)
+    assert open_after_sweep(running, limit - 1) == 1
+    assert open_after_sweep(running, limit + 1) == 0
+    assert await connection.is_closed()
 
 
-def test_idle_connections_outlive_those_of_clients() -> None:
+def test_idle_connections_are_kept_longer_than_clients_keep_them() -> None:
     """HTTP-25, case 32."""
     assert http1.KEEP_ALIVE_SECONDS >= 75
 
 
-async def test_those_that_wait_make_room_for_those_that_come(
-    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+async def test_idle_connections_are_closed_for_new_ones(
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTP-24: where there are too many connections, idle ones are closed, and a new one is served."""
+    """HTTP-24: at the limit of connections, idle ones are closed and a new one is served."""
     listener = running.server.listener
     monkeypatch.setattr(listener.limits, "limit", 8)
     for _ in range(8):
-        await Wire.open(running)
+        await connect()
     await settled(running, 8)
-    assert await still_serves(running)
+    assert await still_serves(connect)
     assert listener.connections <= 8
 
 
 @pytest.mark.real_time
-async def test_a_connection_there_is_no_room_for_is_told_so(
-    running: RunningServer, monkeypatch: pytest.MonkeyPatch
+async def test_a_connection_over_the_limit_gets_503(
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTP-24: requests in flight are never thrown out for new ones; those hear lock_service_unavailable."""
+    """HTTP-24: requests in flight are never displaced; new ones get lock_service_unavailable."""
     listener = running.server.listener
     monkeypatch.setattr(listener.limits, "limit", 2)
     half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
-    busy = [await Wire.open(running) for _ in range(2)]
-    for wire in busy:
-        wire.writer.write(half)
+    busy = [await connect() for _ in range(2)]
+    for connection in busy:
+        connection.send(half)
     async with asyncio.timeout(30):
         while any(one.is_idle() for one in listener.limits.open) or listener.connections < 2:
             await asyncio.sleep(0.001)
-    assert await said(running, b"") == (503, "lock_service_unavailable", True)
+    assert await final_response(connect, b"") == (503, "lock_service_unavailable", True)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Bad input: each kind has its code, and the sentence names the field, the limit and what came (HTTP-17)."""
+"""Invalid input: each kind has its code, and the sentence names the field, the limit and the value (HTTP-17)."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from volcano_locks_server.http.codec import BODY_BYTES_MAX
 
-from .conftest import ADMIN_TOKEN, House, new_token, problem
+from .conftest import ADMIN_TOKEN, HttpHarness, new_token, problem
 
 DEEP = b'{"ttl_seconds":' + b"[" * 7_000 + b"]" * 7_000 + b"}"
 
@@ -29,18 +29,20 @@ DEEP = b'{"ttl_seconds":' + b"[" * 7_000 + b"]" * 7_000 + b"}"
     ],
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH"])
-async def test_what_is_no_ttl_is_refused(house: House, method: str, ttl: bytes) -> None:
-    """HTTP-11: a whole JSON number from 5 to 7,776,000 and nothing that resembles one."""
+async def test_an_invalid_ttl_is_refused(harness: HttpHarness, method: str, ttl: bytes) -> None:
+    """HTTP-11: only a whole JSON number from 5 to 7,776,000 is valid."""
     body = b'{"ttl_seconds": %b}' % ttl
-    answer = await house.ask(method, "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body)
-    assert problem(answer) == (400, "invalid_ttl")
-    assert "ttl_seconds" in answer.json()["error"]
+    response = await harness.request(
+        method, "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body
+    )
+    assert problem(response) == (400, "invalid_ttl")
+    assert "ttl_seconds" in response.json()["error"]
 
 
 @pytest.mark.parametrize("ttl", [5, 7_776_000])
-async def test_the_limits_of_a_ttl_are_allowed(house: House, ttl: int) -> None:
+async def test_the_limits_of_a_ttl_are_allowed(harness: HttpHarness, ttl: int) -> None:
     """HTTP-11."""
-    assert (await house.acquire("a", new_token(), ttl)).status_code == 201
+    assert (await harness.acquire("a", new_token(), ttl)).status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -67,60 +69,62 @@ async def test_the_limits_of_a_ttl_are_allowed(house: House, ttl: int) -> None:
         (DEEP, "invalid_request"),
     ],
 )
-async def test_what_is_no_lease_body_is_refused(house: House, body: bytes, code: str) -> None:
+async def test_an_invalid_body_of_a_lease_request_is_refused(harness: HttpHarness, body: bytes, code: str) -> None:
     """HTTP-12: one object in UTF-8, its field once, no others; broken UTF-8 and deep nesting too are 400."""
-    answer = await house.ask("POST", "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body)
-    assert problem(answer) == (400, code)
-    assert await house.read("a") == {"held": False}
+    response = await harness.request(
+        "POST", "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body
+    )
+    assert problem(response) == (400, code)
+    assert await harness.read("a") == {"held": False}
 
 
-async def test_the_type_of_a_body_is_not_looked_at(house: House) -> None:
-    """HTTP-12: plain curl sends another one."""
+async def test_the_content_type_is_ignored(harness: HttpHarness) -> None:
+    """HTTP-12: curl sends another one by default."""
     headers = {"X-Volcano-Lock-Token": new_token(), "Content-Type": "application/x-www-form-urlencoded"}
-    answer = await house.ask("POST", "/locks/a/lease", headers=headers, content=b'{"ttl_seconds":30}')
-    assert answer.status_code == 201
+    response = await harness.request("POST", "/locks/a/lease", headers=headers, content=b'{"ttl_seconds":30}')
+    assert response.status_code == 201
 
 
-async def test_a_body_nobody_asked_for_is_passed_over(house: House) -> None:
+async def test_the_body_of_a_request_that_takes_none_is_ignored(harness: HttpHarness) -> None:
     """HTTP-12."""
     token = new_token()
-    await house.acquire("a", token)
+    await harness.acquire("a", token)
     headers = {"X-Volcano-Lock-Token": token}
-    assert (await house.ask("DELETE", "/locks/a/lease", headers=headers, content=b"{nonsense")).status_code == 204
+    assert (await harness.request("DELETE", "/locks/a/lease", headers=headers, content=b"{nonsense")).status_code == 204
 
 
 @pytest.mark.parametrize(
     "token", [None, "", "x", "5b0c3f43", "{5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10}", "5b0c3f436f3c4b539d3b0c8f2a1f7f10"]
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
-async def test_what_is_no_owner_token_is_refused(house: House, method: str, token: str | None) -> None:
-    """HTTP-8: and the sentence does not repeat it."""
+async def test_an_invalid_owner_token_is_refused(harness: HttpHarness, method: str, token: str | None) -> None:
+    """HTTP-8: the sentence does not repeat it."""
     headers = {} if token is None else {"X-Volcano-Lock-Token": token}
-    answer = await house.ask(method, "/locks/a/lease", headers=headers, json={"ttl_seconds": 30})
-    assert problem(answer) == (400, "invalid_lock_token")
-    assert not token or token == "x" or token not in answer.text
+    response = await harness.request(method, "/locks/a/lease", headers=headers, json={"ttl_seconds": 30})
+    assert problem(response) == (400, "invalid_lock_token")
+    assert not token or token == "x" or token not in response.text
 
 
-async def test_two_owner_tokens_are_none(house: House) -> None:
-    """HTTP-8: a header that came twice decides nothing."""
-    headers = [("Authorization", f"Bearer {house.service_key}")] + [("X-Volcano-Lock-Token", new_token())] * 2
-    answer = await house.client.request("POST", "/locks/a/lease", headers=headers, json={"ttl_seconds": 30})
-    assert problem(answer) == (400, "invalid_lock_token")
+async def test_two_owner_tokens_are_invalid(harness: HttpHarness) -> None:
+    """HTTP-8: a header field that is sent twice is invalid."""
+    headers = [("Authorization", f"Bearer {harness.service_key}")] + [("X-Volcano-Lock-Token", new_token())] * 2
+    response = await harness.client.request("POST", "/locks/a/lease", headers=headers, json={"ttl_seconds": 30})
+    assert problem(response) == (400, "invalid_lock_token")
 
 
 @pytest.mark.parametrize("holder", ["", "a b", "x" * 129, "caf\xe9", "a\tb"])
-async def test_what_is_no_holder_is_refused(house: House, holder: str) -> None:
+async def test_an_invalid_holder_is_refused(harness: HttpHarness, holder: str) -> None:
     """HTTP-10."""
     headers = {"X-Volcano-Lock-Holder": holder.encode("latin-1")}
-    answer = await house.acquire("a", new_token(), headers=headers)  # type: ignore[arg-type]
-    assert problem(answer) == (400, "invalid_holder")
+    response = await harness.acquire("a", new_token(), headers=headers)  # type: ignore[arg-type]
+    assert problem(response) == (400, "invalid_holder")
 
 
-async def test_a_holder_is_a_label(house: House) -> None:
-    """HTTP-10, HTTP-3: it is accepted and not shown to readers."""
-    answer = await house.acquire("a", new_token(), headers={"X-Volcano-Lock-Holder": "worker-3/4711"})
-    assert answer.status_code == 201
-    assert set(await house.read("a")) == {"held", "expires_at", "fencing_token"}
+async def test_a_holder_label_is_not_shown_to_readers(harness: HttpHarness) -> None:
+    """HTTP-10, HTTP-3: a read does not show it."""
+    response = await harness.acquire("a", new_token(), headers={"X-Volcano-Lock-Holder": "worker-3/4711"})
+    assert response.status_code == 201
+    assert set(await harness.read("a")) == {"held", "expires_at", "fencing_token"}
 
 
 @pytest.mark.parametrize(
@@ -132,19 +136,21 @@ async def test_a_holder_is_a_label(house: House) -> None:
         ("GET", "/healthz", ADMIN_TOKEN),
     ],
 )
-async def test_a_long_body_is_413(house: House, method: str, path: str, key: str) -> None:
-    """HTTP-21: at every address, by its announced length."""
+async def test_a_long_body_is_413(harness: HttpHarness, method: str, path: str, key: str) -> None:
+    """HTTP-21: at every address, by its declared length."""
     headers = {"X-Volcano-Lock-Token": new_token()}
     body = b'{"ttl_seconds": 30%b}' % (b" " * BODY_BYTES_MAX)
-    answer = await house.ask(method, path, key=key, headers=headers, content=body)
-    assert problem(answer) == (413, "request_too_large")
+    response = await harness.request(method, path, key=key, headers=headers, content=body)
+    assert problem(response) == (413, "request_too_large")
 
 
-async def test_a_body_of_the_longest_length_is_read(house: House) -> None:
-    """HTTP-21: the limit is within the limits."""
+async def test_a_body_of_the_maximum_length_is_accepted(harness: HttpHarness) -> None:
+    """HTTP-21."""
     body = b'{"ttl_seconds": 30}'.ljust(BODY_BYTES_MAX)
-    answer = await house.ask("POST", "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body)
-    assert answer.status_code == 201
+    response = await harness.request(
+        "POST", "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body
+    )
+    assert response.status_code == 201
 
 
 @pytest.mark.parametrize(
@@ -164,6 +170,6 @@ async def test_a_body_of_the_longest_length_is_read(house: House) -> None:
         {"json": {"name": "a" * 256}},
     ],
 )
-async def test_what_is_no_project_is_refused(house: House, case: dict[str, Any]) -> None:
+async def test_an_invalid_project_is_refused(harness: HttpHarness, case: dict[str, Any]) -> None:
     """ADMIN-3, HTTP-12."""
-    assert problem(await house.admin("POST", "/projects", **case)) == (400, "invalid_request")
+    assert problem(await harness.admin("POST", "/projects", **case)) == (400, "invalid_request")

@@ -1,8 +1,8 @@
-"""One response per request, wherever its bytes are cut, and a body that is never read as a request (HTTP-26).
+"""One response per request, for every split of its bytes, and a body that is never read as a request (HTTP-26).
 
-The requests are generated: every method, with each framing, with each field that offers something, alone and with a
-request behind it. The application is the test's own: it answers with what it was asked and, for the methods that carry
-one, with the body that it read. So a response shows what the protocol took for the body.
+The requests are generated: every method, framing and offer, alone and with a pipelined request. The test's application
+echoes the request and, for methods that carry one, the body that it read. So a response shows what the protocol took
+for the body.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer with method, path and body."""
+    """Respond with method, path and body."""
     said = scope["method"].encode() + b" " + scope["raw_path"] + b" "
     if scope["method"].encode() in READS_BODY:
         more = True
@@ -55,7 +55,7 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class Transport(asyncio.Transport):
-    """Keeps what is written."""
+    """Records what is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ async def turn() -> None:
 
 
 async def cut_everywhere(sent: bytes, *, pause: bool = True) -> list[Connection]:
-    """A connection for each place to cut at. With a pause, the server answers what it can before the rest comes."""
+    """A connection for each split. With a pause, the server responds to what it can before the rest arrives."""
     opened = [Connection() for _ in range(len(sent))]
     for cut, connection in enumerate(opened):
         connection.feed(sent[:cut])
@@ -146,7 +146,7 @@ async def cut_everywhere(sent: bytes, *, pause: bool = True) -> list[Connection]
 async def test_each_request_gets_its_response(
     method: bytes, framing: str, offer: str, then: bytes, *, pause: bool
 ) -> None:
-    """HTTP-26, case 57: the body is read as the body, and the request behind it gets its own response."""
+    """HTTP-26, case 57: the body is read as the body, and the pipelined request gets its own response."""
     fields, body = FRAMINGS[framing]
     head = b"%b /first HTTP/1.1\r\nHost: x\r\n" % method + OFFERS[offer] + fields
     read = BODY if body and method in READS_BODY else b""
@@ -164,10 +164,10 @@ async def test_each_request_gets_its_response(
 @pytest.mark.parametrize("then", [b"", NEXT], ids=["alone", "pipelined"])
 @pytest.mark.parametrize(("framing", "offer"), list(itertools.product(FRAMINGS, OFFERS)))
 @pytest.mark.parametrize(("line", "status"), [(b"CONNECT x:1", 405), (b"BREW /first", 400)], ids=["CONNECT", "unknown"])
-async def test_what_is_not_served_gets_one_response_and_is_the_last(
+async def test_a_request_that_is_not_served_gets_the_last_response(
     line: bytes, status: int, framing: str, offer: str, then: bytes
 ) -> None:
-    """HTTP-26: a tunnel is 405, a method that is none is 400, and what stands behind either is not parsed."""
+    """HTTP-26: CONNECT is 405, an unknown method is 400, and the bytes after either are not parsed."""
     sent = line + b" HTTP/1.1\r\nHost: x\r\n" + OFFERS[offer] + b"".join(FRAMINGS[framing]) + then
     for cut, connection in enumerate(await cut_everywhere(sent)):
         (only,) = responses(connection.transport.written, b"GET")
@@ -180,7 +180,7 @@ async def test_what_is_not_served_gets_one_response_and_is_the_last(
 @pytest.mark.parametrize(
     "last", [b"CONNECT x:1 HTTP/1.1\r\n\r\n", b"BREW / HTTP/1.1\r\n\r\n"], ids=["CONNECT", "unknown"]
 )
-async def test_what_is_not_served_waits_for_the_responses_before_it(last: bytes) -> None:
+async def test_the_last_response_follows_the_responses_before_it(last: bytes) -> None:
     """HTTP-26, HTTP-22."""
     connection = Connection()
     connection.feed(NEXT + NEXT + last + NEXT)
@@ -190,7 +190,7 @@ async def test_what_is_not_served_waits_for_the_responses_before_it(last: bytes)
 
 
 async def test_every_pipelined_request_may_offer_an_upgrade() -> None:
-    """HTTP-26: in one segment, the body of each is its body."""
+    """HTTP-26: also in one segment."""
     fields, body = FRAMINGS["chunked"]
     one = b"POST /first HTTP/1.1\r\n" + OFFERS["upgrade"] + fields + body
     connection = Connection()
@@ -207,8 +207,8 @@ async def test_every_pipelined_request_may_offer_an_upgrade() -> None:
     ids=["close", "close and upgrade"],
 )
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
-async def test_nothing_is_served_behind_the_last_request(fields: bytes, version: bytes) -> None:
-    """HTTP-26: a request that ends its connection is the last one, and its body is whole."""
+async def test_nothing_is_served_after_the_last_request(fields: bytes, version: bytes) -> None:
+    """HTTP-26: a request that ends its connection is the last one, and its body is complete."""
     connection = Connection()
     head = b"POST /first HTTP/%b\r\n%bContent-Length: %d\r\n\r\n" % (version, fields, len(BODY))
     connection.feed(head + BODY + NEXT)
@@ -220,7 +220,7 @@ async def test_nothing_is_served_behind_the_last_request(fields: bytes, version:
 
 
 async def test_http_1_0_is_closed_whatever_it_offers() -> None:
-    """HTTP-26: `Upgrade`, `keep-alive` and `Expect` beside HTTP/1.0 change nothing, and no 100 goes out."""
+    """HTTP-26: with HTTP/1.0, `Upgrade`, `keep-alive` and `Expect` change nothing, and no 100 is sent."""
     connection = Connection()
     fields = b"Connection: keep-alive, upgrade\r\nUpgrade: h2c\r\nExpect: 100-continue\r\n"
     connection.feed(b"POST /first HTTP/1.0\r\n%bContent-Length: %d\r\n\r\n" % (fields, len(BODY)) + BODY + NEXT)
@@ -270,8 +270,8 @@ async def test_http_1_0_is_closed_whatever_it_offers() -> None:
         b"X\r\n",
     ],
 )
-async def test_framing_that_can_be_read_two_ways_is_refused(fields: bytes, offer: bytes) -> None:
-    """HTTP-26: 400 and the end of the connection; neither that request nor what stands behind it is carried out."""
+async def test_ambiguous_framing_is_refused(fields: bytes, offer: bytes) -> None:
+    """HTTP-26: 400 and the end of the connection; neither this request nor the next is carried out."""
     connection = Connection()
     connection.feed(b"DELETE /first HTTP/1.1\r\nHost: x\r\n" + offer + fields + b"\r\n0\r\n\r\n" + NEXT)
     await turn()
@@ -291,7 +291,7 @@ async def test_other_versions_are_refused(line: bytes) -> None:
 
 
 async def test_chunks_in_http_1_0_are_refused() -> None:
-    """HTTP-26: what is older than chunks may take their bytes for the next request."""
+    """HTTP-26: a program older than chunks may take their bytes for the next request."""
     connection = Connection()
     connection.feed(b"POST /first HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT)
     await turn()
@@ -365,7 +365,7 @@ async def test_a_head_may_come_in_pieces(piece: int) -> None:
 
 @pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
 async def test_a_body_that_breaks_after_its_response_gets_no_second_one(offer: bytes) -> None:
-    """HTTP-26: a second response on the connection would answer a request that the client sends next."""
+    """HTTP-26: a second response would belong to the client's next request."""
     connection = Connection()
     connection.feed(b"GET /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n")
     await turn()

@@ -1,7 +1,7 @@
-"""Random histories of one lock against what its rules promise to everybody.
+"""Random histories of one lock, checked against the promises of its rules.
 
-The model knows no bands and no records. It keeps what callers were told, and holds each answer against the
-promises: two sure holders never overlap, tokens rise, a refused caller changes nothing.
+The model knows neither margin, grace nor records. It keeps the grants that clients know, and checks each outcome
+against the promises: holders never overlap, tokens rise, a refusal changes nothing.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ steps = st.one_of(
 
 
 @dataclass
-class Told:
+class KnownGrant:
     """A grant as its holder knows it."""
 
     owner: bytes
@@ -52,7 +52,7 @@ class Lock(RuleBasedStateMachine):
         super().__init__()
         self.now_ms = 1_800_000_000_000
         self.record: LockRecord | None = None
-        self.holder: Told | None = None
+        self.holder: KnownGrant | None = None
         self.tokens: list[int] = []
         self.retired: set[bytes] = set()
 
@@ -82,7 +82,7 @@ class Lock(RuleBasedStateMachine):
             assert self.holder is None or self.now_ms >= self.holder.expires_at_ms + 1_000
             assert all(token < answer.fencing_token < 2**53 for token in self.tokens)
             self.tokens.append(answer.fencing_token)
-            self.holder = Told(owner, answer.fencing_token, self.now_ms, answer.expires_at_ms)
+            self.holder = KnownGrant(owner, answer.fencing_token, self.now_ms, answer.expires_at_ms)
             self.retired.clear()
         assert answer.expires_at_ms <= self.now_ms + ttl_seconds * 1_000
         assert answer.expires_at_ms <= self.holder.granted_at_ms + 7_776_000_000

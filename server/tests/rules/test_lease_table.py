@@ -1,6 +1,6 @@
 """Every verb in every state at every boundary, as one table (LEASE-2 to LEASE-13).
 
-A state is a record and a distance of `now` from its expiry; a row says what each caller is told and what is
+A state is a record and a distance of `now` from its expiry; a row says what each caller gets and what is
 kept. The numbers are the spec's, written out, so that a changed constant is seen here.
 """
 
@@ -57,7 +57,7 @@ OVER = [-1_000, -1_001, -100_000]
 
 
 def outcome(record: LockRecord | None, command: Command) -> str:
-    """The answer in a word; also checks that a refusal or a read keeps the very same record."""
+    """The outcome as a word. Also checks that a refusal or a read keeps the same record object."""
     kept, answer = decide(record, command, NOW)
     if isinstance(answer, Refused | State):
         assert kept is record
@@ -90,7 +90,7 @@ def outcome(record: LockRecord | None, command: Command) -> str:
         (OVER, {"acquire": "taken_over", "renew": "lock_ownership_lost", "release": "released", "read": "free"}),
     ],
 )
-def test_the_owner_is_told(distances: list[int], expected: dict[str, str]) -> None:
+def test_responses_to_the_owner(distances: list[int], expected: dict[str, str]) -> None:
     """LEASE-4, LEASE-5, LEASE-7, LEASE-8, LEASE-9, LEASE-12."""
     for distance in distances:
         record = held_until(distance)
@@ -112,7 +112,7 @@ def test_the_owner_is_told(distances: list[int], expected: dict[str, str]) -> No
         (OVER, {"acquire": "taken_over", "renew": "lock_ownership_lost", "release": "released", "read": "free"}),
     ],
 )
-def test_anybody_else_is_told(distances: list[int], expected: dict[str, str]) -> None:
+def test_responses_to_other_owners(distances: list[int], expected: dict[str, str]) -> None:
     """LEASE-6, LEASE-7, LEASE-8, LEASE-9, LEASE-12."""
     for distance in distances:
         record = held_until(distance, OTHER)
@@ -152,14 +152,14 @@ def test_a_new_lease() -> None:
         (replace(held_until(-1_000), fencing_token=NOW + 7), NOW + 8),
     ],
 )
-def test_fencing_tokens_rise_at_each_change_of_hands(record: LockRecord | None, token: int) -> None:
+def test_fencing_tokens_rise_with_each_lease(record: LockRecord | None, token: int) -> None:
     """LEASE-3: above the last one, and never below the clock."""
     answer = decide(record, Acquire(ME, 30), NOW).outcome
     assert isinstance(answer, Granted)
     assert answer.fencing_token == token
 
 
-def test_a_takeover_is_a_new_lease_and_names_the_lapsed_one() -> None:
+def test_a_takeover_is_a_new_lease_and_names_the_expired_one() -> None:
     """LEASE-7: new deadline, also for the token that held it before."""
     for owner in (ME, OTHER):
         lapsed = held_until(-1_000, owner)
@@ -192,7 +192,7 @@ def test_nothing_extends_past_the_deadline(command: Acquire | Renew) -> None:
 
 @pytest.mark.parametrize("distance", [30_000, 1_000, 0, -999, -1_000, -50_000])
 def test_release_by_the_owner_frees_and_retires(distance: int) -> None:
-    """LEASE-9, LEASE-11 (case 15, case 19): the released token does not come back, any other may."""
+    """LEASE-9, LEASE-11 (case 15, case 19): the released token cannot acquire again, any other can."""
     freed = decide(held_until(distance), Release(ME), NOW)
     assert freed.record == Free(77, NOW, (ME,))
     assert outcome(freed.record, Acquire(ME, 30)) == "lock_ownership_lost"
@@ -200,7 +200,7 @@ def test_release_by_the_owner_frees_and_retires(distance: int) -> None:
 
 
 @pytest.mark.parametrize("record", [None, Free(77, NOW - 5), held_until(-1_000, OTHER), held_until(-90_000_000, OTHER)])
-def test_a_release_that_overtakes_its_acquire_keeps_it_out(record: LockRecord | None) -> None:
+def test_a_release_that_overtakes_its_acquire_makes_it_fail(record: LockRecord | None) -> None:
     """LEASE-11, case 15: a given-up acquire that arrives after its release stays without effect."""
     freed = decide(record, Release(ME), NOW).record
     assert outcome(freed, Acquire(ME, 30)) == "lock_ownership_lost"
@@ -209,7 +209,7 @@ def test_a_release_that_overtakes_its_acquire_keeps_it_out(record: LockRecord | 
     assert not lease.purgeable(freed, NOW + DAY - 1)
 
 
-def test_a_stranger_s_release_does_not_retire_a_lapsed_owner() -> None:
+def test_the_release_of_another_owner_does_not_retire_an_expired_one() -> None:
     """LEASE-7, LEASE-11: only a token that was itself released or forced out is retired."""
     freed = decide(held_until(-1_000, OTHER), Release(ME), NOW).record
     assert outcome(freed, Acquire(OTHER, 30)) == "acquired"
@@ -217,7 +217,7 @@ def test_a_stranger_s_release_does_not_retire_a_lapsed_owner() -> None:
     assert freed.fencing_token == 77
 
 
-def test_retired_tokens_are_remembered_up_to_a_limit_newest_first() -> None:
+def test_the_newest_retired_tokens_are_stored_up_to_a_limit() -> None:
     """LEASE-11: the sixteen newest, and a repeated release changes nothing."""
     record: LockRecord | None = None
     tokens = [bytes([n]) * 32 for n in range(17)]
@@ -228,7 +228,7 @@ def test_retired_tokens_are_remembered_up_to_a_limit_newest_first() -> None:
 
 
 @pytest.mark.parametrize("distance", [30_000, 500, -500, -1_000])
-def test_force_release_puts_the_owner_out(distance: int) -> None:
+def test_force_release_ends_the_lease_and_retires_its_token(distance: int) -> None:
     """LEASE-10, LEASE-11."""
     before = held_until(distance)
     freed, answer = decide(before, ForceRelease(), NOW)
@@ -261,7 +261,7 @@ def test_a_free_record_is_kept_for_a_day(record: LockRecord, age_ms: int, expect
     assert lease.purgeable(record, NOW + age_ms) is expected
 
 
-def test_the_reserve_knows_its_owner() -> None:
+def test_only_the_owner_may_use_the_reserve() -> None:
     """QUOTA rules: the current owner, until the end of its grace."""
     assert lease.owns(held_until(30_000), ME, NOW)
     assert lease.owns(held_until(-999), ME, NOW)
@@ -271,7 +271,7 @@ def test_the_reserve_knows_its_owner() -> None:
     assert not lease.owns(None, ME, NOW)
 
 
-def test_only_the_very_grant_that_nobody_heard_of_is_given_back() -> None:
+def test_only_the_exact_undelivered_grant_is_revoked() -> None:
     """WAIT-5: not one that was repeated or renewed since, nor another lease; and no token is retired by it."""
     granted = replace(held_until(20_000), acquired_at_ms=NOW - 10, renewed_at_ms=NOW - 10)
     given_back = RevokeGrant(ME, 77, NOW - 10)

@@ -40,13 +40,13 @@ def test_zero_is_no_quota() -> None:
     assert set(spend(None, 5_000, NOW, 0)) == {Verdict.ADMITTED}
 
 
-def test_owners_have_as_many_again() -> None:
-    """case 7: what a stampede spends, the healthy holder does not miss."""
+def test_the_reserve_of_owners_is_as_large_as_the_quota() -> None:
+    """case 7: the owner can still renew when other clients have spent the quota."""
     verdicts = spend(None, 9, NOW, 3, owner=True)
     assert verdicts == [Verdict.ADMITTED] * 3 + [Verdict.RESERVE] * 3 + [Verdict.SPENT] * 3
 
 
-def test_a_draw_that_no_owner_used_is_given_back() -> None:
+def test_a_returned_draw_can_be_used_again() -> None:
     window, _ = admit(None, NOW, limit=1, may_draw_on_reserve=True)
     window, drawn = admit(window, NOW, limit=1, may_draw_on_reserve=True)
     assert drawn.verdict is Verdict.RESERVE
@@ -57,7 +57,7 @@ def test_a_draw_that_no_owner_used_is_given_back() -> None:
     assert window_with_returned(later, drawn) is later
 
 
-def test_a_clock_that_goes_back_opens_no_new_minute() -> None:
+def test_a_clock_that_goes_back_starts_no_new_minute() -> None:
     window, _ = admit(None, NOW, limit=1, may_draw_on_reserve=False)
     assert admit(window, NOW - MINUTE, limit=1, may_draw_on_reserve=False)[1].verdict is Verdict.SPENT
 

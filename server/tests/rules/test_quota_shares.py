@@ -75,23 +75,23 @@ def test_the_worst_load_costs_5_percent_and_not_more(limit: int) -> None:
 
 
 @pytest.mark.parametrize(("limit", "draws"), [(600, SHARE_PARTS), (60_000, SHARE_PARTS), (3, 3)])
-def test_draws_are_few_and_none_follows_once_all_is_gone(limit: int, draws: int) -> None:
+def test_draws_are_few_and_stop_once_the_limit_is_reached(limit: int, draws: int) -> None:
     nodes = Nodes(1)
     for _ in range(2 * limit):
         nodes.ask(0, limit)
     assert nodes.draws <= draws + 1
 
 
-def test_a_node_that_is_asked_nothing_draws_nothing() -> None:
+def test_an_idle_node_draws_nothing() -> None:
     nodes = Nodes(2)
     assert [nodes.ask(0, 600).verdict for _ in range(600)] == [Verdict.ADMITTED] * 600
 
 
 def test_remaining_is_at_most_what_is_left_and_never_rises() -> None:
-    nodes, told = Nodes(2), []
+    nodes, remaining = Nodes(2), []
     for count in range(1, 101):
-        told.append(nodes.ask(0, 100).remaining)
-        assert told[-1] == 100 - count
+        remaining.append(nodes.ask(0, 100).remaining)
+        assert remaining[-1] == 100 - count
     assert nodes.ask(1, 100)[:3] == (Verdict.SPENT, 100, 0)
     mixed = Nodes(3)
     for node in random.Random(7).choices(range(2), k=200):
@@ -100,7 +100,7 @@ def test_remaining_is_at_most_what_is_left_and_never_rises() -> None:
         assert answer.remaining >= left or answer.verdict is Verdict.SPENT
 
 
-def test_what_is_drawn_and_not_used_is_lost_with_its_minute() -> None:
+def test_unused_draws_are_lost_at_the_minutes_end() -> None:
     nodes = Nodes(1)
     nodes.ask(0, 600)
     later = nodes.ask(0, 600, now_ms=BEGAN + MINUTE)
@@ -108,7 +108,7 @@ def test_what_is_drawn_and_not_used_is_lost_with_its_minute() -> None:
     assert dict(nodes.gone) == {BEGAN: 15, BEGAN + MINUTE: 15}
 
 
-def test_a_draw_that_came_after_its_minute_counts_for_nothing() -> None:
+def test_a_draw_that_arrives_after_its_minute_is_ignored() -> None:
     share, draw = admit_from(None, NOW, limit=600, may_draw_on_reserve=False)
     assert isinstance(draw, Draw)
     later, _ = admit_from(share, NOW + MINUTE, limit=600, may_draw_on_reserve=False)
@@ -132,7 +132,7 @@ def test_the_reserve_of_all_nodes_together_is_as_large_as_the_limit(limit: int, 
     assert nodes.gone[BEGAN] <= 2 * limit
 
 
-def test_a_draw_on_the_reserve_that_no_owner_used_serves_the_next_owner() -> None:
+def test_a_returned_draw_on_the_reserve_serves_the_next_owner() -> None:
     nodes = Nodes(2)
     nodes.ask(0, 1)
     drawn = nodes.ask(1, 1, owner=True)
@@ -146,7 +146,7 @@ def test_a_draw_on_the_reserve_that_no_owner_used_serves_the_next_owner() -> Non
     assert nodes.shares[1] is before
 
 
-def test_a_raised_limit_counts_from_the_next_request_on_and_so_does_a_lowered_one() -> None:
+def test_a_raised_or_lowered_limit_applies_from_the_next_request() -> None:
     """QUOTA-6."""
     nodes = Nodes(1)
     assert [nodes.ask(0, 2).verdict for _ in range(3)] == [Verdict.ADMITTED] * 2 + [Verdict.SPENT]

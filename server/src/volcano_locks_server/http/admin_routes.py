@@ -22,6 +22,7 @@ from ..rules.values import (
     PAGE_LIMIT_MAX,
     REQUESTS_PER_MINUTE_DEFAULT,
     REQUESTS_PER_MINUTE_MAX,
+    parse_limit,
     parse_name,
     parse_permissions,
     parse_whole_number,
@@ -174,13 +175,8 @@ def _id(text: str, what: str) -> str:
 
 
 def _page_position(request: Request) -> tuple[int, str | None]:
-    asked = request.query_params.get("limit")
-    if asked is None:
-        limit = PAGE_LIMIT_DEFAULT
-    else:
-        digits = asked.isascii() and asked.isdigit() and len(asked) <= len(str(PAGE_LIMIT_MAX))
-        limit = parse_whole_number(int(asked) if digits else asked, "limit", 1, PAGE_LIMIT_MAX)
-    return limit, request.query_params.get("cursor")
+    query = request.query_params
+    return parse_limit(query.get("limit"), PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX), query.get("cursor")
 
 
 def _expiry(value: object, now_ms: int) -> int | None:

@@ -14,7 +14,7 @@ import msgspec
 from ..ports.lock_store import LockPage, LockQuery, LockStore, RecordKey
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.lease import Held, LockRecord, blocks_others
-from ..rules.values import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, LockKey, parse_key_prefix, parse_whole_number, shown
+from ..rules.values import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, LockKey, parse_key_prefix, parse_limit, shown
 from .codec import instant
 
 LISTS_AT_ONCE: Final = 4
@@ -132,7 +132,7 @@ def lock_query(project_id: str, query: bytes) -> LockQuery:
     cursor = named.get("cursor")
     return LockQuery(
         project_id,
-        _limit(named.get("limit")),
+        parse_limit(named.get("limit"), LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX),
         prefix=parse_key_prefix(named.get("prefix", "")),
         after="" if cursor is None else after_of(cursor),
         held=_HELD_BY_STATE[state],
@@ -150,13 +150,6 @@ def after_of(cursor: str) -> str:
     raise LockError(
         "invalid_request", f"cursor must be the next_cursor of an earlier page of this list; got {shown(cursor)}"
     )
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return LIST_LIMIT_DEFAULT
-    is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(LIST_LIMIT_MAX))
-    return parse_whole_number(int(text) if is_short_number else text, "limit", 1, LIST_LIMIT_MAX)
 
 
 def _parameters(query: bytes, names: Iterable[str]) -> dict[str, str]:

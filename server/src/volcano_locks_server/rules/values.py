@@ -196,3 +196,11 @@ def parse_whole_number(value: object, field: str, low: int, high: int) -> int:
     if type(value) is not int or not low <= value <= high:
         raise LockError("invalid_request", f"{field} must be a whole number from {low} to {high}; got {shown(value)}")
     return value
+
+
+def parse_limit(text: str | None, default: int, high: int) -> int:
+    """The `limit` of a list, or LockError `invalid_request`."""
+    if text is None:
+        return default
+    is_short_number = text.isascii() and text.isdigit() and len(text) <= len(str(high))
+    return parse_whole_number(int(text) if is_short_number else text, "limit", 1, high)

@@ -109,20 +109,13 @@ class Metrics(Collector):
 
     def _families_now(self) -> Iterable[Metric]:
         yield _counts(
-            "volcano_locks_requests",
-            "Responses to lock requests, by operation and outcome",
-            ("operation", "outcome"),
-            self.requests.items(),
+            "volcano_locks_requests", "Responses to lock requests", ("operation", "outcome"), self.requests.items()
         )
         waits = "Acquires with wait_seconds, by outcome"
         yield _counts("volcano_locks_waits", waits, ("outcome",), self.waits.items())
-        yield GaugeMetricFamily(
-            "volcano_locks_waiters", "Acquires that are waiting for a lock now", value=self.waiters()
-        )
-        yield GaugeMetricFamily("volcano_locks_watchers", "Event streams that are open now", value=self.watchers())
-        waited = HistogramMetricFamily(
-            "volcano_locks_wait_seconds", "Seconds from an acquire with wait_seconds to its grant"
-        )
+        yield GaugeMetricFamily("volcano_locks_waiters", "Acquires that wait for a lock now", value=self.waiters())
+        yield GaugeMetricFamily("volcano_locks_watchers", "Event streams open now", value=self.watchers())
+        waited = HistogramMetricFamily("volcano_locks_wait_seconds", "Seconds that granted acquires waited")
         waited.add_metric((), self.wait_seconds.buckets(), self.wait_seconds.total)
         yield waited
         yield _counts(

@@ -1,4 +1,4 @@
-"""Back-ups over the wire: behind the admin token, in parts, one at a time (KEEP-9)."""
+"""Backups over HTTP: with the admin token, in parts, one at a time (KEEP-9)."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,35 +24,37 @@ async def admin(running: RunningServer) -> AsyncIterator[httpx2.AsyncClient]:
         yield client
 
 
-async def test_a_backup_comes_in_parts(
+async def test_a_backup_is_downloaded_in_parts(
     admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """KEEP-9."""
     monkeypatch.setattr(backup_routes, "PART_BYTES", 5_000)
     made = await admin.post("/backups")
     assert made.status_code == 201
-    told = made.json()
-    assert told["part_bytes"] == 5_000
+    backup = made.json()
+    assert backup["part_bytes"] == 5_000
     whole = b""
-    while len(whole) < told["size_bytes"]:
-        part = await admin.get(f"/backups/{told['id']}", params={"offset": len(whole)})
+    while len(whole) < backup["size_bytes"]:
+        part = await admin.get(f"/backups/{backup['id']}", params={"offset": len(whole)})
         assert part.headers["content-type"] == "application/octet-stream"
         whole += part.content
-    assert len(whole) == told["size_bytes"]
+    assert len(whole) == backup["size_bytes"]
     assert whole.startswith(b"SQLite format 3\0")
-    assert (await admin.delete(f"/backups/{told['id']}")).status_code == 204
-    assert (await admin.get(f"/backups/{told['id']}")).status_code == 404
+    assert (await admin.delete(f"/backups/{backup['id']}")).status_code == 204
+    assert (await admin.get(f"/backups/{backup['id']}")).status_code == 404
     assert not [one for one in tmp_path.iterdir() if "backup" in one.name]
 
 
-async def test_a_newer_backup_ends_the_one_before(admin: httpx2.AsyncClient) -> None:
+async def test_a_newer_backup_replaces_the_previous_one(admin: httpx2.AsyncClient) -> None:
     """KEEP-9."""
     first, second = [(await admin.post("/backups", json={})).json()["id"] for _ in range(2)]
     assert (await admin.get(f"/backups/{first}")).json()["code"] == "not_found"
     assert (await admin.get(f"/backups/{second}")).status_code == 200
 
 
-async def test_what_nobody_fetches_goes_by_itself(admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_backup_expires_after_the_last_download(
+    admin: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """KEEP-9."""
     monkeypatch.setattr(backup_routes, "KEPT_SECONDS", 0.0)
     made = (await admin.post("/backups")).json()
@@ -62,20 +64,20 @@ async def test_what_nobody_fetches_goes_by_itself(admin: httpx2.AsyncClient, mon
 
 
 @pytest.mark.parametrize("offset", ["-1", "x", "1e3", "٣", "9" * 16, "999999999999999"])
-async def test_a_strange_offset_is_refused(admin: httpx2.AsyncClient, offset: str) -> None:
+async def test_an_invalid_offset_is_refused(admin: httpx2.AsyncClient, offset: str) -> None:
     made = (await admin.post("/backups")).json()
-    answer = await admin.get(f"/backups/{made['id']}", params={"offset": offset})
-    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    response = await admin.get(f"/backups/{made['id']}", params={"offset": offset})
+    assert (response.status_code, response.json()["code"]) == (400, "invalid_request")
 
 
 async def test_a_body_with_fields_is_refused(admin: httpx2.AsyncClient) -> None:
     """HTTP-12."""
-    answer = await admin.post("/backups", json={"path": "/etc/passwd"})
-    assert answer.json() == {"error": "the body may have no fields; got 'path'", "code": "invalid_request"}
+    response = await admin.post("/backups", json={"path": "/etc/passwd"})
+    assert response.json() == {"error": "the body may have no fields; got 'path'", "code": "invalid_request"}
 
 
 @pytest.mark.parametrize("bearer", ["service key", None])
-async def test_only_the_admin_token_opens_backups(running: RunningServer, bearer: str | None) -> None:
+async def test_backups_need_the_admin_token(running: RunningServer, bearer: str | None) -> None:
     """KEEP-9."""
     headers = {"Authorization": f"Bearer {running.service_key}"} if bearer else {}
     async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:

@@ -1,4 +1,4 @@
-"""What is accepted from outside and what is not, with messages that name the field, the limit and what came."""
+"""Which input values are valid, and messages that name the field, the limit and the value."""
 
 from typing import Any
 
@@ -25,30 +25,30 @@ UUID = "3FA85F64-5717-4562-b3fc-2c963f66afa6"
 
 
 @pytest.mark.parametrize("text", ["a", "Z9", "0", "a.b_c:d-e", "x" * 128])
-def test_keys_that_are_keys(text: str) -> None:
+def test_valid_keys(text: str) -> None:
     assert LockKey.parse(text) == text
 
 
 @pytest.mark.parametrize("text", ["", ".a", "-a", "_a", "a b", "a/b", "ä", "a\n", "x" * 129, "٣", "a\x00"])
-def test_keys_that_are_none(text: str) -> None:
+def test_invalid_keys(text: str) -> None:
     with pytest.raises(LockError, match="lock key must be 1 to 128") as caught:
         LockKey.parse(text)
     assert caught.value.code == "invalid_lock_key"
 
 
 @pytest.mark.parametrize("value", [5, 30, 7_776_000])
-def test_ttls_that_are_ttls(value: int) -> None:
+def test_valid_ttls(value: int) -> None:
     assert parse_ttl_seconds(value) == value
 
 
 @pytest.mark.parametrize("value", [4, 7_776_001, 0, -5, True, 30.0, "30", None, [30], {}, 10**30])
-def test_ttls_that_are_none(value: Any) -> None:
+def test_invalid_ttls(value: Any) -> None:
     with pytest.raises(LockError, match=r"ttl_seconds must be a whole JSON number from 5 to 7776000") as caught:
         parse_ttl_seconds(value)
     assert caught.value.code == "invalid_ttl"
 
 
-def test_a_token_is_only_a_digest_and_case_is_the_same_token() -> None:
+def test_a_token_is_only_a_digest_and_case_does_not_matter() -> None:
     """LEASE-15: not in repr, not in an attribute."""
     token = OwnerToken.parse(UUID)
     assert token.digest == OwnerToken.parse(UUID.lower()).digest
@@ -58,7 +58,7 @@ def test_a_token_is_only_a_digest_and_case_is_the_same_token() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "x", UUID + "0", UUID.replace("-", ""), "{" + UUID + "}", UUID + "\n"])
-def test_what_is_no_token_is_not_repeated_in_the_message(text: str | None) -> None:
+def test_an_invalid_token_is_not_repeated_in_the_message(text: str | None) -> None:
     """LEASE-15: even a mistyped token is a secret."""
     with pytest.raises(LockError, match="X-Volcano-Lock-Token") as caught:
         OwnerToken.parse(text)
@@ -74,19 +74,19 @@ def test_request_ids() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a b", "a\tb", "ä", "x" * 129, "\x7f"])
-def test_holders_that_are_none(text: str) -> None:
+def test_invalid_holders(text: str) -> None:
     with pytest.raises(LockError, match="1 to 128 visible ASCII") as caught:
         parse_holder(text)
     assert caught.value.code == "invalid_holder"
 
 
-def test_holders_that_are_holders() -> None:
+def test_valid_holders() -> None:
     assert parse_holder("web-1.example/4121") == "web-1.example/4121"
     assert parse_holder("~" * 128) == "~" * 128
 
 
 @pytest.mark.parametrize("value", ["", "a b", "a.b", "x" * 256, 5, None, "é"])
-def test_names_that_are_none(value: Any) -> None:
+def test_invalid_names(value: Any) -> None:
     with pytest.raises(LockError, match="name must be 1 to 255 characters"):
         parse_name(value)
 
@@ -101,8 +101,8 @@ def test_permissions() -> None:
         assert caught.value.code == "invalid_request"
 
 
-def test_permissions_of_other_services_are_kept() -> None:
-    """ADMIN-6: whatever has their form, as many and as long as may be."""
+def test_permissions_of_other_services_are_stored() -> None:
+    """ADMIN-6: every permission of their form, up to the limits."""
     theirs = ["functions.invoke", "db.*", "a", "a-b_c.0", "lock.manage", "locks", "a.b.c", "x" * PERMISSION_LENGTH_MAX]
     assert parse_permissions([*theirs, "locks.read"]) == tuple(sorted([*theirs, "locks.read"]))
     most = [f"functions.{number}" for number in range(PERMISSIONS_MAX)]
@@ -116,8 +116,8 @@ def test_permissions_of_other_services_are_kept() -> None:
         "functions.", ".invoke", "a..b", "0a", "_a", "**", "*.a", "é", "a\n", "a,b", "x" * (PERMISSION_LENGTH_MAX + 1),
     ],
 )  # fmt: skip
-def test_what_is_no_permission_is_refused(text: str) -> None:
-    """ADMIN-6: a misspelt permission of this service would be a key that grants nothing."""
+def test_an_invalid_permission_is_refused(text: str) -> None:
+    """ADMIN-6: a key with a misspelt permission would grant nothing."""
     with pytest.raises(LockError, match="permissions") as caught:
         parse_permissions(["functions.invoke", text])
     assert caught.value.code == "invalid_request"
@@ -131,7 +131,7 @@ def test_whole_numbers() -> None:
 
 
 @given(st.one_of(st.text(), st.integers(), st.lists(st.text())))
-def test_what_came_is_shown_short_and_printable(value: object) -> None:
+def test_received_values_are_shown_short_and_printable(value: object) -> None:
     text = shown(value)
     assert len(text) <= 40 + len("… (1000000 characters)")
     assert text.replace("…", "").isascii()

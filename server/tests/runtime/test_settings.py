@@ -1,4 +1,4 @@
-"""Where settings come from, and which are refused with their name, flag, variable and what came."""
+"""Where settings come from, and how invalid ones are refused: with name, flag, variable and value."""
 
 from dataclasses import fields
 from pathlib import Path
@@ -52,16 +52,16 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("workers", "0"), ("workers", "65"), ("workers", "many"), ("workers", "2"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_refused_by_name(name: str, value: str) -> None:
+def test_an_invalid_setting_is_refused_by_name(name: str, value: str) -> None:
     setting = next(setting for setting in SETTINGS if setting.name == name)
     with pytest.raises(SettingsError) as refused:
         Settings.load({name: value}, {})
-    told = str(refused.value)
+    message = str(refused.value)
     if name.startswith("tls"):
         setting = next(setting for setting in SETTINGS if setting.name.startswith("tls") and setting.name != name)
         value = "nothing"
     for part in (setting.name, setting.flag, setting.variable, value):
-        assert part in told
+        assert part in message
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "::1", "localhost"])
@@ -86,7 +86,7 @@ def test_a_password_in_the_store_s_url_is_not_in_the_repr() -> None:
     assert "hunter2" not in repr(Settings(store="postgresql://me:hunter2@db/locks"))
 
 
-def test_a_made_admin_token_is_kept_for_the_next_start(tmp_path: Path) -> None:
+def test_a_generated_admin_token_is_stored_for_the_next_start(tmp_path: Path) -> None:
     database = tmp_path / "locks.db"
     made = admin_token(Settings(), database)
     path = token_path(database)
@@ -98,7 +98,7 @@ def test_a_made_admin_token_is_kept_for_the_next_start(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == [path]
 
 
-def test_a_kept_admin_token_others_may_read_is_refused(tmp_path: Path) -> None:
+def test_an_admin_token_file_that_others_can_read_is_refused(tmp_path: Path) -> None:
     database = tmp_path / "locks.db"
     admin_token(Settings(), database)
     token_path(database).chmod(0o640)

@@ -9,13 +9,13 @@ from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.testing import ManualClock
 
 
-def test_it_starts_at_the_wall() -> None:
+def test_it_starts_at_the_wall_time() -> None:
     """LEASE-1."""
     assert abs(SystemClock().now_ms() - time.time_ns() // 1_000_000) < 2_000
 
 
-def test_a_stepped_wall_moves_nothing() -> None:
-    """LEASE-1, case 30: only the steady clock moves it, by as much as that one moves."""
+def test_stepping_the_wall_clock_changes_nothing() -> None:
+    """LEASE-1, case 30: only the monotonic clock moves it."""
     wall, steady = [1_800_000_000_000_000_000], [5_000_000_000]
     clock = SystemClock(wall_ns=lambda: wall[0], steady_ns=lambda: steady[0])
     assert clock.now_ms() == 1_800_000_000_000
@@ -33,8 +33,8 @@ def test_it_never_goes_back() -> None:
 
 
 @pytest.mark.real_time
-async def test_what_is_to_be_done_later_is_never_done_sooner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """WAIT-4: by this clock, which counts suspended time; a long time is slept in bites, and may be called off."""
+async def test_a_timer_never_fires_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAIT-4: by this clock, which counts suspended time; a long timer sleeps in steps, and can be cancelled."""
     monkeypatch.setattr("volcano_locks_server.ports.clock.TIMER_STEP_MS", 5)
     clock = SystemClock()
     done: list[int] = []
@@ -48,15 +48,15 @@ async def test_what_is_to_be_done_later_is_never_done_sooner(monkeypatch: pytest
 
 
 @pytest.mark.real_time
-async def test_what_may_be_late_is_done_together() -> None:
-    """WAIT-1: at the next whole multiple of its slack, and not before."""
+async def test_timers_with_the_same_slack_fire_together() -> None:
+    """WAIT-1: at the next multiple of the slack, and not before."""
     now_ms = [1_800_000_000_000]
     clock = SystemClock(wall_ns=lambda: now_ms[0] * 1_000_000, steady_ns=lambda: now_ms[0] * 1_000_000)
     done: list[int] = []
     for ms in (30, 60):
         clock.call_in(ms, lambda: done.append(now_ms[0]), slack_ms=100)
     now_ms[0] += 99
-    await asyncio.sleep(0.15)  # in which a timer that goes by the loop's clock alone would have been done
+    await asyncio.sleep(0.15)  # a timer by the loop's clock would have fired
     assert done == []
     now_ms[0] += 1
     async with asyncio.timeout(5):
@@ -64,8 +64,8 @@ async def test_what_may_be_late_is_done_together() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_manual_clock_does_what_is_due_when_it_is_moved() -> None:
-    """In the order of the times, also where several are due at once; not what was called off."""
+async def test_moving_a_manual_clock_fires_due_timers() -> None:
+    """In the order of their due times, without cancelled ones."""
     clock = ManualClock()
     done: list[str] = []
     clock.call_in(20, lambda: done.append("second"))

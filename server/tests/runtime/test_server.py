@@ -1,4 +1,4 @@
-"""Starting and stopping: what is in flight is answered, what comes later is turned away, nothing is left behind."""
+"""Starting and stopping a server: requests in flight complete, new ones are refused, everything is closed."""
 
 import asyncio
 import io
@@ -24,7 +24,7 @@ from volcano_locks_server.runtime.settings import Settings, SettingsError
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import FaultyStore, ManualClock, memory_store, running_server, running_server_async
 
-from .conftest import new_token
+TOKEN = "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10"
 
 
 def gated_store() -> FaultyStore:
@@ -35,7 +35,7 @@ def gated_store() -> FaultyStore:
 
 
 @pytest.mark.real_time
-async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_hanging_store_does_not_keep_the_process_running(monkeypatch: pytest.MonkeyPatch) -> None:
     """HTTP-23: a stop is bounded."""
     monkeypatch.setattr(server, "STORE_CLOSE_SECONDS_MAX", 0.05)
     log = io.StringIO()
@@ -51,10 +51,10 @@ async def test_a_disk_that_hangs_does_not_keep_the_process(monkeypatch: pytest.M
 
 
 async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
-    """HTTP-23, OPS-2: a stopping server answers new requests 503, `/readyz` too; the one in flight gets its lease."""
+    """HTTP-23, OPS-2: new requests get 503, `/readyz` too; the one in flight gets its lease."""
     store = gated_store()
     async with running_server_async(store=memory_store(store)) as running:
-        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
+        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": TOKEN}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             await client.get("/healthz")
             in_flight = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
@@ -67,7 +67,7 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
                 assert turned_away.headers["retry-after"] == "1"
             assert (await client.get("/healthz")).status_code == 200
             too_long = await client.post("/locks/b/lease", content=b"x" * (BODY_BYTES_MAX + 1))
-            assert too_long.status_code == 413  # HTTP-13: what would be wrong at any time is told first
+            assert too_long.status_code == 413  # HTTP-13: the size is checked first
             assert not in_flight.done()
             store.gate.set()
             answer = await asyncio.wait_for(in_flight, 30)
@@ -77,11 +77,11 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
                 await client.get("/healthz")
 
 
-async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
-    """HTTP-24: its command may still be done; the server goes on and says nothing scary."""
+async def test_a_client_that_disconnects_during_a_commit_affects_no_other() -> None:
+    """HTTP-24: its command may still take effect; the server goes on."""
     store = gated_store()
     async with running_server_async(store=memory_store(store)) as running:
-        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": new_token()}
+        headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": TOKEN}
         async with httpx2.AsyncClient(base_url=running.url, headers=headers) as client:
             impatient = asyncio.create_task(client.post("/locks/a/lease", json={"ttl_seconds": 30}))
             await asyncio.wait_for(store.entered.acquire(), 30)
@@ -91,7 +91,7 @@ async def test_a_client_that_hangs_up_while_waiting_harms_nobody() -> None:
             assert (await client.get("/locks/a")).json()["held"] is True
 
 
-async def test_the_last_use_of_keys_is_written_down_at_the_end() -> None:
+async def test_the_last_use_of_keys_is_stored_at_the_stop() -> None:
     """ADMIN-2."""
     clock = ManualClock()
     async with running_server_async(clock=clock) as running, httpx2.AsyncClient(base_url=running.url) as client:
@@ -101,7 +101,7 @@ async def test_the_last_use_of_keys_is_written_down_at_the_end() -> None:
     assert key.last_used_at_ms == clock.now_ms()
 
 
-async def test_a_server_may_be_closed_twice_and_leaves_its_port() -> None:
+async def test_a_server_can_be_closed_twice_and_frees_its_port() -> None:
     """HTTP-23."""
     server = Server(Settings(store="memory://", port=0, log_level="error"))
     await server.start()
@@ -113,7 +113,7 @@ async def test_a_server_may_be_closed_twice_and_leaves_its_port() -> None:
         assert again.url == url
 
 
-async def test_a_port_in_use_is_told() -> None:
+async def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ListenError, match=rf"port {port} .*--port"):
@@ -130,8 +130,8 @@ def certified(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.real_time
-async def test_who_never_finishes_a_handshake_is_hung_up_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HTTP-24: before TLS is agreed on, a connection counts nowhere, so it may not stay either."""
+async def test_an_unfinished_tls_handshake_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-24: a connection does not count against the limit during its handshake, so the handshake is timed."""
     assert listener.HANDSHAKE_SECONDS_MAX <= 10
     monkeypatch.setattr(listener, "HANDSHAKE_SECONDS_MAX", 0.1)
     certificate, key = certified(tmp_path)
@@ -144,8 +144,8 @@ async def test_who_never_finishes_a_handshake_is_hung_up_on(tmp_path: Path, monk
 
 
 @pytest.mark.real_time
-async def test_it_speaks_tls_with_the_files_it_is_given(tmp_path: Path) -> None:
-    """A certificate and its key open any address; files that are none are told by their flags."""
+async def test_it_serves_tls_with_the_given_files(tmp_path: Path) -> None:
+    """With TLS the server may listen on any address; unusable files are reported with their flags."""
     certificate, key = certified(tmp_path)
     settings = Settings(
         store="memory://", host="0.0.0.0", port=0, tls_certificate=certificate, tls_key=key, log_level="error"
@@ -162,7 +162,7 @@ async def test_it_speaks_tls_with_the_files_it_is_given(tmp_path: Path) -> None:
         await Server(settings).start()
 
 
-async def test_a_store_of_no_kind_is_told() -> None:
+async def test_an_unknown_kind_of_store_is_reported() -> None:
     with pytest.raises(SettingsError, match=r"--store.*memory://"):
         await Server(Settings(store="mysql://x", port=0)).start()
 
@@ -176,31 +176,31 @@ def test_a_server_in_a_thread_serves_tests_that_are_not_asynchronous() -> None:
 
 
 async def test_the_same_object_runs_under_any_asgi_server() -> None:
-    """The lifespan opens and closes it; a failure to open is told to the listener that is not ours."""
+    """The ASGI lifespan opens and closes it; a failure to open is reported to the other listener."""
     server = Server(Settings(store="memory://", log_level="error"))
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
-    told: list[str] = []
+    events: list[str] = []
 
     async def receive() -> dict[str, str]:
-        if told:
+        if events:
             transport = httpx2.ASGITransport(app=server)
             async with httpx2.AsyncClient(transport=transport, base_url="http://x") as client:
-                told.append(str((await client.get("/readyz")).status_code))
+                events.append(str((await client.get("/readyz")).status_code))
         return {"type": next(messages)}
 
     async def send(message: dict[str, str]) -> None:
-        told.append(message["type"])
+        events.append(message["type"])
 
     await server({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
-    assert told == ["lifespan.startup.complete", "200", "lifespan.shutdown.complete"]
+    assert events == ["lifespan.startup.complete", "200", "lifespan.shutdown.complete"]
     broken = Server(Settings(store="mysql://", log_level="error"))
     messages = iter(["lifespan.startup"])
-    told.clear()
+    events.clear()
     await broken({"type": "lifespan"}, receive, send)  # type: ignore[arg-type]
-    assert told == ["lifespan.startup.failed"]
+    assert events == ["lifespan.startup.failed"]
 
 
-async def test_a_ready_made_key_is_made_once_and_renewed_after() -> None:
+async def test_an_issued_key_is_created_once_and_then_gets_new_secrets() -> None:
     async with Server(Settings(store="memory://", port=0, log_level="error")) as server:
         first = await server.issue_service_key("dev", "dev")
         second = await server.issue_service_key("dev", "dev")
@@ -212,7 +212,7 @@ async def test_a_ready_made_key_is_made_once_and_renewed_after() -> None:
                 assert answer.status_code == status
 
 
-async def test_what_is_old_is_forgotten_in_bites() -> None:
+async def test_old_records_are_purged_in_portions() -> None:
     """LEASE-13."""
     store = MemoryStore(ManualClock())
     store.records.update({RecordKey("p", LockKey(f"k{number}")): Free(1, 1) for number in range(2_500)})
@@ -237,7 +237,7 @@ print("ended", flush=True)
 @pytest.mark.real_time
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_process_gracefully(tmp_path: Path, number: signal.Signals) -> None:
-    """HTTP-23, OPS-6: starts and stops are logged, and a kept admin token is nobody else's to read."""
+    """HTTP-23, OPS-6: starts and stops are logged, and only the owner can read the stored admin token."""
     database = tmp_path / "locks.db"
     command = [sys.executable, "-c", PROGRAM, f"sqlite:///{database}"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
