@@ -22,11 +22,11 @@ def recorded_messages(bus: SignalBus) -> list[list[object]]:
     """The messages on the bus from now on, in a list that grows."""
     sent: list[list[object]] = []
     first = bus.nodes[0]
-    heard = first.on_message
+    on_message = first.on_message
 
     def record(message: bytes) -> None:
         sent.append(json.loads(message))
-        heard(message)
+        on_message(message)
 
     first.on_message = record
     return sent
@@ -267,7 +267,7 @@ async def test_overtaken_events_are_not_published(clock: ManualClock) -> None:
         b"null",
         b"[]",
         b'["event"]',
-        b'["nobody","n"]',
+        b'["unknown","n"]',
         b'["hear",1,2,3,4]',
         b'["line","n","project","../x",1]',
         b'["line","n","project","x",-1]',

@@ -72,7 +72,7 @@ async def test_names_are_unique_and_free_again_after_deletion(harness: HttpHarne
     assert problem(taken) == (409, "name_taken")
 
 
-@pytest.mark.parametrize("missing", [UNKNOWN_ID, "nobody", "%2F", "a%20b", UNKNOWN_ID.upper(), "*"])
+@pytest.mark.parametrize("missing", [UNKNOWN_ID, "unknown", "%2F", "a%20b", UNKNOWN_ID.upper(), "*"])
 async def test_an_unknown_id_is_404(harness: HttpHarness, missing: str) -> None:
     """ADMIN-2: in every form."""
     mine = f"/projects/{harness.project_id}/service-keys"

@@ -123,7 +123,7 @@ async def test_events_cost_nothing_without_subscribers(clock: ManualClock) -> No
     """EVENT-6: batches record none and nodes send none, again so after a subscriber left."""
     async with services(clock) as (bus, a, _):
         sent: list[bytes] = []
-        bus.nodes[0].heard = sent.append
+        bus.nodes[0].on_message = sent.append
         await do(a, Acquire(owner(1), 30))
         await do(a, Release(owner(1)))
         await turns()

@@ -32,7 +32,7 @@ PING: Final = b":\n\n"
 HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-store"),
-    (b"x-accel-buffering", b"no"),  # tells nginx not to buffer events
+    (b"x-accel-buffering", b"no"),  # asks nginx not to buffer events
 )
 
 

@@ -70,7 +70,7 @@ async def wait_for_grant(
 
 
 def _is_too_old(result: WaitResult, clock: Clock) -> bool:
-    """Whether a granted lease has no more than its margin left, as far as this node can tell (WAIT-3)."""
+    """Whether a granted lease has no more than its margin left, by the clock of this node (WAIT-3)."""
     if not isinstance(result.outcome, Granted):
         return False
     age_ms = clock.now_ms() - result.began_ms

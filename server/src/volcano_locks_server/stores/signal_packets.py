@@ -34,12 +34,12 @@ class SignalPacket(NamedTuple):
     lost: bool
     messages: list[bytes]
 
-    def deliver(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        """Call `missed` if messages were lost, then `heard` with each message in order."""
+    def deliver(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
+        """Call `on_missed` if messages were lost, then `on_message` with each message in order."""
         if self.lost:
-            missed()
+            on_missed()
         for message in self.messages:
-            heard(message)
+            on_message(message)
 
 
 class SignalOutbox:
@@ -58,7 +58,7 @@ class SignalOutbox:
         return bool(self._lines) or self._has_lost
 
     def put(self, message: bytes) -> None:
-        """Queue a message; a full queue drops its oldest. Raises ValueError as `Signals.tell` says."""
+        """Queue a message; a full queue drops its oldest. Raises ValueError as `Signals.publish` says."""
         if len(message) > SIGNAL_BYTES_MAX:
             raise ValueError(f"a signal has up to {SIGNAL_BYTES_MAX} bytes; got {len(message)}")
         if b"\n" in message:

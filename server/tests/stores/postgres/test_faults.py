@@ -231,10 +231,10 @@ async def test_the_doctor_detects_commits_that_wait_for_a_missing_standby(node: 
     """CLI-25: everything else looks healthy."""
     url = node._connections.hosts.first
     with connect(node) as other:
-        other.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        other.execute("ALTER SYSTEM SET synchronous_standby_names = 'no_standby'")
         other.execute("SELECT pg_reload_conf()")
         try:
-            while other.execute("SHOW synchronous_standby_names").fetchone() != ("nobody",):
+            while other.execute("SHOW synchronous_standby_names").fetchone() != ("no_standby",):
                 await asyncio.sleep(0.01)
             hanging = {finding.about: finding for finding in await check_health(url, SystemClock())}
         finally:

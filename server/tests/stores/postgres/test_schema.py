@@ -195,7 +195,7 @@ async def test_the_message_for_an_invalid_url_hides_its_secrets(url: str, clock:
     ("url", "cause_code"),
     [
         ("postgresql://postgres@127.0.0.1:1/db", "unreachable"),
-        ("postgresql://nobody@127.0.0.1:{port}/postgres", "no_permission"),
+        ("postgresql://stranger@127.0.0.1:{port}/postgres", "no_permission"),
         ("postgresql://postgres@127.0.0.1:{port}/nowhere", "no_database"),
     ],
 )

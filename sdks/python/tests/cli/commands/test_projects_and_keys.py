@@ -172,12 +172,12 @@ def test_lists_longer_than_a_page_are_complete(invoke: Invoke, server: RunningSe
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("project", "show", "nobody"), 64),
+        (("project", "show", "unknown"), 64),
         (("project", "create", "not a name"), 64),
         (("project", "create", "test"), 64),
         (("project", "set", "test"), 64),
-        (("key", "list", "nobody"), 64),
-        (("key", "revoke", "test", "nobody", "--yes"), 64),
+        (("key", "list", "unknown"), 64),
+        (("key", "revoke", "test", "unknown", "--yes"), 64),
         (("key", "create", "test", "k", "--permission", "locks.all"), 64),
         (("key", "create", "test", "k", "--permission", ""), 64),
     ],

@@ -27,7 +27,7 @@ module VolcanoLocks
     # A transport that injects faults by script, around any other transport such as an {HttpTransport}.
     #
     # Each request takes the next fault of the script; after its end, `otherwise` applies. `seen` keeps the requests, so
-    # that a test can tell a retry with the same ids from a new request.
+    # that a test can distinguish a retry with the same ids from a new request.
     class FaultyTransport
       # @return [Array<Object>] the next faults, from {Faults}
       attr_accessor :script

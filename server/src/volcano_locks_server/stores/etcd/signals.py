@@ -5,8 +5,8 @@ collects messages, because each costs the cluster a write to its disks.
 
 The watch itself is checked. The node requests a sign of life every PROBE_SECONDS. It abandons the watch if none arrives
 within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member that loses the others cancels the watch.
-Then the node calls `missed`, goes to another member, and watches what is written from then on. It does the same if etcd
-compacted revisions that the watch had yet to report.
+Then the node calls `on_missed`, goes to another member, and watches what is written from then on. It does the same if
+etcd compacted revisions that the watch had yet to report.
 
 A node deletes its key in `close`; other nodes delete the key of one that is gone (see `clock_skew`).
 """
@@ -49,16 +49,16 @@ class EtcdSignals:
         self._silence: asyncio.Timeout | None = None  # set while the watch works
         self._sending: asyncio.Task[None] | None = None
         self._receiving: asyncio.Task[None] | None = None
-        self._heard: Callable[[bytes], None]
-        self._missed: Callable[[], None]
+        self._on_message: Callable[[bytes], None]
+        self._on_missed: Callable[[], None]
         self._is_closed = False
 
     @property
     def working(self) -> bool:
         return self._silence is not None
 
-    def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        self._heard, self._missed = heard, missed
+    def start(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
+        self._on_message, self._on_missed = on_message, on_missed
         self._receiving = asyncio.create_task(self._receive(), name="etcd-signals-receive")
         self._sending = asyncio.create_task(self._send(), name="etcd-signals-send")
 
@@ -91,7 +91,7 @@ class EtcdSignals:
                 async with self._endpoints.stream(WATCH) as stream:
                     await self._follow(stream)
             self._tried.set()
-            self._missed()
+            self._on_missed()
             if asyncio.get_running_loop().time() - began_at > PAUSE_SECONDS_MAX:
                 pause_seconds = PAUSE_SECONDS_MIN
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311
@@ -112,7 +112,7 @@ class EtcdSignals:
                     if response.is_created:
                         self._silence = silence
                         self._tried.set()
-                        self._missed()
+                        self._on_missed()
                     for value in response.values:
                         self._on_packet(value)
         finally:
@@ -129,7 +129,7 @@ class EtcdSignals:
             self._echoed = packet.number
             self._came_back.set()
         if not self._is_closed:
-            packet.deliver(self._heard, self._missed)
+            packet.deliver(self._on_message, self._on_missed)
 
     async def _send(self) -> None:
         """Send the queued messages; after `close`, until the queue is empty."""

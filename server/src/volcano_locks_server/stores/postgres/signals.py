@@ -3,14 +3,14 @@
 The connection is checked. A session that ends is reported; a broken connection reports nothing, so the node sends a
 query every PROBE_SECONDS, and terminates the connection if the response takes more than RESPONSE_SECONDS_MAX. A packet
 of this node must come back to it. After a failure the node looks for the server again, as for all connections, and
-calls `missed`, because messages of the meantime are lost.
+calls `on_missed`, because messages of the meantime are lost.
 
 NOTIFY takes a lock of the whole database until its commit. So it is never part of a batch's transaction, its commit
 does not wait for the disk, and messages that arrive meanwhile go out with the next packet.
 
 Behind a pooler a node cannot receive: LISTEN belongs to a session, which in transaction mode changes each time and
-stays listening for its next user. There the node only sends, is never `working`, and calls `missed` every PROBE_SECONDS
-instead.
+stays listening for its next user. There the node only sends, is never `working`, and calls `on_missed` every
+PROBE_SECONDS instead.
 
 Every user of the database may listen and notify on CHANNEL.
 """
@@ -45,14 +45,14 @@ class PostgresSignals:
         self._wake: Final = asyncio.Event()
         self._session: DatabaseSession | None = None
         self._running: asyncio.Task[None] | None = None
-        self._heard: Callable[[bytes], None] = _ignore_message
-        self._missed: Callable[[], None] = _ignore_gap
+        self._on_message: Callable[[bytes], None] = _ignore_message
+        self._on_missed: Callable[[], None] = _ignore_gap
         self._echoed = 0
         self._is_closed = False
         self.working = False
 
-    def start(self, heard: Callable[[bytes], None], missed: Callable[[], None]) -> None:
-        self._heard, self._missed = heard, missed
+    def start(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
+        self._on_message, self._on_missed = on_message, on_missed
         self._running = asyncio.create_task(self._run(), name="postgres-signals")
 
     def publish(self, message: bytes) -> None:
@@ -83,7 +83,7 @@ class PostgresSignals:
                     pause_seconds = PAUSE_SECONDS_MIN
             if self._is_closed:
                 return
-            self._missed()
+            self._on_missed()
             await asyncio.sleep(pause_seconds * random.uniform(0.5, 1.0))  # noqa: S311
             pause_seconds = min(PAUSE_SECONDS_MAX, 2 * pause_seconds)
 
@@ -100,12 +100,12 @@ class PostgresSignals:
                 await self._in_time(session, session.connection.add_listener(CHANNEL, self._on_notification))
             await self._send(session)
             self.working = has_worked = session.is_direct
-            self._missed()
+            self._on_missed()
             missed_at = loop.time()
             while not self._is_closed and self._hosts.last == session.host and not session.connection.is_closed():
                 await self._next(session)
                 if not session.is_direct and loop.time() - missed_at >= PROBE_SECONDS:
-                    self._missed()
+                    self._on_missed()
                     missed_at = loop.time()
             while self._outbox and self._is_closed:
                 await self._send(session)
@@ -163,7 +163,7 @@ class PostgresSignals:
             self._echoed = packet.number
             self._wake.set()
         if not self._is_closed:
-            packet.deliver(self._heard, self._missed)
+            packet.deliver(self._on_message, self._on_missed)
 
     def _on_end(self, _connection: object) -> None:
         self._wake.set()

@@ -18,7 +18,7 @@ import apsw
 
 from ...rules.errors import StoreUnavailableError
 
-APPLICATION_ID: Final = 0x564C434B  # "VLCK", to tell the store's files from other SQLite databases
+APPLICATION_ID: Final = 0x564C434B  # "VLCK", marks a file as one of this store
 BUSY_TIMEOUT_MS: Final = 2_000
 CACHE_KIB: Final = 32 * 1024
 WAL_CHECKPOINT_PAGES: Final = 1_000
