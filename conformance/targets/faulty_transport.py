@@ -26,6 +26,7 @@ OPERATIONS: Final = {
     ("DELETE", False): "force_release",
 }
 STREAM: Final = "stream"
+REAL_SECONDS_MAX: Final = 60.0
 STREAM_TYPE: Final = "text/event-stream"
 
 
@@ -177,7 +178,7 @@ class ScriptedTransport(httpx2.AsyncBaseTransport):
     async def _exchange(self, request: httpx2.Request, responded: "asyncio.Future[None]") -> httpx2.Response:
         with self._clock.sending():
             try:
-                response = await self._inner.handle_async_request(request)
+                response = await self._inner.handle_async_request(_with_real_timeout(request))
                 await response.aread()
                 return response
             finally:
@@ -203,6 +204,18 @@ class ScriptedTransport(httpx2.AsyncBaseTransport):
             await self._clock.wait(until)
         finally:
             self.waiting -= 1
+
+
+def _with_real_timeout(request: httpx2.Request) -> httpx2.Request:
+    """The client's timeout is in seconds of the scenario's clock, which stands still while a busy server responds."""
+    timeout = dict.fromkeys(("connect", "read", "write", "pool"), REAL_SECONDS_MAX)
+    return httpx2.Request(
+        request.method,
+        request.url,
+        headers=request.headers,
+        content=request.content,
+        extensions={**request.extensions, "timeout": timeout},
+    )
 
 
 class _StreamBody(httpx2.AsyncByteStream):

@@ -13,6 +13,7 @@ module Conformance
     "answer_503_empty" => [503, nil]
   }.freeze
   RETRY_AFTER_STATUSES = [429, 503].freeze
+  REAL_SECONDS_MAX = 60
 
   # The faults of a scenario, shared by all actors.
   class FaultScript
@@ -161,7 +162,13 @@ module Conformance
       return @inner.call(request) unless @clock.is_a?(SharedClock)
 
       may_wait = !request.body.nil? && JSON.parse(request.body).key?("wait_seconds")
-      @clock.send_request(may_wait) { @inner.call(request) }
+      @clock.send_request(may_wait) { @inner.call(with_real_timeout(request)) }
+    end
+
+    # The client's timeout is in seconds of the scenario's clock, which stands still while a busy server responds.
+    def with_real_timeout(request)
+      VolcanoLocks::Request.new(verb: request.verb, path: request.path, headers: request.headers, body: request.body,
+                                timeout_seconds: REAL_SECONDS_MAX)
     end
 
     def after(fault, response)
