@@ -7,7 +7,7 @@ import pytest
 from ..runner import ScenarioFailed, run
 from ..targets.catalog import TARGETS
 from ..targets.lock_service import LockServiceTarget
-from .parser import Quota, Scenario, ScenarioSyntaxError, load, parse
+from .parser import Quota, Scenario, ScenarioSyntaxError, parse
 
 GOOD = """
 guarantee: one
@@ -146,13 +146,3 @@ def test_an_unexpected_result_fails_at_its_step(old: str, new: str, message: str
         run(one(GOOD.replace(old, new, 1)), target)
     target.close()
     assert message in str(failed.value)
-
-
-def test_every_lease_rule_and_every_client_rule_that_shows_is_proved_by_a_scenario() -> None:
-    proved = {rule for scenario in load() for rule in scenario.proves}
-    assert {f"LEASE-{number}" for number in range(1, 17)} <= proved
-    assert {f"SDK-{number}" for number in (*range(1, 8), *range(11, 17))} <= proved
-    assert {f"WAIT-{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9)} <= proved
-    assert {f"EVENT-{number}" for number in range(1, 6)} <= proved
-    assert {f"LIST-{number}" for number in range(1, 6)} <= proved
-    assert {f"QUOTA-{number}" for number in (1, 3, 4, 5)} <= proved
