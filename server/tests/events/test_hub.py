@@ -310,7 +310,7 @@ async def test_an_expiry_is_published_in_time_by_the_systems_clock() -> None:
 async def test_subscribers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-1, EVENT-6: they are not even asked whether it matches."""
     given: list[Subscriber] = []
-    monkeypatch.setattr(Subscriber, "put", lambda watcher, _told: given.append(watcher))
+    monkeypatch.setattr(Subscriber, "put", lambda watcher, _event: given.append(watcher))
     others = [await node.subscribe(key=f"b{number}") for number in range(20)]
     others += [await node.subscribe(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
     mine = [await node.subscribe(key="abcd"), await node.subscribe(prefix=""), await node.subscribe(prefix="abcd")]
