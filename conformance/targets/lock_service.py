@@ -36,9 +36,9 @@ from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
-from .faulty_store import UNLIMITED, store_failures
-from .idle import advance, advance_until, settle
+from .advance_clock import advance, advance_until, settle
 from .results import failure, race_result
+from .store_failures import UNLIMITED, store_failures
 from .store_search import search, stored_bytes
 from .target import Result
 

@@ -24,10 +24,10 @@ from volcano_locks.testing import FakeLocks
 
 from ..scenario.vocabulary import FOREVER
 from .client_clock import ClientClock
-from .faulty_transport import OPERATIONS, STREAM, ScriptedFault, ScriptedTransport
 from .lock_service import actor_and_key
 from .raw_http import ms_of
 from .results import class_names, failure
+from .scripted_transport import OPERATIONS, STREAM, ScriptedFault, ScriptedTransport
 from .server_harness import ServerHarness
 from .target import Result
 

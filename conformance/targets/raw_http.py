@@ -16,8 +16,8 @@ from uuid import uuid4
 import httpx2
 import yaml
 
+from .advance_clock import advance, advance_until, settle
 from .event_stream_reader import EventStreamReader
-from .idle import advance, advance_until, settle
 from .lock_service import actor_and_key, fault_count, holder_label, racer_tokens
 from .results import failure, race_result
 from .server_harness import ServerHarness

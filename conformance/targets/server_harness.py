@@ -16,8 +16,8 @@ from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.ports.registry import Registry
 from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.runtime.issue_service_key import issue_service_key
 from volcano_locks_server.runtime.server import Server
-from volcano_locks_server.runtime.service_keys import issue_service_key
 from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
@@ -25,11 +25,11 @@ from volcano_locks_server.telemetry import Metrics, new_log
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
-from .faulty_store import store_failures
-from .idle import settle
+from .advance_clock import settle
 from .lock_service import PURGE_LIMIT
 from .loop_thread import LoopThread
 from .results import failure
+from .store_failures import store_failures
 from .store_search import search, stored_bytes
 from .target import Result
 

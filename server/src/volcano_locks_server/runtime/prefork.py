@@ -88,7 +88,7 @@ class _Prefork:
             if self._stopping_since is not None and not any(worker.pid for worker in self._workers):
                 break
             for key, _ in self._events.select(self._seconds_to_next()):
-                self._handle(key)
+                self._handle_readable(key)
         self._log.info("workers_stopped")
 
     def _start_those_due(self) -> None:
@@ -151,7 +151,7 @@ class _Prefork:
             raise SystemExit(EXIT_NOT_STARTED) from None
         raise SystemExit(0)
 
-    def _handle(self, key: selectors.SelectorKey) -> None:
+    def _handle_readable(self, key: selectors.SelectorKey) -> None:
         if isinstance(key.data, _Worker):
             assert isinstance(key.fileobj, int)
             if os.read(key.fileobj, 1):

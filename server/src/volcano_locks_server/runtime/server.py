@@ -28,7 +28,7 @@ from ..service.lock_service import LockService
 from ..stores import OpenStore, open_store, shown_url, sqlite_path
 from ..telemetry import Log, Metrics, new_log
 from .admin_token import admin_token
-from .service_keys import IssuedKey, issue_service_key
+from .issue_service_key import IssuedKey, issue_service_key
 from .settings import Settings, SettingsError
 
 T = TypeVar("T")

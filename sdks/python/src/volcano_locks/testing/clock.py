@@ -89,14 +89,14 @@ class ManualClock:
     def settle(self) -> None:
         """Return when every background task sleeps. `TimeoutError` if one does not within real seconds."""
         give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
-        while not self._settled():
+        while not self._is_settled():
             self._check(give_up_at)
             time.sleep(POLL_SECONDS)
 
     async def settle_async(self) -> None:
         """As `settle`, for tasks in this event loop."""
         give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
-        while not self._settled():
+        while not self._is_settled():
             self._check(give_up_at)
             await asyncio.sleep(0)
 
@@ -146,7 +146,7 @@ class ManualClock:
             with contextlib.suppress(RuntimeError):  # its loop is closed
                 sleeper.loop.call_soon_threadsafe(resolve, sleeper.woken)
 
-    def _settled(self) -> bool:
+    def _is_settled(self) -> bool:
         with self._mutex:
             sleeping = {sleeper.task: sleeper for sleeper in self._sleepers}
             return all(task.done() or _is_sleeping(task, sleeping) for task in list(self._watched))

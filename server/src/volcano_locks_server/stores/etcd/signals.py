@@ -24,7 +24,7 @@ from ..signal_packets import SignalOutbox, parse_packet
 from .endpoints import Endpoints
 from .layout import Layout, end_of
 from .transactions import Delete, Put
-from .watch import WATCH, decode_watch_response, encode_progress_request, encode_watch
+from .watch_messages import WATCH, decode_watch_response, encode_progress_request, encode_watch
 
 PACKET_BYTES_MAX: Final = 32_768
 PROBE_SECONDS: Final = 1.5

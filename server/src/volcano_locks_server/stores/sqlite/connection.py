@@ -49,7 +49,7 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
     return connection
 
 
-def transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:
+def run_in_transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:
     """Run `work` between BEGIN IMMEDIATE and COMMIT; roll everything back on any error."""
     roll_back_if_open(connection)
     connection.execute("BEGIN IMMEDIATE")
@@ -118,4 +118,4 @@ def _migrate(connection: apsw.Connection, version: int) -> None:
     for number, script in migrations():
         if number > version:
             pragmas = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number};"
-            transaction(connection, partial(connection.execute, script + pragmas))
+            run_in_transaction(connection, partial(connection.execute, script + pragmas))

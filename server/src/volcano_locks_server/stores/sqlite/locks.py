@@ -19,7 +19,7 @@ from ...ports.clock import Clock
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind
-from .connection import transaction
+from .connection import run_in_transaction
 from .file_lock import FileLock
 from .lock_pages import read_locks
 from .rows import FREE_FROM, read_records, write_records
@@ -119,7 +119,7 @@ class SqliteStore:
     def _transaction(self, work: Callable[[], T]) -> T:
         changes = self._connection.total_changes()
         try:
-            result = transaction(self._connection, work)
+            result = run_in_transaction(self._connection, work)
         except BaseException:
             self._proven_at = -PROVEN_SECONDS
             raise

@@ -15,7 +15,7 @@ from ...rules.errors import LockError
 from ..cursor import decode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
-from .connection import transaction
+from .connection import run_in_transaction
 from .file_lock import FileLock
 from .writer import WriterThread
 
@@ -174,7 +174,7 @@ class SqliteRegistry:
     async def _write(self, work: Callable[[], T]) -> T:
         def checked() -> T:
             self._file_lock.check_files()
-            return transaction(self._connection, work)
+            return run_in_transaction(self._connection, work)
 
         return await self._writer.run(checked)
 

@@ -31,7 +31,7 @@ from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from ..errors import format_instant
 from .backup import BackupContents, inspect_backup, remove, sync
-from .connection import open_connection, transaction
+from .connection import open_connection, run_in_transaction
 from .faults import file_fault, store_fault
 from .file_lock import FileLock
 from .store import CLOCK_WAIT_MAX_MS
@@ -187,7 +187,7 @@ def _prepare(newest_ms: int, prepared: Path, tokens: list[Any]) -> None:
                 ahead = [(*lock, token, newest_ms) for *lock, token in tokens if token >= newest_ms]
                 connection.executemany(_RAISE, ahead).fetchall()
 
-            transaction(connection, write)
+            run_in_transaction(connection, write)
             connection.execute("PRAGMA journal_mode = DELETE").fetchall()
         finally:
             connection.close(True)

@@ -48,16 +48,16 @@ class WriterThread:
             raise StoreUnavailableError(
                 "overloaded", f"{JOBS_MAX} requests already wait for the store: try again in a moment"
             )
-        return cast("T", await self._queued(work, is_last=False))
+        return cast("T", await self._enqueue(work, is_last=False))
 
     async def close(self, last: Callable[[], object]) -> None:
         """Refuse new jobs, run the queued ones and then `last`, and end the thread. Later calls only wait."""
         if self._closing is None:
-            self._closing = self._queued(last, is_last=True)
+            self._closing = self._enqueue(last, is_last=True)
         await asyncio.shield(self._closing)
         self._thread.join()  # it is about to return
 
-    def _queued(self, work: Callable[[], object], *, is_last: bool) -> asyncio.Future[Any]:
+    def _enqueue(self, work: Callable[[], object], *, is_last: bool) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = self._loop.create_future()
         self._waiting += 1
         self._jobs.put(_Job(work, future, is_last))

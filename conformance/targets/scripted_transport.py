@@ -16,7 +16,7 @@ import httpx2
 from volcano_locks.testing.clock import resolve
 
 from .client_clock import ClientClock
-from .faulty_store import UNLIMITED
+from .store_failures import UNLIMITED
 
 OPERATIONS: Final = {
     ("POST", True): "acquire",
