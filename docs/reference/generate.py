@@ -60,7 +60,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.rules.values", "NAME_LENGTH_MAX", "characters of a name"),
         (f"{SERVER}.rules.values", "PERMISSIONS_MAX", "permissions of a service key"),
         (f"{SERVER}.rules.values", "PERMISSION_LENGTH_MAX", "characters of a permission"),
-        (f"{SERVER}.rules.values", "KEEP_OLD_SECONDS_MAX", "seconds that a rotated secret may live on"),
+        (f"{SERVER}.rules.values", "KEEP_OLD_SECONDS_MAX", "seconds that a rotated secret may stay valid"),
         (f"{SERVER}.rules.values", "PAGE_LIMIT_MAX", "projects or keys on a page"),
     ),
 }
