@@ -45,7 +45,7 @@ class RunningClient:
     rounds: list[list[float]] = field(default_factory=list)
 
     def cycles(self, count: int) -> list[float]:
-        """Run so many cycles; the duration of each in microseconds."""
+        """Run that many cycles; return the duration of each in microseconds."""
         return [nanoseconds / 1_000 for nanoseconds in send_command(self.process, str(count))]
 
 

@@ -61,7 +61,7 @@ class RunningSystem:
         self.rounds[waiters].append(HandoffRound(**result))
 
     def hand_offs_ms(self, waiters: int) -> list[float]:
-        """All rounds with so many waiters together; 0 if there was no hand-off."""
+        """All rounds with that many waiters together; 0 if there was no hand-off."""
         return [each for one in self.rounds[waiters] for each in one.hand_offs_ms] or [0.0]
 
 

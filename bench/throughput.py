@@ -1,4 +1,4 @@
-"""Durable lock operations per second over HTTP, compared with etcd's gateway and with Redis and a synced log."""
+"""Durable lock operations per second over HTTP, compared with etcd's gateway and with Redis, which syncs its log."""
 
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,7 @@
 """The load of 2,000 waiters for 200 locks, and the delay until a waiter gets the lock of a holder that died.
 
 Each round starts a server without waiters and one with all of them, alternately, and loads both with other locks. The
-waiters wait in slices, as the clients do, so a share of them always sends a new request, also in the time that counts
+waiters wait in slices, as the clients do, so a share of them always sends a new request, even in the time that counts
 as idle. The deaths come last, on a server of their own.
 """
 

@@ -38,8 +38,8 @@ def load(
 ) -> RoundResult:
     """Load `url` with the script of that name.
 
-    A broken connection makes the round invalid. So does a response that is not a success, except that the script may
-    cause `refused_share` of all requests to be refused.
+    A broken connection makes the round invalid. So does a share of unsuccessful responses other than `refused_share`,
+    which the script causes on purpose.
     """
     text = (SCRIPTS / f"{script}.lua").read_text() + (SCRIPTS / "print_result.lua").read_text()
     with tempfile.NamedTemporaryFile("w", suffix=".lua") as file:
@@ -66,7 +66,7 @@ def _read(printed: str, refused_share: float) -> RoundResult:
     if abs(result["not_2xx"] - refused_expected) > refused_expected * REFUSED_TOLERANCE:
         problems.append(f"{result['not_2xx']} responses were not a success, expected {refused_expected:.0f}")
     if result["broken"]:
-        problems.append(f"{result['broken']} requests broke or timed out")
+        problems.append(f"{result['broken']} requests failed or timed out")
     if not result["requests"]:
         problems.append("there were no responses")
     return RoundResult(

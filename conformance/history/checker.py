@@ -10,18 +10,18 @@ moments explains:
 - two_holders      two clients were sure to hold the lock at once: from the response until `sent + ttl` or their release
 - lease_lost       an acknowledged lease was denied, or granted to another client, before it can have ended
 - overtaken        a waiter was overtaken by one that arrived later at the same node
-- starved          a waiter was overtaken more than OVERTAKEN_MAX times by later waiters on any node
+- starved          a waiter was overtaken more than `overtaken_max` times by later waiters on any node
 - granted_after_disconnect
                    a reader saw the lock held under an unacknowledged token, although all clients that could have it had
-                   disconnected long before the grant: DISCONNECT_SECONDS before a request whose response had a lower
-                   token, or found the lock free. (A client that was granted it first and then disconnected may have
-                   left the response unread.)
+                   disconnected long before the grant: `disconnect_seconds` before a request whose response had a lower
+                   token, or found the lock free. (A client that disconnected after the grant may have left the response
+                   unread.)
 
 The order of arrival is known only if the sending times differ by more than `arrival_seconds`; the order of grants is
 that of the fencing tokens. A waiter keeps its queue position over several requests, so it arrived with its owner's
 first request to the node. A request without a response counts neither as waiting nor as overtaken.
 
-The checker cannot see a fault that no response shows. A force release ends every client's certainty about its lock.
+The checker cannot detect a fault that no response shows. A force release ends every client's certainty about its lock.
 """
 
 from collections import defaultdict
@@ -159,7 +159,7 @@ def _two_holders(grants: Sequence[Grant]) -> Iterator[Violation]:
 
 def _lost_leases(grants: Sequence[Grant]) -> Iterator[Violation]:
     """No higher token may be acknowledged before the lease can have ended."""
-    earliest: Grant | None = None  # the first acknowledged of those with higher tokens
+    earliest: Grant | None = None  # the first acknowledged grant with a higher token
     same_token: list[Grant] = []
     for grant in sorted(grants, key=lambda grant: grant.token, reverse=True):
         if same_token and same_token[0].token > grant.token:

@@ -1,4 +1,4 @@
-"""Checks of waiters: whether one was overtaken, and whether a lock was granted after its waiter disconnected."""
+"""Checks whether a waiter was overtaken, and whether a lock was granted to a waiter that had disconnected."""
 
 from collections.abc import Iterator, Sequence
 from math import inf
@@ -63,7 +63,7 @@ def granted_after_disconnect(
 
 
 def _before(seen: RequestRecord, records: Sequence[RequestRecord]) -> Iterator[RequestRecord]:
-    """Records that certainly precede the grant that a get saw: those with a lower token, or that found it free."""
+    """Records that certainly precede the grant that a get saw: their token is lower, or they found the lock free."""
     assert seen.fencing_token is not None
     for record in records:
         if record.fencing_token is not None:

@@ -26,7 +26,7 @@ class RequestRecord:
     """One request of one client, in seconds of the clock that all clients share.
 
     `owner` names the acquisition: its owner token, or a name for it. `node`: which of several nodes got the request.
-    `wait_seconds`: the wait of an acquire. `fencing_token`: that of the response, also of a get.
+    `wait_seconds`: the wait of an acquire. `fencing_token`: that of the response, for a get too.
 
     `outcome` of an acquire or renew: `granted`, `lost` (lock_ownership_lost) or `held` (lock_held); of a release or
     force release: `done` or `refused`; of a get: `held` or `free`. Any request is `unknown`, with `responded_at` None,

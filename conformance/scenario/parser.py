@@ -86,7 +86,7 @@ class Scenario:
     steps: tuple[Step, ...]
 
     def every_step(self) -> Iterator[Step]:
-        """All steps, also those inside `repeat`, in order."""
+        """All steps, including those inside `repeat`, in order."""
         return _every(self.steps)
 
     @property

@@ -71,7 +71,7 @@ class BodyCancelled(KeyboardInterrupt):
 
 
 class Campaign:
-    """A call of `lead`: how often its function started and ended, its latest fencing token, and how it shall end."""
+    """A call of `lead`: how often its function started and ended, its latest fencing token, and how it must end."""
 
     def __init__(self) -> None:
         self.over: Future[Any] = Future()

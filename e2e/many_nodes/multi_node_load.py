@@ -11,7 +11,7 @@ from conformance.history.checker import OperationName, RequestRecord
 from e2e.load_clients import LoadClients, now
 from testsupport.engines.processes import BUSY_SECONDS
 
-RESPONSE_SECONDS_MAX = 3.0  # a client turns from a node that hangs to another one after this
+RESPONSE_SECONDS_MAX = 3.0  # if a node hangs, a client tries another one after this
 PAUSE_SECONDS = 0.05
 PROMISED_SECONDS = 10.0
 

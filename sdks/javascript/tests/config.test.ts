@@ -89,7 +89,7 @@ describe("SDK-8: a client does not start in a browser", () => {
     ["Node", { process: node }, false],
     ["Node with a drawn page (jsdom)", { ...page, process: node }, false],
     ["Node 21", { process: node, navigator: { userAgent: "Node.js/21" } }, false],
-    ["Deno, also with a window", { Deno: {}, ...page }, false],
+    ["Deno, even with a window", { Deno: {}, ...page }, false],
     ["Bun", { Bun: {}, navigator: { userAgent: "Bun/1.2" } }, false],
     ["a Cloudflare worker", { navigator: { userAgent: "Cloudflare-Workers" } }, false],
     ["an edge function", {}, false],

@@ -175,7 +175,7 @@ describe("the packed package", () => {
   });
 
   it(
-    "has types for both builds, also without the disposal library",
+    "has types for both builds, even without the disposal library",
     () => {
       mkdirSync(join(folder, "typed"));
       writeFileSync(join(folder, "typed/esm.mts"), TYPED);
@@ -331,7 +331,7 @@ describe("the packed package", () => {
     ]);
   });
 
-  it("a pending wait keeps the process alive, also between two requests (SDK-11)", () => {
+  it("a pending wait keeps the process alive, even between two requests (SDK-11)", () => {
     const program = `
       import { Client } from "volcano-locks";
       let requests = 0;

@@ -149,7 +149,7 @@ def test_a_restored_store_serves_and_its_tokens_keep_rising(command: Command, ba
     report = json.loads(result.stdout)
     assert report["locks"] == 1
     assert Path(report["kept_aside"]).exists()
-    assert "this backup does not have leases" in result.stderr
+    assert "this backup does not contain leases" in result.stderr
     with running_server(store_url=STORE) as server, Client(server.url, server.service_key) as client:
         assert client.locks.acquire("later", ttl=30).fencing_token > last
         with pytest.raises(LockHeldError):

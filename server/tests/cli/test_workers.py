@@ -63,7 +63,7 @@ class Prefork:
         return [int(pid) for pid in children.split()]
 
     def read_log_to_end(self) -> None:
-        """Reads until no process has the log open any more."""
+        """Reads until the last process has closed the log."""
         self.log += [json.loads(line) for line in self._stderr]
 
 

@@ -263,7 +263,7 @@ async def test_stopping_ends_all_subscribers_and_refuses_new_ones(node: Node) ->
 
 
 async def test_a_list_that_fails_is_retried(node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-3: the expiry of an older lease is published all the same."""
+    """EVENT-3: the expiry of an older lease is still published."""
     monkeypatch.setattr(hub, "LIST_RETRY_SECONDS", 0.0)
     await node.perform("a", TAKE)
     listed, refusals = node.store.list_locks, [1, 2]

@@ -48,7 +48,7 @@ async def test_events_of_one_node_reach_subscribers_of_the_others(clock: ManualC
 
 
 async def test_an_expiry_is_published_once_on_each_node(clock: ManualClock) -> None:
-    """EVENT-3, EVENT-4: on whichever nodes the lease was acquired, renewed and taken over."""
+    """EVENT-3, EVENT-4: no matter on which nodes the lease was acquired, renewed and taken over."""
     async with nodes(2, clock) as (_, (a, b)):
         subscribers = [await one.subscribe() for one in (a, b)]
         await a.perform("x", Acquire(MINE, 5))
@@ -173,7 +173,7 @@ async def test_a_rejoined_kept_waiter_is_announced_to_peers_again(clock: ManualC
 
 
 async def test_a_node_that_stops_withdraws_what_it_sent(clock: ManualClock) -> None:
-    """WAIT-10, EVENT-6: peers need not wait until it expires, also if its queue ended this moment."""
+    """WAIT-10, EVENT-6: peers need not wait until it expires, even if its queue ended this moment."""
     async with nodes(2, clock) as (_, (a, b)):
         await b.subscribe()
         for key in ("x", "y"):

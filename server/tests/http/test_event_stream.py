@@ -241,7 +241,7 @@ async def test_a_comment_comes_at_least_every_15_seconds(harness: HttpHarness) -
 
 
 async def test_a_revoked_key_ends_its_stream_within_15_seconds(harness: HttpHarness) -> None:
-    """EVENT-7, ADMIN-9: on whichever node it was revoked; streams of other keys continue."""
+    """EVENT-7, ADMIN-9: no matter on which node it was revoked; streams of other keys continue."""
     made = await harness.new_key()
     key = f"Bearer {made['key_value']}"
     async with (

@@ -1,4 +1,4 @@
-"""Health, readiness, metrics and the API description, also when the store or the program fails."""
+"""Health, readiness, metrics and the API description, even when the store or the program fails."""
 
 import asyncio
 import json

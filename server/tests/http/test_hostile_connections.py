@@ -158,7 +158,7 @@ async def test_an_offer_to_upgrade_is_ignored(connect: Connect) -> None:
 
 
 async def test_the_body_after_an_offer_to_upgrade_is_read(running: RunningServer, connect: Connect) -> None:
-    """HTTP-26, HTTP-22: a client that offers h2c acquires like any other, also with the maximum of fields."""
+    """HTTP-26, HTTP-22: a client that offers h2c acquires like any other, even with the maximum of fields."""
     body = b'{"ttl_seconds":30}'
     head = b"POST /locks/a/lease HTTP/1.1\r\nAuthorization: Bearer %b\r\n" % running.service_key.encode()
     head += b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\nContent-Length: %d\r\n" % len(body)

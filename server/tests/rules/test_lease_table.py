@@ -160,7 +160,7 @@ def test_fencing_tokens_rise_with_each_lease(record: LockRecord | None, token: i
 
 
 def test_a_takeover_is_a_new_lease_and_names_the_expired_one() -> None:
-    """LEASE-7: new deadline, also for the token that held it before."""
+    """LEASE-7: new deadline, even for the token that held it before."""
     for owner in (ME, OTHER):
         lapsed = held_until(-1_000, owner)
         kept, answer = decide(lapsed, Acquire(ME, 5), NOW)

@@ -1,4 +1,4 @@
-"""Group commit: while one batch commits the next one gathers; each caller gets the result of its own command only."""
+"""Group commit: commands accumulate while a batch commits; each caller gets the result of its own command only."""
 
 import asyncio
 from collections.abc import Sequence

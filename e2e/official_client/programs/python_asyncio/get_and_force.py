@@ -1,4 +1,4 @@
-"""Look at a lock and force it free; its old lease is then lost: python get_and_force.py KEY"""
+"""Read a lock and force its release; the old lease is then lost: python get_and_force.py KEY"""
 
 import asyncio
 import sys

@@ -1,6 +1,6 @@
 # frozen_string_literal: true
 
-# Read a lock, force it free, and find that a release by its former owner is refused once another owner holds it.
+# Read a lock, force its release, and check that a release by its former owner is refused once another owner holds it.
 require "volcano_locks"
 
 key = ARGV.fetch(0)

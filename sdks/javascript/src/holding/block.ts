@@ -11,9 +11,9 @@
  *   reporting it as failed would invite a second run. The lock becomes free when its lease expires, and
  *   `guard.releaseError` says why.
  *
- * A block with `holdAtLeast` that ends early does not release. It renews once, to the remaining time, and lets the lease
- * expire, so that a job of 200 ms does not run again on a host whose clock is slightly late (SDK-12). If that renewal
- * fails, it counts as a failed release.
+ * A block with `holdAtLeast` that ends early does not release. It renews once, with the remaining time as TTL, and lets
+ * the lease expire, so that a job of 200 ms does not run again on a host whose clock is slightly late (SDK-12). If that
+ * renewal fails, it counts as a failed release.
  */
 
 import { whenAborted } from "../abort.ts";

@@ -36,7 +36,7 @@ export class LockGuard {
     return this.#hold.notHeldReason() !== null;
   }
 
-  /** Throws a `LockOwnershipLostError` if `lost`; its message says whether by a loss or by leaving the block. */
+  /** Throws a `LockOwnershipLostError` if `lost`; its message says whether the lease was lost or the block was left. */
   throwIfLost(): void {
     const loss = this.#hold.notHeldReason();
     if (loss !== null) throw loss;

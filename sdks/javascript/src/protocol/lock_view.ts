@@ -18,7 +18,7 @@ export interface LockView {
   readonly renewedAt: Date | null;
   readonly expiresAt: Date | null;
   readonly ttlSeconds: number | null;
-  /** The latest one, also of a free lock; null if unknown. */
+  /** The latest one, even if the lock is free; null if unknown. */
   readonly fencingToken: number | null;
   /** The number of waiters. */
   readonly waiters: number;

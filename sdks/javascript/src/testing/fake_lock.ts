@@ -161,7 +161,7 @@ export class FakeLock {
     return Response.json(this.held && this.#lease !== null ? { held: true, ...this.#termFields(this.#lease) } : FREE);
   }
 
-  /** The lock's view, also one row of the list. */
+  /** The lock's view, which is also its row in the list. */
   view(): Record<string, unknown> {
     const lease = this.held ? this.#lease : null;
     return {

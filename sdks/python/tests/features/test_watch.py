@@ -67,7 +67,7 @@ async def test_a_silent_stream_is_replaced(
         assert await anext(changes) == FREE
         change = asyncio.ensure_future(anext(changes))
         await asyncio.sleep(0.01)
-        server._log._streams.clear()  # no event reaches it any more
+        server._log._streams.clear()  # events no longer reach it
         lease = await rival.locks.acquire("k", ttl=600)
         clock.jump(SILENCE_SECONDS_MAX - 0.1)
         await asyncio.sleep(0.01)

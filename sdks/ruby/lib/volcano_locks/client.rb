@@ -126,7 +126,7 @@ module VolcanoLocks
       @operations.get(key, request_id)
     end
 
-    # Free the lock, whichever owner holds it. The holder learns of the loss at its next renewal.
+    # Free the lock, regardless of its owner. The holder learns of the loss at its next renewal.
     def force_release(key, request_id: nil)
       @operations.force_release(key, request_id)
     end

@@ -62,7 +62,7 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     contents = contents_json(done.contents)
     kept = None if done.kept_aside is None else str(done.kept_aside)
     since = contents["written_at"] or "it was made"
-    message(f"this backup does not have leases granted or renewed since {since}, nor keys revoked since")
+    message(f"this backup does not contain leases granted or renewed since {since}, or revocations of keys since")
     if kept is not None:
         message(f"the previous file is now {kept}")
     if as_json:

@@ -100,7 +100,7 @@ class EventHub:
     async def subscribe(self, subscriber: Subscriber, *, after: str | None = None) -> None:
         """Queue the events from now on; with `after`, first those since that id, or a reset if it is unknown.
 
-        Returns when peers send their events too. The caller calls `unsubscribe` in the end, also if this was cancelled.
+        Returns when peers send their events too. The caller must then call `unsubscribe`, even if this was cancelled.
         Raises LockError `lock_service_unavailable` if the server stops or has SUBSCRIBERS_MAX subscribers.
         """
         if self._closed or self.subscriber_count >= SUBSCRIBERS_MAX:

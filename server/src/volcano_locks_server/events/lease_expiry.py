@@ -1,11 +1,11 @@
 """Expiry of leases that subscribers follow: publishes each end in time, and once (EVENT-3).
 
-Expiry asks nothing of the store: leases are known from their events, and from a list when a feed begins. One timer
-serves all of them. An instant of the store's clock is converted to this node's clock by what is left of the lease at
-the event, so the two clocks need not agree.
+No expiry queries the store: leases are known from their events, and from a list when a feed begins. One timer serves
+all of them. The expiry on this node's clock is computed from the time that the lease had left at its event, so the
+clocks of node and store need not agree.
 
-Events of peers may arrive late. `note` returns whether an event is news: an event that a newer one of the same lock
-overtook is not, and an end is published once, whichever event reports it first. At most LEASES_MAX leases are kept; the
+Events of peers may arrive late. `note` returns whether an event is news. It is not if a newer event of the same lock
+arrived before it. An end is published once, when the first event reports it. At most LEASES_MAX leases are kept; the
 end of a lease beyond them is published when the lock is taken over.
 """
 

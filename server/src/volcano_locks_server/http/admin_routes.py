@@ -135,7 +135,7 @@ class AdminRoutes:
 
     @contextmanager
     def _effective_at_once(self) -> Iterator[None]:
-        """Invalidate cached credentials, also if the store fails: the change may have happened, whole or in part."""
+        """Invalidate cached credentials, even if the store fails: the change may have happened, whole or in part."""
         try:
             yield
         finally:

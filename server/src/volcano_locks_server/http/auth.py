@@ -224,6 +224,6 @@ def _is_other_kind(secret: bytes) -> bool:
 
 
 def _retrieve_exception(lookup: "asyncio.Task[Principal | None]") -> None:
-    """Keep asyncio from logging a failed lookup whose clients have all disconnected."""
+    """Prevent asyncio from logging a failed lookup whose clients have all disconnected."""
     if not lookup.cancelled():
         lookup.exception()

@@ -87,7 +87,7 @@ class _SharedCall(Generic[T]):
         return await asyncio.shield(self._task)
 
     def _finished(self, task: "asyncio.Task[T]") -> None:
-        """A result stays fresh, an error does not. Reading the error keeps asyncio from logging it."""
+        """A result stays fresh, an error does not. Reading the error prevents asyncio from logging it."""
         if not task.cancelled() and task.exception() is None:
             self._fresh_until = asyncio.get_running_loop().time() + self._fresh_seconds
 

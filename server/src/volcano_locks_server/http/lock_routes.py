@@ -133,7 +133,7 @@ class LockRoutes:
     async def _outcome(
         self, operation: LockOperation, request: _LockRequest
     ) -> Outcome | Denied | LockListBody | EventStreamResponse:
-        """The outcome of a request. Raises LockError if a check fails before it is a command, ClientGoneError."""
+        """The outcome of a request. Raises LockError if a check fails, and ClientGoneError."""
         check_before_credential(request.query, request.fields, draining=self.draining)
         authorization = request.fields.get(AUTHORIZATION)
         principal = self._authenticator.cached_principal(authorization)
@@ -269,7 +269,7 @@ async def _command(operation: LockOperation, request: _LockRequest) -> tuple[Loc
 
 
 def _retrieve_exception(gone: "asyncio.Task[None]") -> None:
-    """Keep asyncio from logging that `receive` failed; like a disconnect, it ends the wait."""
+    """Prevent asyncio from logging a failed `receive`, which ends the wait like a disconnect."""
     if not gone.cancelled():
         gone.exception()
 

@@ -1,7 +1,7 @@
 """The form of error responses: the status of each code, the body and the header fields (HTTP-17, HTTP-18).
 
 `STATUS_BY_CODE` is the only such table in the code; a test compares it with spec/errors.yaml. The body is
-`{"error": sentence, "code": code}`. Whatever else a program needs is in header fields.
+`{"error": sentence, "code": code}`. Everything else that a program needs is in header fields.
 """
 
 from typing import Final
@@ -48,7 +48,7 @@ UNAVAILABLE_MESSAGE: Final = (
 )
 DRAINING_MESSAGE: Final = "this server is stopping: send the same request to another server, or again in a moment"
 INTERNAL_MESSAGE: Final = (
-    "this request met a bug in the server: report its request id, and read the lock to see its state"
+    "this request failed because of a bug in the server: report its request id, and read the lock to see its state"
 )
 
 
@@ -68,10 +68,10 @@ def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:
 
 
 class MethodNotAllowedError(LockError):
-    """The address does not take the request's method; `allowed` goes into the header field `Allow`."""
+    """The address does not allow the request's method; `allowed` goes into the header field `Allow`."""
 
     def __init__(self, allowed: str, message: str | None = None) -> None:
-        super().__init__("method_not_allowed", message or f"this address takes only {allowed}")
+        super().__init__("method_not_allowed", message or f"this address allows only {allowed}")
         self.allowed: Final = allowed
 
 

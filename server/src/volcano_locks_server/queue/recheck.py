@@ -27,7 +27,7 @@ RECHECK_EVERY_SECONDS: Final = 2
 
 
 class Rechecks:
-    """The rechecks of one node's queues. `stop` ends their timers, and no recheck begins any more.
+    """The rechecks of one node's queues. `stop` ends their timers, and no recheck begins after it.
 
     `every_ms`: recheck each queue that often, for the sake of other nodes; None if this node is the only one.
     """

@@ -87,7 +87,7 @@ class WaiterTable:
         waiter.timer = self._clock.call_in(wait_ms, lambda: self.time_out(waiter), slack_ms=slack_ms)
 
     def detach_request(self, waiter: Waiter) -> None:
-        """No request waits any more. The caller then keeps or removes the waiter."""
+        """No request waits any longer. The caller then keeps or removes the waiter."""
         waiter.result = None
         _cancel(waiter.timer)
         _cancel(waiter.command)

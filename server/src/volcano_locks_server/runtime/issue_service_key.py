@@ -22,7 +22,7 @@ class IssuedKey(NamedTuple):
 
 
 async def issue_service_key(registry: Registry, now_ms: int, project_name: str, key_name: str) -> IssuedKey:
-    """A new secret for this key of this project; creates whichever is missing. Raises LockError."""
+    """A new secret for this key of this project; creates the key and the project if missing. Raises LockError."""
     secret = new_secret()
     parse_name(key_name, "key name")
     project_id = await _id_of(registry.projects, parse_name(project_name, "project name"))

@@ -237,7 +237,7 @@ class Server:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def issue_service_key(self, project_name: str, key_name: str) -> IssuedKey:
-        """A new secret for this service key of this project; creates whichever is missing. Raises LockError.
+        """A new secret for this key of this project; creates the key and the project if missing. Raises LockError.
 
         The old secret of a key that exists becomes invalid.
         """

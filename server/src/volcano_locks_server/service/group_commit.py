@@ -1,4 +1,4 @@
-"""Group commit: while one batch commits, the next one gathers, without a timer.
+"""Group commit: while one batch commits, commands for the next one accumulate, without a timer.
 
 Alone, a command waits for one commit. Under load, all commands that arrive during a commit share the next one, so one
 fsync serves them all. Commands are evaluated in order of arrival, at the one `now_ms` that the store reads, and each

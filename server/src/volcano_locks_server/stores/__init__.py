@@ -27,7 +27,7 @@ class OpenStore:
 
     - `quotas`: None if only one process uses the store, which then keeps the counts itself.
     - `batches_in_flight`: how many concurrent updates serve one process best. A key may be in only one of them.
-    - `batch_max`: an update of up to so many keys is atomic.
+    - `batch_max`: an update of up to this many keys is atomic.
     - `snapshot`: reads and writes the store as a whole; None if the store cannot.
     - `backups`: None if the engine's own tools back the store up.
     - `signals`: None if there are no other nodes.

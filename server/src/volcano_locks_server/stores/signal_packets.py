@@ -43,7 +43,7 @@ class SignalPacket(NamedTuple):
 
 
 class SignalOutbox:
-    """The messages that one node has yet to send: at most SIGNALS_QUEUED_MAX, in packets of `packet_bytes_max`."""
+    """The messages that one node has not sent yet: at most SIGNALS_QUEUED_MAX, in packets of `packet_bytes_max`."""
 
     def __init__(self, packet_bytes_max: int) -> None:
         self.node: Final = uuid4().hex[:12]

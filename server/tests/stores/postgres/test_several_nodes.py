@@ -166,7 +166,7 @@ async def test_a_promoted_database_whose_clock_is_behind_is_refused(node: Node, 
 
 
 async def test_time_goes_back_by_no_more_than_a_second_for_any_lock(node: Node) -> None:
-    """LEASE-1, LEASE-3: the database stores the newest instant, also for purged records."""
+    """LEASE-1, LEASE-3: the database stores the newest instant, even for purged records."""
     clock, behind = ManualClock(), ManualClock()
     fresh = (await node(behind)).locks
     clock.advance(86_400_000)

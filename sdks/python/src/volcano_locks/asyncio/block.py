@@ -3,7 +3,7 @@
 It cancels as `asyncio.timeout` does: it cancels its task once, takes that cancellation back on leaving, and converts it
 to `LockOwnershipLostError` only if nothing else cancelled the task; a cancellation from outside always wins.
 
-Not promised: a body that swallows `CancelledError` continues; when it ends, the loss is raised all the same.
+Not promised: a body that swallows `CancelledError` continues; when it ends, the loss is still raised.
 """
 
 import weakref
@@ -30,7 +30,7 @@ class AsyncLockBlock:
     async def __aenter__(self) -> AsyncLockGuard:
         self._loss_cancellation = OwnCancellation()
         hold = await self._transport.cancel_on_close(self._block.enter(on_lost=self._loss_cancellation.cancel))
-        # A block that is dropped without being left must not be renewed for ever.
+        # A block that is dropped without being left must not be renewed forever.
         self._finalizer = weakref.finalize(self, hold.leave)
         self._finalizer.atexit = False
         self._guard = AsyncLockGuard(hold)

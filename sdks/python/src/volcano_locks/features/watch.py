@@ -1,10 +1,10 @@
 """Follows who holds a lock: reads its event stream, and views the lock whenever the stream may have a gap (SDK-14).
 
-Views and events overlap: a view is taken after its stream began, and a resumed stream first repeats what was missed.
+Views and events overlap: a view is taken after its stream began, and a resumed stream first repeats the missed events.
 `LeadershipTracker` orders both by the fencing token, which rises with each new holder.
 
-Not promised: every change. Two that follow each other while the client is disconnected may appear as one, or not at
-all. The latest one is correct.
+Not promised: every change. Changes while the client is disconnected may appear as one, or not at all. The latest
+state is correct.
 """
 
 from collections.abc import AsyncGenerator
@@ -51,7 +51,7 @@ class LeadershipTracker:
         self._ended = 0
 
     def apply_view(self, view: LockView) -> None:
-        """Take over a view, unless its lease is known to have ended since."""
+        """Apply a view, unless its lease is known to have ended since."""
         token = view.fencing_token or self._newest
         if view.held and token > self._ended:
             self._newest = token
@@ -91,7 +91,7 @@ class Watch:
         self._last_event_id: str | None = None
 
     async def changes(self) -> AsyncGenerator[Leadership, None]:
-        """Yield the current leadership, then each change. Raises errors that waiting does not resolve."""
+        """Yield the current leadership, then each change. Raises errors that a retry cannot resolve."""
         previous: Leadership | None = None
         backoff = Backoff()
         while True:

@@ -5,7 +5,7 @@ throws the error in. So retries, error mapping and the clean-up after an uncerta
 
 SDK-1: the token and the request id are made before the first send and kept through every retry.
 SDK-2: an acquire is sent at most twice; a 4xx is final. If an attempt may have been served and the caller gets no
-lease, a release with its token follows, also on cancellation.
+lease, a release with its token follows, even on cancellation.
 SDK-18: if the caller keeps the token to recover the acquire, a time-out, a transport failure and a 503 send no release.
 
 Not promised: that this release arrives. Until it does, the lock may stay held for one TTL; acquiring again with the
@@ -184,7 +184,7 @@ def release_if_acquired(key: str, token: str, error: BaseException) -> Operation
     try:
         expect_status(request, (yield request), 204)
     except LockOwnershipLostError:
-        error.add_note(f"It was unknown whether {key!r} was acquired; it was not, or not any more")
+        error.add_note(f"It was unknown whether {key!r} was acquired; it was not, or no longer is")
     except VolcanoError as failed:
         error.add_note(f"It is unknown whether {key!r} was acquired; releasing it failed too: {failed}")
     else:

@@ -31,7 +31,7 @@ class LockBlock:
             lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave(), stop=self._stop
         )
         try:
-            # A block that is dropped without being left (by an interrupt here) must not be renewed for ever.
+            # A block that is dropped without being left (by an interrupt here) must not be renewed forever.
             self._finalizer = weakref.finalize(self, hold.leave)
             self._finalizer.atexit = False
             self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))

@@ -105,7 +105,7 @@ class FakeLock:
         return self.expires_at + GRACE_SECONDS
 
     def acquire(self, request: LeaseRequest, now: float, utc_ms: int) -> str:
-        """Acquire without waiting. Waiters come first: see `process_due`."""
+        """Acquire without waiting. Call `process_due` first, so that waiters get the lock earlier."""
         return self._evaluate(request, now, utc_ms, "free")
 
     def enqueue(self, request: LeaseRequest) -> Waiter:
@@ -134,7 +134,7 @@ class FakeLock:
             self.owner = None  # the token is not retired: its owner may use it again
 
     def renew(self, request: LeaseRequest, now: float) -> str:
-        """Renew by the owner, before the margin."""
+        """Renew the lease. Only its owner can, and only before the margin."""
         if self.owner != request.token or now >= self.expires_at - MARGIN_SECONDS:
             return LOCK_OWNERSHIP_LOST
         self._extend(request, now)
@@ -144,7 +144,7 @@ class FakeLock:
         return ""
 
     def release(self, token: str) -> str:
-        """Release by the owner, or a free lock; with a waiter's token, remove the waiter (WAIT-5)."""
+        """Release the lock, by its owner or if it is free. Remove a waiter with this token (WAIT-5)."""
         for waiter in [waiter for waiter in self._queue if waiter.request.token == token]:
             self._queue.remove(waiter)
             waiter.settle(LOCK_OWNERSHIP_LOST)

@@ -13,8 +13,8 @@ module VolcanoLocks
   #   was protected; reporting a failure would invite doing it twice. The lock frees itself when the lease expires. The
   #   failure is in `guard.release_error` and logged.
   #
-  # A block with a minimum holding time (SDK-12) that ends sooner renews once, to the remaining time, instead of
-  # releasing. Errors of that renewal count as errors of the release.
+  # A block with a minimum holding time (SDK-12) that ends sooner renews once, with the remaining time as TTL, instead
+  # of releasing. Errors of that renewal count as errors of the release.
   class Block
     RELEASE_SECONDS_MAX = 5.0
     RELEASE_LOST_SECONDS_MAX = 1.0

@@ -105,7 +105,7 @@ module VolcanoLocks
       end
     end
 
-    # The block ends: check the deadline once more, then nothing changes any more.
+    # The block ends: check the deadline once more. Nothing changes after that.
     def leave
       return if forked?
 

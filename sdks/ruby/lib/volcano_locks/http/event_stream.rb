@@ -9,7 +9,7 @@ module VolcanoLocks
     UNREAD_BYTES_MAX = 65_536
     FULL_POLL_SECONDS = 1.0
 
-    # The stream has no reader any more.
+    # The stream no longer has a reader.
     class AbandonedError < StandardError; end
     private_constant :AbandonedError
 

@@ -61,7 +61,7 @@ module VolcanoLocks
              wait_seconds ? @long_threads : @threads)
     end
 
-    # Open an event stream, after `last_id` if that is known. Cancel it in the end.
+    # Open an event stream, after `last_id` if that is known. Cancel it when done.
     #
     # @return [EventStream]
     def open_event_stream(path, last_id:, silence_seconds_max:)

@@ -61,7 +61,7 @@ module VolcanoLocks
 
     # Release by key and token, so that any lease object of the acquisition works (case 22).
     #
-    # After an attempt that may have been served, "ownership lost" counts as success: the token holds nothing any more,
+    # After an attempt that may have been served, "ownership lost" counts as success: the token holds no lease,
     # and another owner took the lock meanwhile (case 19).
     def release(lease, request_id, until_: Float::INFINITY)
       id = Arguments.request_id_or_new(request_id)

@@ -4,7 +4,7 @@ module VolcanoLocks
   module Testing
     # One lock of the fake: the LEASE rules and the wait queue (WAIT rules), without HTTP or a clock.
     #
-    # Instants are seconds. An operation returns nil if it succeeded, otherwise the error code. Not thread-safe:
+    # Instants are in seconds. An operation returns nil if it succeeded, otherwise the error code. Not thread-safe:
     # {FakeLocks} synchronizes.
     class FakeLock
       MARGIN_SECONDS = 1.0
@@ -51,7 +51,7 @@ module VolcanoLocks
         @queue.count { |waiter| waiter.state == :queued }
       end
 
-      # Whether it is in this state: `held`, `free`, or any other for all.
+      # Whether the lock is in this state, `held` or `free`. Any other value matches every lock.
       def in?(state)
         !%w[held free].include?(state) || (state == "held") == !@owner.nil?
       end
@@ -76,7 +76,7 @@ module VolcanoLocks
         nil while resolve_first_waiter(now, utc_ms)
       end
 
-      # Acquire without waiting. Waiters come first: see `advance_to`.
+      # Acquire without waiting. Call `advance_to` first, so that waiters get the lock before this request.
       def acquire(request, now, utc_ms)
         error = evaluate(request, now, utc_ms, @expired_owner ? "taken_over" : "free")
         @queue.delete_if { |one| one.state == :absent && one.request.token == request.token } unless error == LOCK_HELD
@@ -115,7 +115,7 @@ module VolcanoLocks
         end
       end
 
-      # By the owner, before the margin.
+      # Renew the lease. Only its owner can, and only before the margin.
       def renew(request, now, why = "renewed")
         return LOCK_OWNERSHIP_LOST if @owner != request.token || now >= @expires_at - MARGIN_SECONDS
 
@@ -124,7 +124,7 @@ module VolcanoLocks
         publish("renewed", @fencing_token, @holder, now, why, @expires_at)
       end
 
-      # By the owner, or of a free lock. A waiter with this token leaves the queue (WAIT-5).
+      # Release the lock, by its owner or if it is free. A waiter with this token leaves the queue (WAIT-5).
       def release(token, now)
         waiting, @queue = @queue.partition { |waiter| waiter.request.token == token }
         waiting.each do |waiter|
@@ -136,7 +136,7 @@ module VolcanoLocks
         free("released", "released", now, token)
       end
 
-      # Whichever owner holds it.
+      # Free the lock, regardless of its owner.
       def force_release(now)
         free("force_released", "forced", now, @owner || @expired_owner)
       end

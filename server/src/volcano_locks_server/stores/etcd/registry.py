@@ -260,7 +260,7 @@ class EtcdRegistry:
         return [Delete(key) for key in (*self._key_and_name(stored.service_key), *secrets)]
 
     async def _finish_deletion(self, project_id: str) -> None:
-        """Delete keys, then locks, then the mark. Safe to repeat, also by two nodes at once."""
+        """Delete keys, then locks, then the mark. Safe to repeat, even by two nodes at once."""
         names = self._layout.keys_of(project_id)
         while named := (await self._endpoints.read(Get(names, end_of(names), KEYS_PER_TRANSACTION))).reads[0]:
             of_keys = [op for stored in await self._stored_keys(named) for op in self._deletions(stored)]

@@ -6,7 +6,7 @@ collects messages, because each costs the cluster a write to its disks.
 The watch itself is checked. The node requests a sign of life every PROBE_SECONDS. It abandons the watch if none arrives
 within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member that loses the others cancels the watch.
 Then the node calls `on_missed`, goes to another member, and watches what is written from then on. It does the same if
-etcd compacted revisions that the watch had yet to report.
+etcd compacted revisions that the watch had not reported yet.
 
 A node deletes its key in `close`; other nodes delete the key of one that is gone (see `clock_skew`).
 """

@@ -10,7 +10,7 @@ WATCH: Final = "/etcdserverpb.Watch/Watch"
 class WatchResponse(NamedTuple):
     """One response on a watch: it was created, it was cancelled, values were written, or (all empty) it is alive.
 
-    etcd cancels a watch for want of a permission, or if it compacted revisions that the watch had yet to send.
+    etcd cancels a watch if a permission is missing, or if it compacted revisions that the watch had not sent yet.
     """
 
     is_created: bool

@@ -1,4 +1,4 @@
-"""Checks the health of a PostgreSQL store, also while nodes serve from it. Writes only to the database's log."""
+"""Checks the health of a PostgreSQL store, even while nodes serve from it. Writes only to the database's log."""
 
 from collections.abc import Sequence
 from time import time

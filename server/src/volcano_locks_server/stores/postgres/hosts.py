@@ -188,7 +188,7 @@ async def _backend(connection: "asyncpg.Connection") -> tuple[int, object]:
 
 
 def _keep_alive(connection: "asyncpg.Connection") -> None:
-    """Detect a server that vanished, also on an idle connection. If the driver hides its socket, the deadlines detect
+    """Detect a server that vanished, even on an idle connection. If the driver hides its socket, the deadlines detect
     it later.
     """
     transport = getattr(connection, "_transport", None)

@@ -134,7 +134,7 @@ class PostgresSignals:
         lost.
         """
         packet = self._outbox.packet()
-        # One message and one transaction, also behind a pooler; a packet needs no escaping in a literal.
+        # One message and one transaction, even behind a pooler; a packet needs no escaping in a literal.
         script = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '{packet}'; COMMIT"
         await self._in_time(session, session.connection.execute(script))
         if session.is_direct and self._echoed < self._outbox.number:

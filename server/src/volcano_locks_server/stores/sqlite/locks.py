@@ -47,7 +47,7 @@ class SqliteStore:
 
     @property
     def newest_ms(self) -> int:
-        """The newest instant that was served, also before a restart."""
+        """The newest instant that was served, including before a restart."""
         return self._newest_ms
 
     def advance_to(self, newest_ms: int) -> None:
@@ -128,7 +128,7 @@ class SqliteStore:
         return result
 
     def _remember(self, now_ms: int) -> None:
-        """Write the newest instant in the transaction that was decided by it."""
+        """Write the newest instant in the transaction that was evaluated at it."""
         self._connection.execute("UPDATE newest_instant SET now_ms = ?", (now_ms,))
 
     def _now_ms(self) -> int:

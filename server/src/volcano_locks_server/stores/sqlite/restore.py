@@ -12,7 +12,7 @@ A backup knows nothing of later events. Three things could go wrong:
 - *The clock.* It must have reached the newest instant in either file, else nothing is restored.
 
 Not promised: tokens more than AHEAD_MS ahead (thousands of grants of one lock within seconds) in a file that cannot be
-read any more; and a clock that is behind the lost file's newest instant.
+read any longer; and a clock that is behind the lost file's newest instant.
 """
 
 import os
@@ -51,7 +51,7 @@ _RAISE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class RestoreResult:
-    """What was restored, where the replaced file is, and from when on a server will serve."""
+    """What was restored, where the replaced file is, and when a server may serve it."""
 
     contents: BackupContents
     kept_aside: Path | None

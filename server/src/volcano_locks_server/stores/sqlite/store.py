@@ -50,7 +50,7 @@ class SqliteFile:
         by default the system's.
         """
         writer = WriterThread()
-        opened: list[Self] = []  # the final job closes it, also if this task is cancelled while it waits
+        opened: list[Self] = []  # the final job closes it, even if this task is cancelled while it waits
         try:
             await writer.run(lambda: opened.append(cls._open(path, clock, writer, vfs)))
             await opened[0]._wait_for_clock(clock, sleep)

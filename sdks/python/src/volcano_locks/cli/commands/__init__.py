@@ -1,1 +1,1 @@
-"""The commands that send one request, or a page of requests."""
+"""The commands that send one request, or one request per page of a list."""

@@ -111,7 +111,7 @@ def run(
     In a crontab, the same line on every host:
       0 3 * * *  volcano-locks run --skip-ok --hold-at-least 60s tick -- tick
 
-    -w and --wait wait in the lock's first-in first-out queue, also while the
+    -w and --wait wait in the lock's first-in first-out queue, even while the
     server cannot be reached, and show on stderr who holds the lock.
 
     CMD runs in its own process group. Its environment has VOLCANO_LOCK_KEY,

@@ -22,7 +22,7 @@ def adopt_orphans() -> bool:
 
 
 def die_with_parent(parent_id: int, signal_number: int) -> bool:
-    """Asks the kernel to send this process `signal_number` when its parent dies, also after an exec.
+    """Asks the kernel to send this process `signal_number` when its parent dies, even after an exec.
 
     False if the parent is already dead. The setting is lost if the program is set-user-id.
     """

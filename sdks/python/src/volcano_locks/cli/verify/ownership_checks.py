@@ -132,7 +132,7 @@ async def a_free_lock_may_be_forced(lock: ScratchLock) -> str:
 
 
 async def a_release_may_be_repeated(lock: ScratchLock) -> str:
-    """A release whose response was lost can be sent again, also if the lock was never held."""
+    """A release whose response was lost can be sent again, even if the lock was never held."""
     (await lock.http.release(lock.key, new_token())).expect(204, to="a release of an unused lock")
     lease = await lock.hold()
     for which in ("a release by the owner", "the same release again"):
@@ -141,7 +141,7 @@ async def a_release_may_be_repeated(lock: ScratchLock) -> str:
 
 
 async def a_retired_token_cannot_acquire(lock: ScratchLock) -> str:
-    """A released or forced-out token cannot acquire again, also if its acquire arrives late."""
+    """A released or forced-out token cannot acquire again, even if its acquire arrives late."""
     overtaken = new_token()
     (await lock.http.release(lock.key, overtaken)).expect(204, to="a release that overtakes its acquire")
     late = await lock.http.acquire(lock.key, overtaken, lock.ttl_seconds)
