@@ -1,4 +1,4 @@
-"""One of two nodes has a slow, a broken and a silent network to the engine: no acknowledged lease is lost."""
+"""The network between one of two nodes and the engine is slow, breaks, goes silent: no acknowledged lease is lost."""
 
 import asyncio
 from collections.abc import Callable
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.real_time
 async def test_network_faults_to_the_engine_lose_no_lease(
     store: str, new_nodes: Callable[..., list[ServerProcess]], measured: Callable[[str, float], None]
 ) -> None:
-    """LEASE-6, LEASE-14, case 25, case 30: delays, connections that break in mid-transaction, lost responses, and then
-    a full partition until every lease that the node knew is over."""
+    """LEASE-6, LEASE-14, case 25, case 30: delays, connections that break during a transaction, lost responses, and
+    then a full partition until every lease that the node knew is over."""
     engine = store.partition("://")[0]
     port = urlsplit(store).port
     assert port is not None

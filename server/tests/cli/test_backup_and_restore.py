@@ -97,7 +97,7 @@ def test_the_file_of_a_stopped_server_is_backed_up(command: Command, backup: Pat
 
 
 def test_the_log_of_a_killed_server_is_in_the_backup(command: Command, server: RunningServer, tmp_path: Path) -> None:
-    """KEEP-9: the files of a running server are those that a kill would leave."""
+    """KEEP-9: a running server has the same files as a killed one."""
     with Client(server.url, server.service_key) as client:
         client.locks.acquire("a", ttl=30)
     for suffix in ("", "-wal"):

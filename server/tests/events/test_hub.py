@@ -33,7 +33,7 @@ async def node(clock: ManualClock) -> AsyncIterator[Node]:
 
 
 async def test_events_reach_the_subscribers_of_their_lock_only(node: Node) -> None:
-    """EVENT-1, EVENT-2, HTTP-2: by key, by prefix, and never those of another project."""
+    """EVENT-1, EVENT-2, HTTP-2: by key, by prefix, and never from another project."""
     one, some, all_ = await node.subscribe(key="a1"), await node.subscribe(prefix="a"), await node.subscribe()
     await node.perform("a1", TAKE)
     await node.perform("a12", TAKE)
@@ -183,7 +183,7 @@ async def test_an_id_that_cannot_be_resumed_from_gets_a_reset(
 
 
 async def test_missing_more_than_a_queue_holds_is_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-5, EVENT-7: else it would be ended at once and resume from the same id, again and again."""
+    """EVENT-5, EVENT-7: otherwise its stream would end at once and resume from the same id in a loop."""
     monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
     oldest = (await node.subscribe()).began_at
     await node.perform_batch([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
@@ -237,7 +237,7 @@ async def test_a_subscriber_takes_many_events_in_parts(node: Node, monkeypatch: 
 
 
 async def test_subscribers_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7: one that unsubscribes makes way for another."""
+    """EVENT-7: when a subscriber leaves, another may subscribe."""
     monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
     first = await node.subscribe()
     with pytest.raises(LockError) as refused:

@@ -138,7 +138,7 @@ async def test_a_freed_lock_is_rechecked_by_its_waiting_peers(clock: ManualClock
 
 
 async def test_queue_lengths_are_known_on_every_node(clock: ManualClock) -> None:
-    """LIST-3, WAIT-10: of the own queue and those of peers."""
+    """LIST-3, WAIT-10: in the own queue and in the queues of peers."""
     async with nodes(2, clock) as (_, (a, b)):
         for node, count in ((a, 1), (b, 3)):
             node.queues.waiting[lock("x")] = count
@@ -153,7 +153,7 @@ async def test_queue_lengths_are_known_on_every_node(clock: ManualClock) -> None
 
 
 async def test_a_rejoined_kept_waiter_is_announced_to_peers_again(clock: ManualClock) -> None:
-    """WAIT-6, WAIT-10: else they would never yield to it."""
+    """WAIT-6, WAIT-10: otherwise its peers would never yield to it."""
     async with nodes(2, clock) as (_, (a, b)):
         b.queues.waiting[lock("x")] = 1
         b.hub.queue_changed(lock("x"))

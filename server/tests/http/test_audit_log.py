@@ -1,4 +1,4 @@
-"""The log lines about requests: what is logged at which level, and that no secret is."""
+"""The log lines about requests: what is logged at which level, and that secrets are not."""
 
 import asyncio
 import json

@@ -120,7 +120,7 @@ async def test_a_lookup_that_began_before_a_change_is_not_cached(harness: HttpHa
     authenticator.invalidate()
     slow.gate.set()
     await asyncio.gather(*together)
-    assert slow.asked == 1  # those that came together shared one question
+    assert slow.asked == 1  # concurrent requests shared one lookup
     assert authenticator.cached_principal(header) is None
     await authenticator.principal(header)
     assert slow.asked == 2
@@ -166,7 +166,7 @@ async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
 
 @pytest.mark.real_time
 async def test_a_lookup_in_a_hanging_store_times_out(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-16: the lookup goes on for later requests."""
+    """LEASE-16: the lookup continues for later requests."""
     monkeypatch.setattr(auth, "LOOKUP_SECONDS_MAX", 0.02)
     slow, authenticator = await slow_authenticator(harness)
     with pytest.raises(StoreUnavailableError) as caught:

@@ -148,7 +148,7 @@ async def test_pipelined_requests_are_answered_in_order(connect: Connect) -> Non
 
 
 async def test_an_offer_to_upgrade_is_ignored(connect: Connect) -> None:
-    """HTTP-26: clients that offer HTTP/2 or a websocket get an ordinary response on a connection that goes on."""
+    """HTTP-26: clients that offer HTTP/2 or a websocket get an ordinary response on a connection that stays open."""
     offer = SMALL_GET.replace(b"\r\n\r\n", b"\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n")
     connection = await connect()
     connection.send(offer + SMALL_GET)

@@ -52,7 +52,7 @@ async def test_several_nodes_recheck_on_a_timer() -> None:
 
 
 async def test_a_node_yields_the_lock_to_waiters_of_other_nodes(harness: Harness) -> None:
-    """WAIT-10: after HANDOFFS_IN_A_ROW_MAX grants, for YIELD_MS; then it goes on if no peer acquired."""
+    """WAIT-10: after HANDOFFS_IN_A_ROW_MAX grants, for YIELD_MS; then it continues if no peer acquired."""
     harness.service.queues.fairness.others_wait = lambda _key: True
     await harness.acquire(1)
     waiting = {owner: await harness.wait(owner, 60_000) for owner in range(2, 14)}

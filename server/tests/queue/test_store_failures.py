@@ -129,7 +129,7 @@ async def test_a_wait_ends_in_time_although_a_commit_hangs(harness: Harness) -> 
 
 
 async def test_a_grant_that_took_too_long_is_not_delivered(harness: Harness) -> None:
-    """WAIT-3: no more than the margin of its lease is left."""
+    """WAIT-3: at most the margin of its lease is left."""
     await harness.acquire(1)
     waiting = await harness.wait(2, 60_000, ttl_seconds=5)
     harness.store.gate.clear()

@@ -272,7 +272,7 @@ def test_only_the_owner_may_use_the_reserve() -> None:
 
 
 def test_only_the_exact_undelivered_grant_is_revoked() -> None:
-    """WAIT-5: not one that was repeated or renewed since, nor another lease; and no token is retired by it."""
+    """WAIT-5: a lease that was repeated or renewed since stays, and so does another lease; no token is retired."""
     granted = replace(held_until(20_000), acquired_at_ms=NOW - 10, renewed_at_ms=NOW - 10)
     given_back = RevokeGrant(ME, 77, NOW - 10)
     assert decide(granted, given_back, NOW) == (Free(77, NOW), Released(granted))

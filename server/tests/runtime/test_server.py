@@ -78,7 +78,7 @@ async def test_requests_in_flight_are_answered_and_new_ones_get_503() -> None:
 
 
 async def test_a_client_that_disconnects_during_a_commit_affects_no_other() -> None:
-    """HTTP-24: its command may still take effect; the server goes on."""
+    """HTTP-24: its command may still take effect; the server keeps running."""
     store = gated_store()
     async with running_server_async(store=memory_store(store)) as running:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": TOKEN}

@@ -2,8 +2,8 @@
  * Sends HTTP requests with the platform's `fetch` or a given one.
  *
  * The time-out is measured on the client's clock from the first byte to the last, so a slow server or a suspended
- * machine cannot extend it. It also applies if `fetch` ignores its signal. Redirects are not followed, since the service
- * sends none and the service key must go to the configured address only. Errors and response texts never contain a
+ * machine cannot extend it. It also applies if `fetch` ignores its signal. Redirects are not followed: the service
+ * sends none, and the service key must go to the configured address only. Errors and response texts never contain a
  * token or the service key, even if a proxy echoed them (SDK-8): the message of an error of `fetch` is redacted and
  * copied, and the error itself is not attached.
  */
@@ -34,7 +34,7 @@ export interface LockRequest {
   readonly timeoutSeconds: number;
   readonly token?: string;
   readonly ttlSeconds?: number;
-  /** How long the service may hold the request in the lock's queue. */
+  /** How long the request may wait in the lock's queue. */
   readonly waitSeconds?: number;
   /** The longest response to read; defaults to `RESPONSE_BYTES_MAX`. */
   readonly responseBytesMax?: number;
@@ -76,7 +76,7 @@ export class Transport {
     this.#fetch = fetch;
   }
 
-  /** Sends a request and resolves with the response of any status. Without one in time, rejects with a `TransportError`. */
+  /** Sends a request and resolves with the response of any status, or rejects with a `TransportError` if none comes. */
   send(request: LockRequest, signal?: AbortSignal): Promise<LockResponse> {
     const connection = new AbortController();
     const exchange = async (): Promise<LockResponse> =>

@@ -57,7 +57,7 @@ async def test_an_acquire_without_a_wait_does_not_pass_the_queue(server: FakeLoc
 async def test_the_same_token_takes_over_its_waiter(
     server: FakeLocks, rival: AsyncClient, http: httpx2.AsyncClient
 ) -> None:
-    """WAIT-6: before those that came later."""
+    """WAIT-6: before waiters that came later."""
     held = await rival.locks.acquire("k", ttl=30)
     first = send_acquire(http, TOKEN, 50)
     await until(lambda: server.waiters("k") == 1)

@@ -149,11 +149,11 @@ class EventHub:
             self._peers.queue_changed(lock)
 
     def others_wait(self, lock: RecordKey) -> bool:
-        """Whether requests wait for that lock on other nodes, as far as is known."""
+        """Whether requests are known to wait for that lock on other nodes."""
         return self._peers is not None and self._peers.waiters(lock) > 0
 
     def waiters(self, lock: RecordKey) -> int:
-        """How many requests wait for that lock, here and, as far as is known, on other nodes."""
+        """How many requests wait for that lock here, plus the known ones on other nodes."""
         return self._queues.count(lock) + (0 if self._peers is None else self._peers.waiters(lock))
 
     # --- inside ---

@@ -122,7 +122,7 @@ class LeaseExpiries:
             self._heap.clear()
         if self._timer is not None:
             if self._heap and self._heap[0][0] >= self._timer_at_ms:
-                return  # it fires too early at worst, and is set anew then
+                return  # at worst it fires too early, and is then set again
             self._timer.cancel()
             self._timer = None
         if self._heap:

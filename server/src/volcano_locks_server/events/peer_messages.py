@@ -1,7 +1,7 @@
 """Messages between nodes about locks, one line of JSON each (`Signals` carries them).
 
-A message is a reason to recheck and to notify subscribers; no lease is evaluated by one. It holds no owner token and no
-digest. A message that cannot be parsed is ignored: it may be of another release, or forged.
+A message is a reason to recheck and to notify subscribers; it never decides about a lease. It holds no owner token and
+no digest. A message that cannot be parsed is ignored: it may come from another release, or be forged.
 
 Tags and the order of fields are the format; nodes of other releases read them.
 """
@@ -17,8 +17,8 @@ from .event import Kind, LockEvent
 
 
 class Interest(msgspec.Struct, array_like=True, frozen=True, tag="hear"):
-    """What this node wants to receive from now on: `events`, and which locks were `freed`. Valid until its next one, or
-    for INTEREST_VALID_MS. `asks`: the peers are to send their interest too.
+    """What this node wants to receive from now on: `events`, and which locks were `freed`. Valid until its next
+    interest, or for INTEREST_VALID_MS. If `asks`, the peers send their interest too.
     """
 
     node: str
@@ -28,7 +28,7 @@ class Interest(msgspec.Struct, array_like=True, frozen=True, tag="hear"):
 
 
 class InterestAccepted(msgspec.Struct, array_like=True, frozen=True, tag="telling"):
-    """From now on this node sends events, freed locks or both to the node `to`. Earlier ones were not sent."""
+    """From now on this node sends events, freed locks or both to the node `to`. It sent none before."""
 
     node: str
     to: str

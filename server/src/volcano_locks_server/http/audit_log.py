@@ -24,7 +24,7 @@ def is_logged_at_info(operation: str, outcome: Outcome | Denied, *, waited: bool
 
 
 def log_outcome(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str | None]) -> None:
-    """Log one outcome; `about` names the request, its project and its lock, as far as they are known."""
+    """Log one outcome; `about` names the request, its project and its lock if they are known."""
     about["operation"] = operation
     if isinstance(outcome, Granted):
         if outcome.lapsed is not None:

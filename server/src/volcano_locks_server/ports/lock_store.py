@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 class StepResult(NamedTuple):
-    """The records to write (only those that changed), and the results for the commands."""
+    """The records to write (only changed ones), and the results for the commands."""
 
     changed: Mapping[RecordKey, LockRecord]
     results: Sequence[object]

@@ -1,8 +1,8 @@
 """Fairness between nodes: yield a lock after N grants so that waiters of other nodes get a turn (WAIT-10).
 
 If requests wait for a lock on other nodes, this node grants it to its own waiters HANDOFFS_IN_A_ROW_MAX times in a row.
-Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it goes on. A node knows of its peers only that
-requests wait there.
+Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it continues. About its peers a node knows only
+which locks have waiters there.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class Fairness:
 
     def __init__(self, clock: Clock, recheck: Callable[[RecordKey], None]) -> None:
         self.others_wait: Callable[[RecordKey], bool] = lambda _key: False
-        """Whether requests wait for that lock on other nodes, as far as is known."""
+        """Whether requests are known to wait for that lock on other nodes."""
         self._clock: Final = clock
         self._recheck: Final = recheck
         self._in_a_row: Final[dict[RecordKey, _InARow]] = {}

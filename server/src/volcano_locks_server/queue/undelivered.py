@@ -39,7 +39,7 @@ class _Revocation:
 
 
 class UndeliveredGrants:
-    """Those of one node, by lock and token. `close` ends every timer."""
+    """The undelivered grants of one node, by lock and token. `close` ends every timer."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
@@ -54,7 +54,7 @@ class UndeliveredGrants:
         self._submit = submit
 
     def has_any_of(self, keys: Iterable[RecordKey]) -> bool:
-        """Whether a grant of one of these locks is to be revoked."""
+        """Whether a grant of one of these locks must be revoked."""
         return bool(self._revocations) and not {key for key, _ in self._revocations}.isdisjoint(keys)
 
     def revoke(self, key: RecordKey, command: RevokeGrant) -> None:

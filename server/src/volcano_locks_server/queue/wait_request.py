@@ -19,7 +19,7 @@ from .waiter import WaitResult
 
 class WaitRequest(NamedTuple):
     """How an acquire waits: for `wait_ms` at most, or until `disconnected` is done. `authorize` is called before a
-    grant is returned; it raises the LockError that is to be the response instead.
+    grant is returned; it raises the LockError to return instead.
     """
 
     wait_ms: int
@@ -70,7 +70,7 @@ async def wait_for_grant(
 
 
 def _is_too_old(result: WaitResult, clock: Clock) -> bool:
-    """Whether a granted lease has no more than its margin left, by the clock of this node (WAIT-3)."""
+    """Whether a granted lease has at most its margin left, by the clock of this node (WAIT-3)."""
     if not isinstance(result.outcome, Granted):
         return False
     age_ms = clock.now_ms() - result.began_ms

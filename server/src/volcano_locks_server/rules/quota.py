@@ -35,7 +35,7 @@ class Window:
 class Share:
     """One node's share of a project's minute.
 
-    `left` and `reserve_left` are drawn and unused. `drawn` is the total of all nodes, as far as this one knows.
+    `left` and `reserve_left` are drawn and unused. `drawn` is the total of all nodes, as known to this node.
     """
 
     started_at_ms: int

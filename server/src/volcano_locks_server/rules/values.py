@@ -26,7 +26,7 @@ LIST_LIMIT_DEFAULT: Final = 100
 LIST_LIMIT_MAX: Final = 500
 SHOWN_LENGTH_MAX: Final = 40
 
-PERMISSIONS: Final = frozenset({"*", "locks.manage", "locks.read"})  # those that grant something here
+PERMISSIONS: Final = frozenset({"*", "locks.manage", "locks.read"})  # permissions with an effect in this service
 PERMISSIONS_MAX: Final = 50
 PERMISSION_LENGTH_MAX: Final = 64
 _OWN_PREFIX: Final = "locks."
@@ -41,7 +41,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 def shown(value: object) -> str:
     """`value` for a message: quoted, printable, at most SHOWN_LENGTH_MAX characters.
 
-    A long string costs no more than its shown part.
+    The rest of a long string is not processed.
     """
     text = ascii(value[: SHOWN_LENGTH_MAX + 1] if isinstance(value, str) else value)
     if len(text) <= SHOWN_LENGTH_MAX:

@@ -5,8 +5,8 @@ up what it drew, `admit_now` returns None and `admit` draws more: one round trip
 project. If the store cannot count, `admit` fails: whether the quota is spent is unknown, and lock commands could not be
 served anyway (QUOTA-8).
 
-Minutes are those of each node's clock. Nodes whose clocks disagree change minutes at different moments; each minute has
-its limit.
+Each node takes the minute from its own clock. If clocks disagree, nodes change minutes at different times; each minute
+has its limit.
 """
 
 import asyncio

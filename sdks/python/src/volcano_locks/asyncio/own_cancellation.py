@@ -20,7 +20,7 @@ class OwnCancellation:
             self._task.cancel()
 
     def uncancel(self, error: BaseException | None) -> bool:
-        """Undo `cancel`; return whether `error` is only its effect."""
+        """Undo `cancel`; return whether `error` came from it and from no other cancellation."""
         if not self._requested:
             return False
         others = self._task.uncancel() > self._cancelling_before

@@ -3,7 +3,7 @@
 Leaving (SDK-5): the renewer ends before the release is sent, and a response still under way cannot restart it. The
 release is shielded from cancellation and bounded in time. The outcome:
 
-- The body raised: its error goes on. A loss or a failed release is attached to it as a note.
+- The body raised: its error propagates. A loss or a failed release is attached to it as a note.
 - The body succeeded, but the lock was lost at some time: `LockOwnershipLostError`.
 - The body succeeded while holding the lock throughout, but the release was not confirmed: the block succeeds. Its
   work was protected, and reporting a failure would invite doing it twice; the lock expires by itself. The error is

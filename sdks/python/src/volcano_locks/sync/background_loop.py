@@ -56,7 +56,7 @@ class BackgroundLoop:
         """Return the result of `work()`.
 
         If this thread is interrupted, the work is cancelled and may clean up, bounded in time; a result that already
-        exists is passed to `undo`. `shielded` work is only waited for, not cancelled. Then the interrupt goes on.
+        exists is passed to `undo`. `shielded` work is only waited for, not cancelled. Then the interrupt propagates.
         Setting `stop` interrupts with `StoppedError`.
         """
         outcome: Future[T] = Future()

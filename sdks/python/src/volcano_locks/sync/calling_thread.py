@@ -4,7 +4,7 @@ It does for a threaded client what `transport.perform` does in an event loop, an
 `BackgroundLoop` keeps what needs an event loop: renewals, the requests of a block, opening connections, and all calls
 of a client with its own transport, proxy or clock.
 
-An interrupt (Ctrl-C) is thrown into the operation, which releases what may have been acquired, and then goes on.
+An interrupt (Ctrl-C) is thrown into the operation, which releases what may have been acquired, and then propagates.
 Closing the client from another thread does the same to running calls. After `fork` the child opens its own connections.
 """
 

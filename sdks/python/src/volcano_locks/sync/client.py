@@ -1,6 +1,6 @@
 """The client for threads. Each call runs one operation, in the calling thread or in the background loop.
 
-A client may be shared by threads. It starts nothing until it is used, and starts anew in a forked child. Close it, or
+A client may be shared by threads. It starts nothing until it is used, and starts again in a forked child. Close it, or
 use it as a context manager, to end its thread and connections at once.
 """
 

@@ -4,7 +4,7 @@
 ten minutes pass as they would, but at once. `jump` moves without stopping, like a suspended machine. Neither affects
 the time inside a request to a real server.
 
-A caller's own pause between two attempts moves the clock, because the caller is the one that would move it.
+A caller's own pause between two attempts moves the clock, because the test waits in that call and cannot move it.
 """
 
 import asyncio

@@ -43,7 +43,7 @@ class Hang:
 
 @dataclass(frozen=True)
 class Delay:
-    """Served after `seconds`, by which the test must move the clock."""
+    """Served after `seconds`; the test must move the clock by that much."""
 
     seconds: float
 

@@ -66,9 +66,9 @@ module VolcanoLocks
 
   # Renews the leases of a client's holds in one background thread (SDK-6).
   #
-  # The thread only decides; request threads send the renewals, so one that hangs delays no other. It starts with the
-  # first block, ends after an idle time, and keeps no process alive. An error in the plan or renewal of one lease is a
-  # failed renewal of that lease. If the thread is killed, `guard.lost?` is still right, and the next block starts
+  # The thread only decides; request threads send the renewals, so a renewal that hangs delays no other. It starts with
+  # the first block, ends after an idle time, and keeps no process alive. An error in the plan or renewal of one lease
+  # is a failed renewal of that lease. If the thread is killed, `guard.lost?` is still right, and the next block starts
   # another thread.
   class Renewer
     include ForkSafe

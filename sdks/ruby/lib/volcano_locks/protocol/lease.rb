@@ -17,7 +17,7 @@ module VolcanoLocks
     attr_reader :token
     # @return [Integer] the TTL requested
     attr_reader :ttl_seconds
-    # @return [Time] when it ends by the server's clock; to be shown to people
+    # @return [Time] when the lease ends by the server's clock; for display only
     attr_reader :expires_at
     # @return [Integer] the number to send with every write
     attr_reader :fencing_token
@@ -76,7 +76,7 @@ module VolcanoLocks
     # A copy of the same acquisition: it keeps the key, the owner token and the deadline.
     #
     # @return [Lease]
-    # @raise [ArgumentError] if one of those three is to change, or a field does not exist
+    # @raise [ArgumentError] if a change names one of those three fields or an unknown field
     def with(**changes)
       fixed = changes.keys & FIXED
       return super(token: token, deadline: deadline, **changes) if fixed.empty?

@@ -16,7 +16,7 @@ module VolcanoLocks
       Duplicate = Class.new
       # Served, and the response never arrives: the request times out by the clock.
       Hang = Class.new
-      # Served after `seconds`, by which another thread moves the clock.
+      # Served after `seconds`; another thread must move the clock by that much.
       Delay = Struct.new(:seconds)
       # Served, and the response arrives `seconds` later: moves the clock itself, for a caller that blocks.
       Takes = Struct.new(:seconds)
@@ -77,7 +77,7 @@ module VolcanoLocks
         end
       end
 
-      # The response or error that replaces the server's; nil if the request continues.
+      # The response or error that replaces the server's; nil if the request is sent.
       def before(request, fault)
         case fault
         when Faults::DropBeforeSend then raise connection_refused(request)

@@ -1,7 +1,7 @@
 """Limits on all connections of one listener: how many may be open, and how long each may keep the server waiting.
 
 One sweep over all connections each SWEEP_SECONDS replaces a timer for each request. When the limit is reached, a new
-connection displaces those that have been idle longest. A connection with a request in flight is never displaced; if
+connection displaces the longest idle ones. A connection with a request in flight is never displaced; if
 all are busy, the new one is refused with `lock_service_unavailable` (HTTP-24).
 """
 
@@ -66,7 +66,7 @@ def _limit() -> int:
 
 
 def allow_many_files() -> None:
-    """Raise this process's soft limit of open files to what CONNECTIONS_MAX needs, as far as the hard limit allows."""
+    """Raise this process's soft limit of open files to what CONNECTIONS_MAX needs, at most to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = CONNECTIONS_MAX + FILES_RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -37,7 +37,7 @@ KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
 PIPELINED_MAX: Final = 16  # a disconnect is only seen while reading, so a few requests are read ahead
-METHODS: Final = "GET, POST, PATCH, DELETE"  # those that at least one address takes
+METHODS: Final = "GET, POST, PATCH, DELETE"  # the methods that some address accepts
 NOT_HTTP_MESSAGE: Final = "this server reads HTTP/1.1 and could not parse the request: check the client or proxy"
 FULL_MESSAGE: Final = "this server has as many busy connections as it allows: try again in a moment"
 

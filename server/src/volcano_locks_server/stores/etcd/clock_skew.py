@@ -2,7 +2,7 @@
 
 Margin and grace (LEASE-1) absorb a skew of SKEW_MAX_MS between nodes. A larger skew is dangerous in both directions: a
 node that is ahead takes leases over too early, and one that is behind lets them live too long. So each node writes its
-instant to a key of its own every ANNOUNCE_SECONDS, and reads those of its peers in the same transaction (see
+instant to a key of its own every ANNOUNCE_SECONDS, and reads its peers' in the same transaction (see
 `peer_clocks`).
 
 - *Behind* is certain at once: this node reads an instant that was written earlier but lies more than SKEW_MAX_MS in its
@@ -10,7 +10,7 @@ instant to a key of its own every ANNOUNCE_SECONDS, and reads those of its peers
 - *Ahead* takes two samples, because an old instant may belong to a node that is gone. A starting node therefore writes
   that it is `joining`, and waits until every serving peer has written again or been silent for SILENCE_SECONDS. A value
   that appears between two samples is no older than the first. If it lies more than SKEW_MAX_MS before the first, this
-  node is ahead. The joining node is the one that gives way.
+  node is ahead. Only the joining node gives way.
 - A node serves only if its clock was compared within the last FRESH_MS *of its own clock*. So a process that was
   suspended, or whose clock jumped, compares again before it decides anything.
 

@@ -1,6 +1,6 @@
 """Sends transactions to the cluster: to one member until it fails, then to the next.
 
-A transaction that only reads may be repeated on another member. One that writes is sent once: if its response is
+A transaction that only reads may be repeated on another member. A write is sent once: if its response is
 missing, it may have taken effect, so the call raises `StoreUnavailableError` and is never repeated silently. It goes to
 another member only if it cannot have taken effect: there was no connection yet, or the member refused it before
 proposing it. `no leader` is such a refusal, so an election delays a batch instead of failing it.

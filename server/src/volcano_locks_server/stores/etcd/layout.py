@@ -14,8 +14,8 @@
     <prefix>/1/purger                                the key of the node that purges
     <prefix>/1/probe                                 written to measure the latency, then deleted
 
-Values are JSON with the names of the glossary. The number in the path is the layout's version: a version that older
-releases cannot read uses another path, so that old and new never read each other's values.
+Values are JSON with the names of the glossary. The number in the path is the layout's version: a layout that older
+releases cannot read has another path, so that old and new releases never read each other's values.
 """
 
 from typing import Final
@@ -81,7 +81,7 @@ class Layout:
         return self.nodes + node_id.encode()
 
     def signal(self, node_key: bytes) -> bytes:
-        """The key for the signals of the node whose own key is `node_key`."""
+        """The signal key of the node that announces itself at `node_key`."""
         return self.signals + node_key[len(self.nodes) :]
 
 

@@ -156,7 +156,7 @@ class EtcdStore:
     ) -> dict[bytes, VersionedRecord] | None:
         """None once everything is written, else the current records.
 
-        Of records that were read, only those that change are compared: what the step saw of the others was true then.
+        Of the records that were read, only changed ones are compared: what the step read of the others was true then.
         Of guesses all are compared, on the same connection: a restored cluster may reuse revisions.
         """
         for number, part in enumerate(_parts(changed if guessed_since is None else current)):
@@ -185,7 +185,7 @@ class EtcdStore:
         return current
 
     async def _is_purger(self) -> bool:
-        """Whether this node is the one that purges, or could take over."""
+        """Whether this node purges, or could take over the purge."""
         key, me = self._layout.purger, self._skew_monitor.node_key
         found = (await self._endpoints.read(Get(key))).one(0)
         if found is not None and (found.value == me or self._skew_monitor.is_alive(found.value)):

@@ -84,7 +84,7 @@ class PeerClocks:
                 self.peers[key] = PeerClock(_decode_instant(value), revision, seen_at, not is_first)
 
     def newest_used_ms(self) -> int:
-        """The newest instant by which a peer has decided, 0 if none has."""
+        """The newest instant that a peer has used for a decision, 0 if none has."""
         return max((peer.node.now_ms for peer in self.peers.values() if peer.node.was_used), default=0)
 
     def lacks_live_peer(self, compared: set[bytes]) -> bool:

@@ -8,7 +8,7 @@ within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member th
 Then the node calls `on_missed`, goes to another member, and watches what is written from then on. It does the same if
 etcd compacted revisions that the watch had not reported yet.
 
-A node deletes its key in `close`; other nodes delete the key of one that is gone (see `clock_skew`).
+A node deletes its key in `close`; other nodes delete the key of a node that is gone (see `clock_skew`).
 """
 
 import asyncio

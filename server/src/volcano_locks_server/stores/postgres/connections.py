@@ -2,7 +2,7 @@
 
 No session keeps state: no session settings, no session locks. Each transaction sets what it needs, so a pooler that
 gives every transaction another server connection (PgBouncer in transaction mode) changes nothing. Statements stay
-prepared only if the process that greeted the node is the one that serves it, which shows that there is no pooler.
+prepared only if the process that greeted the node also serves it, which shows that there is no pooler.
 
 Deadlines bound each transaction. In the server a statement, a wait for a lock and an idle moment each have a limit, so
 a node that vanishes holds its rows for less than STATEMENT + IDLE seconds. In the node a transaction has
@@ -177,7 +177,7 @@ class ConnectionPool:
         raise StoreUnavailableError(*NOT_REACHED)
 
     async def _commit(self, session: DatabaseSession, deadline: asyncio.TimerHandle) -> None:
-        """COMMIT. One that is late, or whose caller is cancelled, is left to end by itself. Neither a cancel nor a cut
+        """COMMIT. If it is late or its caller is cancelled, it is left to end by itself. Neither a cancel nor a cut
         would stop the server from waiting; each would only cost another of its connections.
         """
         remaining = deadline.when() - asyncio.get_running_loop().time()

@@ -27,7 +27,7 @@ NowMs = Callable[[Transaction, Records], Awaitable[int]]
 
 
 async def read_locks(transaction: Transaction, query: LockQuery, now: NowMs) -> LockPage:
-    """The page. `now` reads the instant to decide by, and refuses one that is earlier than the given records."""
+    """The page. `now` reads the instant to decide by, and refuses an instant before the given records."""
     now_ms = await now(transaction, {})
     values = (query.project_id, *key_range(query))
     if query.held and (await transaction.fetch(FEW_HELD, now_ms, SCAN_RECORDS_MAX))[0][0]:

@@ -9,8 +9,8 @@ order, existing rows before new ones, so transactions cannot deadlock.
 and if the insert has to wait, the lease does not end later for that.
 
 Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` if it is
-earlier than the record's, than one that this node has seen, or than the newest one in the database. That row may be a
-second old, which saves most batches from writing it. For a single lock its own record is exact.
+earlier than the record's, than the newest that this node has seen, or than the newest in the database. That row may be
+a second old, which saves most batches from writing it. For a single lock its own record is exact.
 """
 
 import asyncio

@@ -33,7 +33,7 @@ _NO_LEASE: Final = (None,) * 7
 
 NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
 
-# The last row is read after all before it are locked, and the clock with it (case 27).
+# The last row, with the clock, is read after all rows before it are locked (case 27).
 LOCK: Final = f"""
     SELECT {COLUMNS}, NULL::bigint, NULL::bigint FROM (
         SELECT lock.* FROM unnest($1::text[], $2::text[]) AS asked (project_id, key)

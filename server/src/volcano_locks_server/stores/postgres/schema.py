@@ -2,7 +2,7 @@
 
 During an upgrade old and new nodes run side by side. So a script only adds what older nodes can live without. If that
 is not so, its first line says `-- needs 0003`: nodes that do not know script 3 must be gone. A node reads in the table
-`migration` which version the schema has and which it needs, and does not start on one that needs more than it knows.
+`migration` which version the schema has and which script a node must know. A node that lacks it does not start.
 """
 
 import re

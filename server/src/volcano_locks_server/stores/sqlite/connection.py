@@ -18,7 +18,7 @@ import apsw
 
 from ...rules.errors import StoreUnavailableError
 
-APPLICATION_ID: Final = 0x564C434B  # "VLCK", marks a file as one of this store
+APPLICATION_ID: Final = 0x564C434B  # "VLCK", marks a file as a database of this store
 BUSY_TIMEOUT_MS: Final = 2_000
 CACHE_KIB: Final = 32 * 1024
 WAL_CHECKPOINT_PAGES: Final = 1_000
@@ -30,8 +30,8 @@ T = TypeVar("T")
 def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
     """Connect to an existing file, migrate it, and checkpoint what a crash left.
 
-    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which it does not
-    change.
+    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which stays
+    unchanged.
     """
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_EXRESCODE
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs or None)
@@ -63,7 +63,7 @@ def run_in_transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:
 
 
 def roll_back_if_open(connection: apsw.Connection) -> None:
-    """Roll back an open transaction. After an error SQLite has ended some transactions by itself, but not all."""
+    """Roll back an open transaction. After some errors SQLite has already ended the transaction."""
     if connection.in_transaction:
         connection.execute("ROLLBACK")
 

@@ -14,7 +14,7 @@ _PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 def adopt_orphans() -> bool:
-    """Makes `run` the parent of descendants whose own parent dies, so that it can reap them.
+    """Makes `run` the parent of orphaned descendants, so that it can reap them.
 
     Otherwise they go to process 1, which in many containers never reaps: their group would look alive forever.
     """

@@ -1,4 +1,4 @@
-"""Runs the checks within SECONDS_MAX: those that wait all at once, the others beside them a few at a time.
+"""Runs the checks within SECONDS_MAX: waiting checks all at once, the others beside them a few at a time.
 
 A check that fails, hangs or finds the server broken does not affect the others. Its lock is freed when it ends; if
 that fails, its short lease expires.
