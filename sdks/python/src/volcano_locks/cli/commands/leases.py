@@ -162,7 +162,8 @@ def release(*, key: str | None, lease_file: Path | None, connection: Connection)
     """Release a lock, and remove the lease file if there is one.
 
     Pass the lease in --lease-file, or pass KEY and set the owner token in
-    VOLCANO_LOCK_TOKEN. Exit code 76: another client holds the lock by now.
+    VOLCANO_LOCK_TOKEN. Exit code 76: another client holds the lock by now. A lock
+    that is free already, or that was never acquired, is a success.
 
     \b
     Examples:
