@@ -44,9 +44,11 @@ def mariadb() -> Iterator[Path]:
     user = user_of("mysql")
     with folder_for(user, "fencing-") as folder:
         cluster, socket = folder / "cluster", folder / "socket"
-        install = [program("mariadb-install-db", "mariadb-server"), "--no-defaults", f"--datadir={cluster}"]
+        # A starting server deletes the temporary tables of all servers in its --tmpdir, so each has its own.
+        own = ["--no-defaults", f"--datadir={cluster}", f"--tmpdir={folder}"]
+        install = [program("mariadb-install-db", "mariadb-server"), *own]
         done([*install, "--auth-root-authentication-method=normal", "--skip-test-db"], user)
-        serve = [program("mariadbd", "mariadb-server"), "--no-defaults", f"--datadir={cluster}", f"--socket={socket}"]
+        serve = [program("mariadbd", "mariadb-server"), *own, f"--socket={socket}"]
         lean = ["--skip-networking", f"--pid-file={folder / 'pid'}", "--innodb-flush-log-at-trx-commit=0"]
         ready = [program("mariadb-admin", "mariadb-client"), "--no-defaults", f"--socket={socket}", "-uroot", "ping"]
         with _serving([*serve, *lean], user, ready, signal.SIGTERM):

@@ -34,8 +34,8 @@ def assert_one_message(result: Completed, exit_code: int, *words: str) -> None:
         (["--workers", "2"], ["--workers", "must be 1", "sqlite", "postgresql://", "etcd://"]),
         (["--workers", "2", "--store", "memory://"], ["--workers", "must be 1", "memory"]),
         (["--log-level", "loud"], ["--log-level", "debug, info, warning, error", "loud"]),
-        (["--store", "locks.db"], ["--store", "sqlite:///relative.db", "locks.db"]),
-        (["--store", "redis://me:hunter2@db:6379"], ["--store", "redis://…", "postgresql://"]),
+        (["--store", "locks.db", "--port", "0"], ["--store", "sqlite:///relative.db", "locks.db"]),
+        (["--store", "redis://me:hunter2@db:6379", "--port", "0"], ["--store", "redis://…", "postgresql://"]),
         (["--tls-certificate", "no.pem", "--tls-key", "no.key", "--port", "0"], ["no.pem", "No such file"]),
     ],
 )
@@ -103,7 +103,8 @@ def test_a_file_in_use_is_refused_with_the_process_id(
 
 
 def test_a_missing_directory_is_named(command: Callable[..., Completed]) -> None:
-    assert_one_message(command("serve", "--store", "sqlite:///none/locks.db"), UNAVAILABLE, "directory does not exist")
+    result = command("serve", "--store", "sqlite:///none/locks.db", "--port", "0")
+    assert_one_message(result, UNAVAILABLE, "directory does not exist")
 
 
 @pytest.mark.parametrize(
