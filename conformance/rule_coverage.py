@@ -37,6 +37,11 @@ EXEMPT: Final[Mapping[str, frozenset[str]]] = {
     # how a program ends, and what a returned value is, differ in each language
     "SDK-19": CLIENTS,
     "SDK-22": CLIENTS,
+    # interrupts, the end of a program and its log are the language's own
+    "SDK-23": CLIENTS,
+    "SDK-25": CLIENTS,
+    # until known_failing.yaml lists no scenario of it
+    "SDK-24": frozenset({"javascript-sqlite", "javascript-fake"}),
     # threads and Ruby cannot stop a body
     "SDK-20": frozenset({"python-sqlite", "python-fake", "ruby-sqlite", "ruby-fake"}),
     # the search reads files and memory, not the tables of a database server

@@ -17,7 +17,7 @@ from .scenario.vocabulary import RELATIONS
 from .targets.target import Result, Target
 
 MISUSE: Final = ("given",)
-WAITING: Final = ("wait_seconds", "hold_at_least_seconds")
+OPTIONS: Final = ("wait_seconds", "hold_at_least_seconds", "renew_every_seconds", "throws")
 
 LISTED: Final = ("events", "changes")
 COUNTED: Final = ("starts", "ends")
@@ -69,7 +69,7 @@ class _Run:
             case "acquire" | "enter" | "wait":
                 request = (
                     self._acquire_arguments(args)
-                    | {word: args[word] for word in WAITING if word in args}
+                    | {word: args[word] for word in OPTIONS if word in args}
                     | self._ids(args)
                 )
             case "renew" | "release":
@@ -79,7 +79,7 @@ class _Run:
                 | "watch" | "watched" | "leading" | "resign"
             ):  # fmt: skip
                 request = {"actor": "observer", **args, "key": self._key(args)}
-            case "lead" | "call":
+            case "lead" | "call" | "nest":
                 request = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args)}
             case "subscribe":
                 request = args if "prefix" in args else {**args, "key": self._key(args)}

@@ -172,7 +172,7 @@ _OWNER: Final = {**_CALLER, "token": a_name}
 _TAKER: Final = {**_OWNER, "ttl_seconds": a_number(0)}
 _MISUSE: Final = {"given": one_of("another_key", "no_lease")}
 _IDS: Final = {"request_id": a_name, "spelling": one_of("upper")}
-_WAITER: Final = {**_TAKER, "wait_seconds": seconds}
+_WAITER: Final = {**_TAKER, "wait_seconds": seconds, "throws": a_bool}
 _QUOTA: Final = {"quota_remaining": a_number(0), "quota_limit": a_number(0), "quota_reset_in_seconds": a_number(0, 60)}
 _FAILURE: Final = {"error": a_text, "retry_after_seconds": a_number(0), "error_classes": names_of_classes}
 _ANSWER: Final = {**_FAILURE, **_QUOTA}
@@ -180,6 +180,12 @@ _LEASE: Final = {
     "fencing_token": a_relation("now"),
     "expires_at_ms": a_relation(),
     "expires_in_ms": a_number(-(10**12)),
+}
+_GRANT_OR_HOLDER: Final = {
+    "fencing_token": a_relation("now", None),
+    "expires_at_ms": a_relation(None),
+    "expires_in_ms": a_number(-(10**12)),
+    "holder": a_text_or_null,
 }
 _VIEW: Final = {
     **_LEASE,
@@ -210,14 +216,14 @@ _CHANGE: Final = {
 
 VERBS: Final[Mapping[str, Verb]] = {
     # the five basic verbs
-    "acquire": Verb({**_WAITER, **_IDS}, ("actor",), {**_ANSWER, **_LEASE, "ids_kept": a_bool}),
+    "acquire": Verb({**_WAITER, **_IDS}, ("actor",), {**_ANSWER, **_GRANT_OR_HOLDER, "ids_kept": a_bool}),
     "renew": Verb({**_TAKER, **_MISUSE}, ("actor",), {**_ANSWER, **_LEASE}),
     "release": Verb({**_OWNER, **_MISUSE}, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
     "force_release": Verb(_CALLER, (), _ANSWER),
     # an acquire that waits while other actors continue
     "wait": Verb(_WAITER, ("actor", "wait_seconds")),
-    "waited": Verb(_CALLER, ("actor",), {**_ANSWER, **_LEASE, "pending": a_bool}),
+    "waited": Verb(_CALLER, ("actor",), {**_ANSWER, **_GRANT_OR_HOLDER, "pending": a_bool}),
     "hang_up": Verb(_CALLER, ("actor",)),
     # reading locks
     "view": Verb(_CALLER, (), {**_ANSWER, **_VIEW}),
@@ -233,7 +239,19 @@ VERBS: Final[Mapping[str, Verb]] = {
     "watched": Verb(_CALLER, ("actor",), {"changes": items(_CHANGE, "held")}, clients_only=True),
     "cut": Verb({"actor": a_name}, ("actor",), clients_only=True),
     # a client's block: the body runs between enter and exit; the guard can also be read after exit
-    "enter": Verb({**_WAITER, "hold_at_least_seconds": seconds}, ("actor",), {**_FAILURE, **_LEASE}, clients_only=True),
+    "enter": Verb(
+        {**_WAITER, "hold_at_least_seconds": seconds, "renew_every_seconds": a_number(1)},
+        ("actor",),
+        {**_FAILURE, **_LEASE},
+        clients_only=True,
+    ),
+    # a block whose body enters another one on the same key: the result is that of the inner block
+    "nest": Verb(
+        {**_CALLER, "ttl_seconds": a_number(0), "wait_seconds": seconds},
+        ("actor",),
+        {**_FAILURE, "lost": a_bool},
+        clients_only=True,
+    ),
     "guard": Verb(_CALLER, ("actor",), {"lost": a_bool, "stopped": a_bool, **_LEASE}, clients_only=True),
     "exit": Verb(
         {**_CALLER, "body": one_of("returns", "raises", "cancelled")},
@@ -262,7 +280,7 @@ VERBS: Final[Mapping[str, Verb]] = {
             "body": one_of("returns", "raises"),
         },
         ("actor",),
-        {**_FAILURE, "ran": a_bool, "fencing_token": a_relation("now")},
+        {**_FAILURE, **_GRANT_OR_HOLDER, "ran": a_bool},
         clients_only=True,
     ),
     "sent": Verb(

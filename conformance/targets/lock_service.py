@@ -246,7 +246,7 @@ def _result(reply: Reply) -> Result:
         case Denied() as denied:
             return failure(denied.code, denied.retry_after_seconds)
         case Refused() as refused:
-            return failure(refused.code)
+            return {**failure(refused.code), **_holder_result(refused)}
         case Granted() as granted:
             return {"expires_at_ms": granted.expires_at_ms, "fencing_token": granted.fencing_token}
         case State(lease=None):
@@ -256,6 +256,16 @@ def _result(reply: Reply) -> Result:
             return {"held": True, "expires_at_ms": lease.expires_at_ms, "fencing_token": lease.fencing_token}
         case _:
             return {}
+
+
+def _holder_result(refused: Refused) -> Result:
+    """The lease that holds the lock, if that is why (HTTP-28)."""
+    lease = refused.lease
+    if refused.code != "lock_held":
+        return {}
+    if lease is None:
+        return {"holder": None, "expires_at_ms": None, "fencing_token": None}
+    return {"holder": lease.holder, "expires_at_ms": lease.expires_at_ms, "fencing_token": lease.fencing_token}
 
 
 def _quota_result(admission: Admission) -> Result:

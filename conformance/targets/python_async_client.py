@@ -12,7 +12,16 @@ from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 from .lock_service import actor_and_key, racer_tokens
 from .loop_thread import LoopThread
-from .python_client import Backend, BodyError, Campaign, PythonClientTarget, block_options, guard_result, lease_result
+from .python_client import (
+    Backend,
+    BodyError,
+    Campaign,
+    PythonClientTarget,
+    block_options,
+    failure_result,
+    guard_result,
+    lease_result,
+)
 from .results import failure, race_result
 from .target import Result
 
@@ -177,6 +186,18 @@ class PythonAsyncTarget(PythonClientTarget):
             return guard
 
         return self._in_task(enter) if args.get("wait_seconds") else self._loop.begin(enter())
+
+    def _start_nested_blocks(self, args: Mapping[str, object]) -> Future[Any]:
+        async def run() -> Result:
+            locks, key = self._client(str(args["actor"])).locks, str(args["key"])
+            async with locks.with_lock(key, ttl=int(str(args["ttl_seconds"]))) as guard:
+                try:
+                    async with locks.with_lock(key, **block_options(args)):
+                        return {"lost": guard.lost}
+                except VolcanoError as error:
+                    return {**failure_result(error), "lost": guard.lost}
+
+        return self._in_task(run)
 
     def _guard(self, args: Mapping[str, object]) -> Result:
         block, guard = self._blocks[actor_and_key(args)]

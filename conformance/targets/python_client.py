@@ -16,7 +16,7 @@ from uuid import UUID
 import httpx2
 
 from volcano_locks import Lease, LockState, VolcanoError
-from volcano_locks.errors import ServerError, TransportError
+from volcano_locks.errors import LockHeldError, ServerError, TransportError
 from volcano_locks.features.watch import Leadership
 from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
 from volcano_locks.protocol.lock_view import LockView
@@ -57,7 +57,7 @@ TARGET_VERBS: Final = frozenset(
     }
 )
 ACTOR_VERBS: Final = frozenset(
-    {"acquire", "renew", "release", "get", "force_release", "view", "list", "enter", "guard", "exit", "call"}
+    {"acquire", "renew", "release", "get", "force_release", "view", "list", "enter", "guard", "exit", "call", "nest"}
 )
 NAMES: Final = {"call": "exclusive_call"}
 
@@ -223,6 +223,12 @@ class PythonClientTarget(ABC):
     ) -> Future[Any]:
         """Call a function made by `exclusive`, tracked by the clock as a wait."""
 
+    @abstractmethod
+    def _start_nested_blocks(self, args: Mapping[str, object]) -> Future[Any]:
+        """Enter a block and, in its body, another one on the same key, tracked by the clock as a wait. The future's
+        result is that of the inner block.
+        """
+
     # --- the target ---
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
@@ -342,7 +348,7 @@ class PythonClientTarget(ABC):
     def _blocking_verb(self, verb: str, args: Mapping[str, object]) -> Result:
         """A verb that the actor waits for."""
         transport = self._transport(str(args["actor"]))
-        transport.blocking = not args.get("wait_seconds") and verb != "call"
+        transport.blocking = not args.get("wait_seconds") and verb not in ("call", "nest")
         try:
             return self._result_of(lambda: getattr(self, f"_{NAMES.get(verb, verb)}")(args))
         finally:
@@ -354,7 +360,7 @@ class PythonClientTarget(ABC):
         try:
             return perform()
         except VolcanoError as error:
-            return _failure(error)
+            return failure_result(error)
         except BodyError as error:
             return {"error": "body", **_attached_error(error)}
         except BodyCancelled as error:
@@ -375,7 +381,7 @@ class PythonClientTarget(ABC):
         try:
             lease = self._call(str(args["actor"]), "acquire", args["key"], **self._acquire_arguments(args))
         except VolcanoError as error:
-            return {**_failure(error), "ids_kept": error.request_id == args["request_id"]}
+            return {**failure_result(error), "ids_kept": error.request_id == args["request_id"]}
         result = self._keep_lease(args, lease)
         return {**result, "ids_kept": self._lease(args).token == args["token"]}
 
@@ -445,6 +451,11 @@ class PythonClientTarget(ABC):
         calling.result(REAL_SECONDS_MAX)
         return result
 
+    def _nest(self, args: Mapping[str, object]) -> Result:
+        nested = self._start_nested_blocks(args)
+        self._clock.advance_until(nested)
+        return nested.result()  # type: ignore[no-any-return]
+
     def _acquire_arguments(self, args: Mapping[str, object]) -> dict[str, Any]:
         """The options of an acquire. A known lease's token is used again, in the spelling passed if any."""
         known, token = self._leases.get(str(args["lease"])), args["token"]
@@ -486,12 +497,13 @@ def seconds_of(value: object) -> float | None:
 
 def block_options(args: Mapping[str, object]) -> dict[str, Any]:
     """The options of a block."""
-    return {
+    options = {
         "ttl": args["ttl_seconds"],
-        "token": args["token"],
+        "token": args.get("token"),
         "wait": seconds_of(args.get("wait_seconds")),
         "hold_at_least": seconds_of(args.get("hold_at_least_seconds")),
     }
+    return options | ({"renew_every": args["renew_every_seconds"]} if "renew_every_seconds" in args else {})
 
 
 def lease_result(lease: Lease) -> Result:
@@ -531,8 +543,12 @@ def _campaign_result(result: object, how: str) -> Result:
     return {} if how == "returns" else {"error": "cancelled"}
 
 
-def _failure(error: VolcanoError) -> Result:
-    return {**failure(_code_of(error), error.retry_after), "error_classes": class_names(error)}
+def failure_result(error: VolcanoError) -> Result:
+    result = {**failure(_code_of(error), error.retry_after), "error_classes": class_names(error)}
+    if not isinstance(error, LockHeldError):
+        return result
+    expires_at_ms = None if error.expires_at is None else ms_of(error.expires_at)
+    return {**result, "holder": error.holder, "expires_at_ms": expires_at_ms, "fencing_token": error.fencing_token}
 
 
 def _code_of(error: VolcanoError) -> str:

@@ -140,6 +140,19 @@ class PythonSyncTarget(PythonClientTarget):
         entered.set_result(enter())
         return entered
 
+    def _start_nested_blocks(self, args: Mapping[str, object]) -> Future[Any]:
+        locks, key = self._client(str(args["actor"])).locks, str(args["key"])
+
+        def enter_inner() -> Result:
+            with locks.with_lock(key, **block_options(args)):
+                return {}
+
+        def run() -> Result:
+            with locks.with_lock(key, ttl=int(str(args["ttl_seconds"]))) as guard:
+                return {**self._result_of(enter_inner), "lost": guard.lost}
+
+        return self._in_thread(run)
+
     def _guard(self, args: Mapping[str, object]) -> Result:
         return guard_result(self._blocks[actor_and_key(args)][1])
 

@@ -36,6 +36,7 @@ FENCING_TOKEN_MAX: Final = 2**53 - 1
 ROW: Final = (
     "key", "held", "holder", "acquired_at", "renewed_at", "expires_at", "ttl_seconds", "fencing_token", "waiters",
 )  # fmt: skip
+HOLDER_FIELDS: Final = ("holder", "expires_at", "fencing_token")
 LEASE_FIELDS: Final = ("holder", "acquired_at", "renewed_at", "expires_at", "ttl_seconds")
 REAL_SECONDS_MAX: Final = 60.0
 LAST: Final = "last"
@@ -202,10 +203,21 @@ class RawHttpTarget:
 
     def _failure(self, response: httpx2.Response) -> Result:
         body = response.json()
-        assert set(body) == {"error", "code"}, f"an error has a sentence and a code; got {sorted(body)}"
+        expected = {"error", "code", *(HOLDER_FIELDS if body["code"] == "lock_held" else ())}
+        assert set(body) == expected, f"fields of {body['code']}: {sorted(body)}"
         assert response.status_code == self._statuses[body["code"]], f"{response.status_code} for {body['code']}"
         wait = response.headers.get("retry-after")
-        return failure(body["code"], None if wait is None else int(wait))
+        result = failure(body["code"], None if wait is None else int(wait))
+        return {**result, **_holder_result(body)} if body["code"] == "lock_held" else result
+
+
+def _holder_result(body: Mapping[str, Any]) -> Result:
+    """The lease that holds the lock, whose fields are null if unknown (HTTP-28)."""
+    expires_at, fencing_token = body["expires_at"], body["fencing_token"]
+    assert expires_at is None or INSTANT.fullmatch(expires_at), expires_at
+    assert fencing_token is None or 1 <= fencing_token <= FENCING_TOKEN_MAX
+    expires_at_ms = None if expires_at is None else ms_of(datetime.fromisoformat(expires_at))
+    return {"holder": body["holder"], "expires_at_ms": expires_at_ms, "fencing_token": fencing_token}
 
 
 def _success(response: httpx2.Response, verb: str, status: int) -> Result:

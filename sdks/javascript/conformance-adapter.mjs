@@ -16,7 +16,7 @@
  */
 
 import { readSync, writeSync } from "node:fs";
-import { Client, ServerError, TransportError, VolcanoError } from "volcano-locks";
+import { Client, LockHeldError, ServerError, TransportError, VolcanoError } from "volcano-locks";
 import { FAKE_SERVICE_KEY, FAKE_URL, FakeLocks, ManualClock } from "volcano-locks/testing";
 
 const OPERATIONS = {
@@ -284,8 +284,9 @@ class Block {
   stopped = false;
   cancelled = new AbortController();
 
-  constructor(locks, { key, ttl_seconds: ttl, token, wait_seconds, hold_at_least_seconds: holdAtLeast }) {
-    const options = optional({ token, wait: secondsOf(wait_seconds), holdAtLeast });
+  constructor(locks, { key, ttl_seconds: ttl, token, wait_seconds, hold_at_least_seconds, renew_every_seconds }) {
+    const times = { holdAtLeast: hold_at_least_seconds, renewEvery: renew_every_seconds };
+    const options = optional({ token, wait: secondsOf(wait_seconds), ...times });
     const entered = new Promise((resolve) => {
       this.result = locks.withLock(key, { ...options, ttl, signal: this.cancelled.signal }, (guard) => {
         this.guard = guard;
@@ -540,6 +541,17 @@ class Target {
     return outcome;
   }
 
+  /** A block whose body enters another one on the same key: the result of the inner block. */
+  async nest({ actor, key, ttl_seconds: ttl, wait_seconds: wait }) {
+    const locks = this.#locks(actor);
+    const outer = locks.withLock(key, { ttl }, async (guard) => {
+      const inner = await locks.withLock(key, { ttl, ...optional({ wait }) }, () => {});
+      return { ...(inner.acquired && inner.error === null ? {} : failureOfAcquire(inner)), lost: guard.lost };
+    });
+    const { data, error } = await this.#blocking(outer);
+    return error === null ? data : failure(error);
+  }
+
   /** Ends background watches and campaigns. */
   async close() {
     this.#faults.clear();
@@ -644,10 +656,14 @@ class Target {
     return this.#blocking(this.#blocks.get(idOf(args)).leave(args.body ?? "returns"));
   }
 
-  async #acquire({ actor, key, ttl_seconds: ttl, lease: name, token, request_id, wait_seconds, spelling }, signal) {
+  async #acquire(args, signal) {
+    const { actor, key, ttl_seconds: ttl, lease: name, token, request_id, wait_seconds, spelling, throws } = args;
     const owner = spelling === undefined ? (this.#leases.get(name)?.token ?? token) : token;
     const options = optional({ token: owner, requestId: request_id, wait: secondsOf(wait_seconds), signal });
-    const result = await this.#locks(actor).acquire(key, { ...options, ttl });
+    const locks = this.#locks(actor);
+    const result = throws
+      ? await resultOf(locks.throwOnError().acquire(key, { ...options, ttl }))
+      : await locks.acquire(key, { ...options, ttl });
     if (result.lease !== null) this.#leases.set(name, result.lease);
     return result;
   }
@@ -694,6 +710,15 @@ function changeFields({ held, holder, fencingToken, since }) {
   return { held, holder, fencing_token: fencingToken, at_ms: since?.getTime() ?? null };
 }
 
+/** The envelope of an acquire that resolves with its lease and rejects with its error. */
+async function resultOf(acquiring) {
+  try {
+    return { acquired: true, lease: await acquiring, error: null };
+  } catch (error) {
+    return { acquired: false, lease: null, error };
+  }
+}
+
 function emptyOrFailure({ error }) {
   return error === null ? {} : failure(error);
 }
@@ -704,7 +729,11 @@ function failureOfAcquire({ error, reason }) {
 
 function failure(error) {
   const details = { retry_after_seconds: error.retryAfter, error_classes: classesOf(error) };
-  return { error: codeOf(error), ...optional(details) };
+  return { error: codeOf(error), ...optional(details), ...(error instanceof LockHeldError ? holderFields(error) : {}) };
+}
+
+function holderFields({ holder = null, expiresAt = null, fencingToken = null }) {
+  return { holder, expires_at_ms: expiresAt?.getTime() ?? null, fencing_token: fencingToken };
 }
 
 function codeOf(error) {

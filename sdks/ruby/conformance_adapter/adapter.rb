@@ -9,7 +9,7 @@ module Conformance
     include FeatureVerbs
 
     VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
-               wait waited hang_up view list enter guard exit watch watched cut lead leading resign call
+               wait waited hang_up view list enter guard exit watch watched cut lead leading resign call nest
                close].freeze
 
     def initialize(json_lines)

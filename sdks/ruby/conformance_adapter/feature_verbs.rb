@@ -6,6 +6,7 @@ module Conformance
     def enter(args)
       options = { ttl: args.fetch("ttl_seconds"), token: args["token"], request_id: args["request_id"],
                   hold_at_least: args["hold_at_least_seconds"] }
+      options[:renew_every] = args["renew_every_seconds"] if args["renew_every_seconds"]
       block = HeldBlock.new(locks(args), @clock, args.fetch("key"), **options, **wait_option(args))
       until_over { block.entered? }
       block.task.result if block.task.over?
@@ -83,6 +84,16 @@ module Conformance
       {}
     end
 
+    # A block whose body enters another one on the same key: the result of the inner block.
+    def nest(args)
+      blocking do
+        locks(args).with_lock(args.fetch("key"), ttl: args.fetch("ttl_seconds")) do |guard|
+          inner = enter_inner(args)
+          { **inner, lost: guard.lost? }
+        end
+      end
+    end
+
     # Call an exclusive function.
     def call(args)
       ran = { ran: false }
@@ -94,6 +105,14 @@ module Conformance
       end
       blocking { function.call(name: args.fetch("key")) }
       ran
+    end
+
+    private
+
+    def enter_inner(args)
+      locks(args).with_lock(args.fetch("key"), ttl: args.fetch("ttl_seconds"), **wait_option(args)) { {} }
+    rescue VolcanoLocks::VolcanoError => e
+      failure(e)
     end
   end
 end

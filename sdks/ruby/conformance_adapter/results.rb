@@ -30,7 +30,16 @@ module Conformance
     end
 
     def failure(error)
-      { error: code_of(error), error_classes: classes_of(error), retry_after_seconds: error.retry_after }.compact
+      { error: code_of(error), error_classes: classes_of(error), retry_after_seconds: error.retry_after }
+        .compact.merge(holder_result(error))
+    end
+
+    # The lease that holds the lock, whose fields are nil if unknown.
+    def holder_result(error)
+      return {} unless error.respond_to?(:holder)
+
+      { holder: error.holder, expires_at_ms: error.expires_at && ms_of(error.expires_at),
+        fencing_token: error.fencing_token }
     end
 
     def classes_of(error)

@@ -1,9 +1,14 @@
 """The five lock requests: statuses, bodies, addresses and request ids."""
 
+import json
 import re
 import uuid
 
 import pytest
+
+from volcano_locks_server.http.lock_operations import ACQUIRE
+from volcano_locks_server.http.responses import outcome_response
+from volcano_locks_server.rules.lease import held_by
 
 from .conftest import HttpHarness, new_token, problem
 
@@ -149,3 +154,42 @@ async def test_an_invalid_request_id_is_replaced(harness: HttpHarness) -> None:
         response = await (harness.admin if key else harness.request)("GET", path, headers=headers)
         assert problem(response) == (400, "invalid_request_id")
         uuid.UUID(response.headers["x-volcano-request-id"])
+
+
+async def test_a_refused_acquire_names_the_lease(harness: HttpHarness) -> None:
+    """HTTP-28: holder, expiry and fencing token, in the form of HTTP-3; in the grace the expiry is in the past."""
+    holder = {"X-Volcano-Lock-Holder": 'w"\\/1'}
+    lease = (await harness.acquire("a", new_token(), 30, headers=holder)).json()
+    for _ in range(2):
+        refused = await harness.acquire("a", new_token())
+        assert problem(refused) == (409, "lock_held")
+        body = refused.json()
+        assert list(body) == ["error", "code", "holder", "expires_at", "fencing_token"]
+        assert body == {"error": body["error"], "code": "lock_held", "holder": 'w"\\/1', **lease}
+        harness.clock.advance(30_500)
+
+
+async def test_a_lease_without_a_label_has_no_holder(harness: HttpHarness) -> None:
+    """HTTP-28: null, and the lease is named all the same."""
+    lease = (await harness.acquire("a", new_token())).json()
+    refused = (await harness.acquire("a", new_token())).json()
+    assert (refused["holder"], refused["fencing_token"]) == (None, lease["fencing_token"])
+
+
+async def test_a_lost_ownership_names_no_lease(harness: HttpHarness) -> None:
+    """HTTP-28: only `lock_held` does; a former owner learns nothing about the next one."""
+    token = new_token()
+    await harness.acquire("a", new_token())
+    for response in (await harness.renew("a", token), await harness.release("a", token)):
+        assert problem(response) == (409, "lock_ownership_lost")
+        assert set(response.json()) == {"error", "code"}
+
+
+def test_an_unknown_lease_is_null() -> None:
+    """HTTP-28: the fields are present; a free lock that belongs to earlier waiters has no lease."""
+    body = json.loads(outcome_response(ACQUIRE, held_by(None)).body)
+    assert {word: body[word] for word in ("holder", "expires_at", "fencing_token")} == {
+        "holder": None,
+        "expires_at": None,
+        "fencing_token": None,
+    }

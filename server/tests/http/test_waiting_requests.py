@@ -56,6 +56,24 @@ async def test_a_wait_ends_with_a_lease_or_lock_held(harness: HttpHarness, clock
     assert granted.json()["expires_at"] == "2026-07-20T14:00:31.500Z"  # WAIT-3: from the grant
 
 
+async def test_the_end_of_a_wait_names_the_lease(harness: HttpHarness, clock: ManualClock) -> None:
+    """HTTP-28, WAIT-6: as it is then, also for a request whose position a repeat took over."""
+    holder, waiter = new_token(), new_token()
+    label = {"X-Volcano-Lock-Holder": "ann/1"}
+    lease = (await harness.acquire("a", holder, 30, headers=label)).json()
+    first = acquire_waiting(harness, "a", waiter, 20)
+    await settled()
+    second = acquire_waiting(harness, "a", waiter, 2)
+    replaced = (await asyncio.wait_for(first, 5)).json()
+    assert (replaced["code"], replaced["holder"]) == ("lock_held", "ann/1")
+    assert {word: replaced[word] for word in lease} == lease
+    renewed = (await harness.renew("a", holder, 60)).json()
+    clock.advance(2_000)
+    ended = (await asyncio.wait_for(second, 5)).json()
+    assert (ended["code"], ended["holder"]) == ("lock_held", "ann/1")
+    assert {word: ended[word] for word in renewed} == renewed
+
+
 @pytest.mark.parametrize("wait", [0, 0.0, 60, 1e-3, 25])
 async def test_valid_waits(harness: HttpHarness, wait: object) -> None:
     """WAIT-1."""

@@ -5,6 +5,8 @@ seconds, None if absent) and `request_id` (in the caller's spelling). No message
 token or a service key (SDK-8). Bad arguments raise `TypeError` or `ValueError` before anything is sent.
 """
 
+from datetime import datetime
+
 LOCK_HELD = "lock_held"
 LOCK_OWNERSHIP_LOST = "lock_ownership_lost"
 CLOSED = "this client is closed"
@@ -50,7 +52,30 @@ class ConflictError(VolcanoError):
 
 
 class LockHeldError(ConflictError):
-    """Another holder has the lock, or its lease expired less than a second ago."""
+    """Another holder has the lock, or its lease expired less than a second ago.
+
+    `holder`, `expires_at` and `fencing_token` are those of the lease that holds the lock `key`; each is None if the
+    server did not send it (HTTP-28). `expires_at` is the server's time, for people.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        holder: str | None = None,
+        expires_at: datetime | None = None,
+        fencing_token: int | None = None,
+        status: int | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+        request_id: str | None = None,
+    ) -> None:
+        super().__init__(message, status=status, code=code, retry_after=retry_after, request_id=request_id)
+        self.key = key
+        self.holder = holder
+        self.expires_at = expires_at
+        self.fencing_token = fencing_token
 
 
 class LockOwnershipLostError(ConflictError):

@@ -301,3 +301,11 @@ def test_the_lease_must_be_a_lease_of_that_lock(driver: OperationDriver) -> None
         with pytest.raises(TypeError, match="key must be a str, got Lease"):
             call(LEASE, "k")
     assert driver.effects == []
+
+
+def test_a_refused_acquire_names_the_lock_of_its_request(driver: OperationDriver) -> None:
+    """SDK-9: the key comes from the request, because the response does not repeat it."""
+    with pytest.raises(LockHeldError, match="'k' is held by another owner") as refusal:
+        driver.run(acquire(driver), HELD)
+    assert (refusal.value.key, refusal.value.holder) == ("k", None)
+    assert [Request("GET", path, RID, 1.0).key for path in ("/locks?limit=1", "/locks/k?view=full")] == [None, "k"]

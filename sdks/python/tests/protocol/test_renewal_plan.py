@@ -1,16 +1,21 @@
 """The renewal plan at chosen instants: no clock, no thread, no socket (SDK-3, SDK-4)."""
 
+from math import inf, nan
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from volcano_locks.protocol.arguments import checked_renew_every
 from volcano_locks.protocol.renewal_plan import (
     ACQUISITION_SECONDS_MAX,
     MARGIN_SECONDS,
     RETRY_SECONDS_MIN,
+    UNLIMITED,
     Lost,
     Renew,
     RenewalPlan,
+    SeenQuota,
     Wait,
 )
 
@@ -98,16 +103,72 @@ def test_one_acquisition_ends_after_90_days_however_often_it_is_renewed() -> Non
     for sent_at in (2_000_000.0, 4_000_000.0, 6_000_000.0):
         assert plan.renewed(sent_at + 3_000_000, sent_at)
     assert plan.deadline == ACQUISITION_SECONDS_MAX
-    assert plan.next_action(7_000_000.0) == Wait(ACQUISITION_SECONDS_MAX)
+    assert plan.next_action(ACQUISITION_SECONDS_MAX - MARGIN_SECONDS) == Wait(ACQUISITION_SECONDS_MAX)
     assert plan.next_action(ACQUISITION_SECONDS_MAX) == Lost()
 
 
-def test_a_lease_of_90_days_waits_until_its_end() -> None:
-    """SDK-7: no overflow, and no renewal that could not extend it."""
-    assert new_plan(ttl=ACQUISITION_SECONDS_MAX).next_action(0.0) == Wait(ACQUISITION_SECONDS_MAX)
+@pytest.mark.parametrize("ttl", [201, 86_400, ACQUISITION_SECONDS_MAX])
+def test_a_long_lease_is_renewed_within_a_minute(ttl: int) -> None:
+    """SDK-3, case 51: also a lease of 90 days, which no renewal extends; jitter only shortens the minute."""
+    assert new_plan(ttl, jitter=0.0).next_action(0.0) == Wait(60.0)
+    plan = new_plan(ttl, jitter=0.5)
+    assert plan.next_action(0.0) == Wait(57.0)
+    assert plan.renewed(57.0 + ttl, 57.0)
+    assert plan.next_action(57.0) == Wait(114.0)
 
 
-ttls = st.integers(5, ACQUISITION_SECONDS_MAX - 1)
+@pytest.mark.parametrize(
+    ("limit", "remaining", "at"), [(0, 0, 57.0), (600, 301, 57.0), (600, 300, 200.0), (600, 0, 200.0), (1, 0, 200.0)]
+)
+def test_a_project_short_of_its_quota_renews_at_a_third(limit: int, remaining: int, at: float) -> None:
+    """SDK-3: the minute holds above half of the limit, or without a limit."""
+    quota = SeenQuota(limit, remaining)
+    started = RenewalPlan(600, acquired_at=0.0, deadline=600.0, timeout_seconds=10.0, quota=quota)
+    assert started.next_action(0.0) == Wait(at)
+    renewed = new_plan(600)
+    assert renewed.renewed(600.0, 0.0, quota)
+    assert renewed.next_action(0.0) == Wait(at)
+
+
+def test_a_renewal_without_quota_headers_keeps_the_last_quota() -> None:
+    plan = RenewalPlan(600, acquired_at=0.0, deadline=600.0, timeout_seconds=10.0, quota=SeenQuota(10, 1))
+    assert plan.renewed(800.0, 200.0)
+    assert plan.next_action(200.0) == Wait(400.0)
+
+
+@pytest.mark.parametrize("quota", [UNLIMITED, SeenQuota(10, 0)])
+def test_renew_every_replaces_third_and_minute(quota: SeenQuota) -> None:
+    """SDK-3: also if it is longer than a minute; jitter only shortens it."""
+    plans = [
+        RenewalPlan(3600, 0.0, 3600.0, 10.0, jitter, renew_every=1000.0, quota=quota) for jitter in (0.0, 0.5, 0.999999)
+    ]
+    assert [plan.next_action(0.0) for plan in plans[:2]] == [Wait(1000.0), Wait(950.0)]
+    latest = plans[2].next_action(0.0)
+    assert isinstance(latest, Wait)
+    assert latest.until == pytest.approx(900.0, abs=0.01)
+
+
+@pytest.mark.parametrize(("renew_every", "ttl"), [(1, 5), (1.5, 5), (10, 30), (20, 60), (2_592_000, 7_776_000)])
+def test_a_valid_renewal_interval(renew_every: float, ttl: int) -> None:
+    """SDK-3."""
+    assert checked_renew_every(renew_every, ttl) == renew_every
+    assert checked_renew_every(None, ttl) is None
+
+
+@pytest.mark.parametrize("renew_every", [0, 0.99, 10.01, -1, inf, nan])
+def test_a_renewal_interval_out_of_range(renew_every: float) -> None:
+    """SDK-3: from 1 second to a third of the TTL."""
+    with pytest.raises(ValueError, match="renew_every"):
+        checked_renew_every(renew_every, 30)
+
+
+@pytest.mark.parametrize("renew_every", ["10", True, b"1"])
+def test_a_renewal_interval_of_another_type(renew_every: object) -> None:
+    with pytest.raises(TypeError, match="renew_every"):
+        checked_renew_every(renew_every, 30)
+
+
+ttls = st.integers(5, ACQUISITION_SECONDS_MAX)
 outcomes = st.lists(st.tuples(st.sampled_from(["ok", "fail", "hang"]), st.floats(0, 4000)), max_size=60)
 
 

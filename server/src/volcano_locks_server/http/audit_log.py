@@ -5,7 +5,7 @@ Level `info`: an expired lease (when it is taken over, or when its owner renews 
 """
 
 from ..rules.errors import LockError, StoreUnavailableError
-from ..rules.lease import HELD, LAPSED, Granted, Outcome, Refused, Released, State
+from ..rules.lease import LAPSED, Granted, Outcome, Refused, Released, State
 from ..service.lock_service import Denied
 from ..telemetry import Log
 from .codec import instant
@@ -16,7 +16,7 @@ def is_logged_at_info(operation: str, outcome: Outcome | Denied, *, waited: bool
 
     A wait that ends without the lock is not logged at `info`: a client that waits longer repeats it every minute.
     """
-    if waited and outcome is HELD:
+    if waited and isinstance(outcome, Refused) and outcome.code == "lock_held":
         return False
     if isinstance(outcome, Granted):
         return outcome.lapsed is not None

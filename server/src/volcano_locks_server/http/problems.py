@@ -1,7 +1,8 @@
 """The form of error responses: the status of each code, the body and the header fields (HTTP-17, HTTP-18).
 
 `STATUS_BY_CODE` is the only such table in the code; a test compares it with spec/errors.yaml. The body is
-`{"error": sentence, "code": code}`. Everything else that a program needs is in header fields.
+`{"error": sentence, "code": code}`, and that of `lock_held` has the current lease too (HTTP-28). Everything else that a
+program needs is in header fields.
 """
 
 from typing import Final
@@ -52,9 +53,9 @@ INTERNAL_MESSAGE: Final = (
 )
 
 
-def problem_body(code: str, message: str) -> bytes:
+def problem_body(code: str, message: str, **details: str | int | None) -> bytes:
     """The JSON body of an error response."""
-    return _encode({"error": message, "code": code})
+    return _encode({"error": message, "code": code, **details})
 
 
 def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from ..rules.errors import LockError
 from ..rules.lease import Granted, Outcome, Refused, Released, State
 from ..rules.quota import Admission
-from .codec import FREE_BODY, REQUEST_ID, Send, held_body, lease_body
+from .codec import FREE_BODY, REQUEST_ID, Send, held_body, instant, lease_body
 from .lock_operations import LockOperation
 from .problems import JSON_TYPE, STATUS_BY_CODE, Headers, error_headers, problem_body, problem_headers
 
@@ -27,8 +27,19 @@ def outcome_response(operation: LockOperation, outcome: Outcome) -> LockResponse
     if isinstance(outcome, Released):
         return LockResponse(204, b"", "released" if outcome.ended is not None else "was_free", [])
     if isinstance(outcome, Refused):
-        return problem_response(outcome.code, outcome.message, None)
+        return LockResponse(STATUS_BY_CODE[outcome.code], _refusal_body(outcome), outcome.code, [])
     return _state_response(outcome)
+
+
+def _refusal_body(refused: Refused) -> bytes:
+    """The body of a 409. That of `lock_held` names the current lease, with null for what is unknown (HTTP-28)."""
+    code, message, lease = refused.code, refused.message, refused.lease
+    if code != "lock_held":
+        return problem_body(code, message)
+    if lease is None:
+        return problem_body(code, message, holder=None, expires_at=None, fencing_token=None)
+    expires_at = instant(lease.expires_at_ms)
+    return problem_body(code, message, holder=lease.holder, expires_at=expires_at, fencing_token=lease.fencing_token)
 
 
 def _state_response(state: State) -> LockResponse:

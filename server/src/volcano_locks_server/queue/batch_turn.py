@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from ..ports.lock_store import RecordKey
-from ..rules.lease import Granted, Refused, RevokeGrant
+from ..rules.lease import Granted, Held, Refused, RevokeGrant
 from .fairness import Fairness
 from .handoff import CommandRecorder, HandoffStep, QueuedWaiter, QueueSnapshot, StepReport, WaiterOutcome
 from .recheck import Rechecks
@@ -115,12 +115,13 @@ class BatchTurn:
     def _update_queues(self, report: StepReport) -> None:
         fairness = self._parts.fairness
         for key, now in report.queues.items():
-            fairness.count_grants(key, report, now.fencing_token)
+            fairness.count_grants(key, report, 0 if now.record is None else now.record.fencing_token)
             queue = self._parts.table.queues.get(key)
             if queue is None:
                 continue
             queue.failing = False
             queue.retry_ms = RETRY_MS_MIN
+            queue.lease = now.record if isinstance(now.record, Held) and now.free_in_ms else None
             if now.free_in_ms:
                 self._parts.rechecks.schedule(key, queue, self._began_ms + now.free_in_ms)
             elif now.has_waiters and not queue.yielding:

@@ -18,7 +18,6 @@ from typing import Final, NamedTuple, Protocol
 
 from ..ports.lock_store import RecordKey
 from ..rules.lease import (
-    HELD,
     Acquire,
     Command,
     Granted,
@@ -34,6 +33,7 @@ from ..rules.lease import (
     blocks_others,
     decide,
     free_in_ms,
+    held_by,
     owns,
 )
 from .waiter import Waiter
@@ -87,12 +87,12 @@ class WaiterOutcome(NamedTuple):
 
 
 class QueueReport(NamedTuple):
-    """The lock of a queue after the step: free to others in `free_in_ms` (0: now), the fencing token of its record, and
-    whether waiters of the snapshot are left.
+    """The lock of a queue after the step: free to others in `free_in_ms` (0: now), its record, and whether waiters of
+    the snapshot are left.
     """
 
     free_in_ms: int
-    fencing_token: int
+    record: LockRecord | None
     has_waiters: bool
 
 
@@ -164,8 +164,7 @@ class HandoffStep:
                 self._recorder.record(key, pending.command, record, after, outcome, now_ms=now_ms, waiter=waiter)
         if queue is not None:
             after = self._hand_on(key, queue, after, now_ms)
-            fencing_token = 0 if after is None else after.fencing_token
-            self._report.queues[key] = QueueReport(free_in_ms(after, now_ms), fencing_token, bool(queue))
+            self._report.queues[key] = QueueReport(free_in_ms(after, now_ms), after, bool(queue))
         return after, outcome
 
     def _evaluate_command(
@@ -175,7 +174,7 @@ class HandoffStep:
         if isinstance(command, RevokeGrant) and self._report.grant_counts[key, command.owner_digest]:
             return record, Released(None)  # its client acquired again in the meantime
         if isinstance(command, Acquire) and not blocks_others(record, now_ms) and self._is_reserved(key, waiter):
-            decided: tuple[LockRecord | None, Outcome | None] = record, HELD
+            decided: tuple[LockRecord | None, Outcome | None] = record, held_by(None)
         else:
             decided = evaluate(record, pending, now_ms)
         _, outcome = decided
@@ -194,7 +193,7 @@ class HandoffStep:
     ) -> None:
         """A waiter's own acquire joins the queue if the lock is held, else its outcome is the response (WAIT-2)."""
         queue = self._queues[key]
-        if outcome is HELD:
+        if isinstance(outcome, Refused) and outcome.code == "lock_held":
             self._report.joined.append(waiter)
             if waiter not in self._queued:
                 self._queued.add(waiter)

@@ -3,6 +3,7 @@
 from typing import Final
 
 from ..ports.clock import Timer
+from ..rules.lease import Held
 from .waiter import Waiter
 
 RETRY_MS_MIN: Final = 50
@@ -12,8 +13,8 @@ class WaitQueue:
     """`waiters` are by the digest of their owner token. `failing`: the outcome of its last batch is unknown."""
 
     __slots__ = (
-        "expiry_timer", "failing", "free_at_ms", "recheck_submitted", "request_count", "retry_ms", "retry_timer",
-        "waiters", "yielding",
+        "expiry_timer", "failing", "free_at_ms", "lease", "recheck_submitted", "request_count", "retry_ms",
+        "retry_timer", "waiters", "yielding",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -21,6 +22,7 @@ class WaitQueue:
         self.request_count = 0  # waiters with a request
         self.expiry_timer: Timer | None = None
         self.free_at_ms = 0  # on this node's clock
+        self.lease: Held | None = None  # that blocked the waiters in the last batch
         self.retry_timer: Timer | None = None
         self.retry_ms = RETRY_MS_MIN
         self.failing = False

@@ -10,7 +10,7 @@ from typing import Final, Literal
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..rules.errors import LockError, StoreUnavailableError
-from ..rules.lease import HELD, Acquire, Outcome
+from ..rules.lease import Acquire, Outcome, held_by
 from .undelivered import UndeliveredGrants
 from .wait_queue import WaitQueue
 from .waiter import Waiter, WaiterState, WaitResult
@@ -73,7 +73,7 @@ class WaiterTable:
         if command is not None:
             waiter.command = None  # so that it is not cancelled
         if waiter.result is not None:
-            self.complete(waiter, WaitResult(HELD))
+            self.complete(waiter, WaitResult(held_by(self.queues[waiter.key].lease)))
         waiter.command = command
         waiter.acquire = acquire
         waiter.timed_out = False
@@ -127,7 +127,7 @@ class WaiterTable:
             unknown = "the store failed during the wait: it is not known whether the lock was granted"
             self.fail(waiter, StoreUnavailableError("wait_unknown", unknown))
         else:
-            self.complete(waiter, WaitResult(HELD))
+            self.complete(waiter, WaitResult(held_by(self.queues[waiter.key].lease)))
         self.keep(waiter)
 
     def announce(self, waiter: Waiter) -> None:

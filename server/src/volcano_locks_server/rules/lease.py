@@ -133,8 +133,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
+    """The command changed nothing. `lease` is the one that holds the lock, if the code is `lock_held` and the lease is
+    known (HTTP-28).
+    """
+
     code: Literal["lock_held", "lock_ownership_lost"]
     message: str
+    lease: Held | None = None
 
 
 Outcome = Granted | Released | State | Refused
@@ -147,9 +152,7 @@ class Decision(NamedTuple):
     outcome: Outcome
 
 
-HELD: Final = Refused(
-    "lock_held", "another owner holds this lock: try again after its lease has ended, or acquire with wait_seconds"
-)
+HELD_MESSAGE: Final = "another owner holds this lock: try again after its lease has ended, or acquire with wait_seconds"
 LAPSED: Final = Refused(
     "lock_ownership_lost",
     "this lease has ended or ends within a second, too late to extend it: stop the work, then acquire again "
@@ -162,6 +165,11 @@ RETIRED: Final = Refused(
     "lock_ownership_lost",
     "this owner token was released or its lease was forced to end: acquire again with a new owner token",
 )
+
+
+def held_by(lease: Held | None) -> Refused:
+    """The refusal of an acquire because of this lease; None if the lease is unknown."""
+    return Refused("lock_held", HELD_MESSAGE, lease)
 
 
 # --- a lease at an instant --------------------------------------------------------------------------------
@@ -211,7 +219,7 @@ def acquire(record: LockRecord | None, command: Acquire, now_ms: int) -> Decisio
         return Decision(record, RETIRED)
     if isinstance(record, Held) and blocks_others(record, now_ms):
         if not compare_digest(record.owner_digest, command.owner_digest):
-            return Decision(record, HELD)
+            return Decision(record, held_by(record))
         if not extendable(record, now_ms):
             return Decision(record, LAPSED)
         return _extended(record, command, now_ms, "repeated")

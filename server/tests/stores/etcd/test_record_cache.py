@@ -13,7 +13,6 @@ from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import (
-    HELD,
     NOT_OWNER,
     Acquire,
     Command,
@@ -21,6 +20,7 @@ from volcano_locks_server.rules.lease import (
     Free,
     Granted,
     Read,
+    Refused,
     Renew,
     State,
 )
@@ -83,7 +83,7 @@ async def test_no_result_comes_from_a_record_that_another_node_replaced(
     await run_commands(node.locks, (key("a"), MINE))
     await run_commands(other.locks, (key("a"), ForceRelease()))
     (outcome,) = await run_commands(node.locks, (key("a"), command))
-    assert outcome != HELD
+    assert not (isinstance(outcome, Refused) and outcome.code == "lock_held")
     assert expected in (None, outcome)
 
 
@@ -93,7 +93,8 @@ async def test_a_lock_of_another_node_is_not_taken_for_free(nodes: tuple[OpenSto
     node, other = nodes
     await run_commands(other.locks, (key("a"), MINE))
     refused, granted = await run_commands(node.locks, (key("a"), OTHERS), (key("b"), OTHERS))
-    assert refused == HELD
+    assert isinstance(refused, Refused)
+    assert refused.code == "lock_held"
     assert isinstance(granted, Granted)
 
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 KEY_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 TTL_SECONDS_MIN = 5
 TTL_SECONDS_MAX = 7_776_000
+RENEW_EVERY_SECONDS_MIN = 1
 FENCING_TOKEN_MAX = 2**53 - 1
 SHOWN_CHARACTERS_MAX = 300
 
@@ -56,6 +57,19 @@ def checked_hold(hold_at_least: object) -> float:
     seconds = checked_seconds("hold_at_least", hold_at_least)
     if seconds > TTL_SECONDS_MAX:
         raise ValueError(f"hold_at_least must be at most {TTL_SECONDS_MAX} seconds, got {hold_at_least}")
+    return seconds
+
+
+def checked_renew_every(renew_every: object, ttl_seconds: int) -> float | None:
+    """Return `renew_every` if it is from 1 second to a third of the TTL, and None for None; raise otherwise (SDK-3)."""
+    if renew_every is None:
+        return None
+    seconds = checked_seconds("renew_every", renew_every)
+    if not RENEW_EVERY_SECONDS_MIN <= seconds <= ttl_seconds / 3:
+        raise ValueError(
+            f"renew_every must be from {RENEW_EVERY_SECONDS_MIN} second to a third of the ttl "
+            f"({ttl_seconds / 3:.1f} seconds), got {renew_every}"
+        )
     return seconds
 
 

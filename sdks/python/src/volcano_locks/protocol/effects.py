@@ -33,6 +33,12 @@ class Request:
     streams: bool = False
     last_event_id: str | None = None
 
+    @property
+    def key(self) -> str | None:
+        """The key in the path, None if the request is about no single lock."""
+        parts = self.path.partition("?")[0].split("/")
+        return parts[2] if len(parts) > 2 else None
+
 
 @dataclass(frozen=True, slots=True)
 class Sleep:

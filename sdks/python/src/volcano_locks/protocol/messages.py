@@ -3,12 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
 from typing import Any
 
-from volcano_locks.errors import ServerError, VolcanoError, error_for
+from volcano_locks.errors import LOCK_HELD, LockHeldError, ServerError, VolcanoError, error_for
 from volcano_locks.protocol.arguments import (
     FENCING_TOKEN_MAX,
     SHOWN_CHARACTERS_MAX,
@@ -19,6 +20,7 @@ from volcano_locks.protocol.lease import Lease, LockState
 
 RETRY_AFTER_SECONDS_MAX = 3600
 
+_HOLDER = re.compile(r"[!-~]{1,128}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
@@ -50,14 +52,16 @@ def parse_state(response: Response, *, request_id: str) -> LockState:
     return LockState(True, *_parse_term(body, response, request_id))
 
 
-def error_from_response(response: Response, *, request_id: str) -> VolcanoError:
-    """Convert a response that is not the expected success to the error to raise."""
+def error_from_response(response: Response, *, request_id: str, key: str | None = None) -> VolcanoError:
+    """Convert a response that is not the expected success to the error to raise. `key` is that of the request."""
     try:
         body = json.loads(response.body)
     except (ValueError, RecursionError):
         body = None
     fields = body if isinstance(body, dict) else {}
     code, message = fields.get("code"), fields.get("error")
+    if response.status == 409 and code == LOCK_HELD and key is not None:
+        return _lock_held(fields, key, request_id)
     return error_for(
         response.status,
         code if isinstance(code, str) else None,
@@ -65,6 +69,38 @@ def error_from_response(response: Response, *, request_id: str) -> VolcanoError:
         retry_after=_retry_after(response.headers.get("retry-after")),
         request_id=request_id,
     )
+
+
+def _lock_held(fields: Mapping[str, Any], key: str, request_id: str) -> LockHeldError:
+    """The refusal of an acquire. A missing or malformed field of the lease is unknown (SDK-9)."""
+    holder, expires_at, fencing_token = fields.get("holder"), None, None
+    if not isinstance(holder, str) or _HOLDER.fullmatch(holder) is None:
+        holder = None
+    with suppress(KeyError, TypeError, ValueError):
+        expires_at = parse_date(fields["expires_at"])
+    with suppress(ValueError):
+        fencing_token = checked_fencing_token(fields.get("fencing_token"))
+    until = "" if expires_at is None else f" until {expires_at.isoformat(timespec='seconds')} unless it is renewed"
+    return LockHeldError(
+        f"the lock {key!r} is held by {holder or 'another owner'}{until}: try again later, or pass wait",
+        key=key,
+        holder=holder,
+        expires_at=expires_at,
+        fencing_token=fencing_token,
+        status=409,
+        code=LOCK_HELD,
+        request_id=request_id,
+    )
+
+
+def first_value(value: str) -> str:
+    """The first value of a header that may have come more than once (case 83)."""
+    return value.partition(",")[0].strip()
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """The response's media type in lower case, without parameters; empty if it has none (SDK-9)."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def malformed_response(response: Response, why: str, request_id: str) -> ServerError:

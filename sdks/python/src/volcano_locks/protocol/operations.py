@@ -169,7 +169,7 @@ def expect_status(request: Request, response: Response | None, status: int) -> R
     assert response is not None
     if response.status == status:
         return response
-    refusal = error_from_response(response, request_id=request.request_id)
+    refusal = error_from_response(response, request_id=request.request_id, key=request.key)
     refusal.add_note(f"request {request.request_id}: {request.method} {request.path}")
     raise refusal
 

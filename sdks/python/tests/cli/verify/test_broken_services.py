@@ -52,7 +52,7 @@ def _token_does_not_rise(record: lease.LockRecord | None, now_ms: int) -> int:
 
 def _all_win(record: lease.LockRecord | None, command: lease.Acquire, now_ms: int) -> lease.Decision:
     decision = _acquire(record, command, now_ms)
-    if decision.outcome is lease.HELD and isinstance(record, lease.Held):
+    if isinstance(record, lease.Held) and decision.outcome == lease.held_by(record):
         return lease.Decision(record, lease.Granted(record.expires_at_ms, record.fencing_token, "acquired"))
     return decision
 
