@@ -86,9 +86,9 @@ def print_fields(pairs: Mapping[str, str]) -> None:
         print_line(f"{name.ljust(width)}  {value}")
 
 
-def print_held_lock(key: str, expires_at: datetime, fencing_token: int | None) -> None:
+def print_held_lock(key: str, expires_at: datetime, fencing_token: int | None, holder: str | None = None) -> None:
     """Prints a held lock on stdout."""
-    print_line(f"{key} is held")
+    print_line(f"{key} is held by {holder}" if holder else f"{key} is held")
     print_fields({"until": f"{instant_text(expires_at)} unless renewed", "fencing token": str(fencing_token)})
 
 

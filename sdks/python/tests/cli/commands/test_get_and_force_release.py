@@ -10,6 +10,7 @@ from click.testing import Result
 from volcano_locks import Client
 from volcano_locks.cli.connection import Connection
 from volcano_locks.cli.error_messages import exit_for
+from volcano_locks.config import default_holder
 from volcano_locks.errors import error_for
 
 Invoke = Callable[..., Result]
@@ -23,13 +24,13 @@ def test_get_prints_held_or_free(invoke: Invoke, key: str, client: Client) -> No
     held = invoke("get", key)
     assert held.exit_code == 0
     assert held.stdout.splitlines() == [
-        f"{key} is held",
+        f"{key} is held by {default_holder()}",
         f"until          {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} unless renewed",
         f"fencing token  {lease.fencing_token}",
     ]
     state = json.loads(invoke("get", key, "--json").stdout)
     assert state["held"] is True
-    assert state["fencing_token"] == lease.fencing_token
+    assert (state["holder"], state["fencing_token"]) == (default_holder(), lease.fencing_token)
     assert held.stderr == ""
 
 
@@ -55,6 +56,17 @@ def test_refused_input_is_64_and_names_the_limit(invoke: Invoke) -> None:
     result = invoke("get", "not a key")
     assert result.exit_code == 64
     assert "1 to 128" in result.stderr
+
+
+def test_get_from_a_service_without_views_prints_the_state(
+    invoke: Invoke, key: str, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-10: a service with only the public API ignores the view's parameter and sends the plain state."""
+    monkeypatch.setattr("volcano_locks.protocol.lock_view.lock_path", lambda key: f"/locks/{key}?plain=1&")
+    assert invoke("get", key).stdout == f"{key} is free\n"
+    client.locks.acquire(key, ttl=30)
+    assert invoke("get", key).stdout.startswith(f"{key} is held\nuntil ")
+    assert json.loads(invoke("get", key, "--json").stdout)["holder"] is None
 
 
 @pytest.mark.parametrize("command", [("get", "k"), ("project", "list")])

@@ -85,8 +85,8 @@ def acquire(
                     if wait and not quiet:
                         progress.begin()
                     return client.locks.acquire(key, ttl=ttl, wait=wait)
-            except LockHeldError:
-                text = None if quiet else lock_held_message(client, key, "nothing was acquired", waited=wait > 0)
+            except LockHeldError as held:
+                text = None if quiet else lock_held_message(held, key, "nothing was acquired", waited=wait > 0)
                 raise exit_codes.Exit(text, exit_codes.NOT_ACQUIRED) from None
 
         if lease_file is None:

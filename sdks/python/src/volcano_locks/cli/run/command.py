@@ -144,9 +144,9 @@ def run(
         with exit_on_client_error(connection), connection.client() as client:
             try:
                 return _run_holding(process, program, client, options, WaitProgress(connection, key))
-            except LockHeldError:
+            except LockHeldError as held:
                 consequence = "nothing was run"
-                text = None if options.quiet else lock_held_message(client, key, consequence, waited=wait > 0)
+                text = None if options.quiet else lock_held_message(held, key, consequence, waited=wait > 0)
                 exit_code = exit_codes.NOT_ACQUIRED if not_acquired is None else not_acquired
                 raise exit_codes.Exit(text, 0 if skip_ok else exit_code) from None
     finally:
