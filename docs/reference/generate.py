@@ -30,12 +30,12 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.http.codec", "QUERY_BYTES_MAX", "bytes of a query string; more is 414"),
         (f"{SERVER}.http.codec", "PARAMETERS_MAX", "parameters of a query string; more is 400"),
         (f"{SERVER}.http.server.http1", "HEADERS_MAX", "header fields; more is 431"),
-        (f"{SERVER}.http.server.http1", "HEAD_BYTES_MAX", "bytes of a head, the address included; more is 431"),
+        (f"{SERVER}.http.server.http1", "HEAD_BYTES_MAX", "bytes of a head with its address; more is 431"),
     ),
     "Connections of one server": (
-        (f"{SERVER}.http.server.connection_limits", "CONNECTIONS_MAX", "open connections; idle ones make room"),
-        (f"{SERVER}.http.server.http1", "HEAD_SECONDS_MAX", "seconds for a whole head"),
-        (f"{SERVER}.http.server.http1", "BODY_SECONDS_MAX", "seconds for a whole body"),
+        (f"{SERVER}.http.server.connection_limits", "CONNECTIONS_MAX", "open connections; new ones close idle ones"),
+        (f"{SERVER}.http.server.http1", "HEAD_SECONDS_MAX", "seconds to receive the head of a request"),
+        (f"{SERVER}.http.server.http1", "BODY_SECONDS_MAX", "seconds to receive the body of a request"),
         (f"{SERVER}.http.server.http1", "WRITE_SECONDS_MAX", "seconds for a client to take a response"),
         (f"{SERVER}.http.server.http1", "KEEP_ALIVE_SECONDS", "seconds that an idle connection stays open"),
     ),
@@ -45,18 +45,18 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.service.group_commit", "PENDING_MAX", "commands waiting for a commit; more is 503"),
     ),
     "Lists and event streams of one server": (
-        (f"{SERVER}.rules.values", "LIST_LIMIT_DEFAULT", "locks on a page"),
+        (f"{SERVER}.rules.values", "LIST_LIMIT_DEFAULT", "locks on a page by default"),
         (f"{SERVER}.rules.values", "LIST_LIMIT_MAX", "locks on a page, at most"),
         (f"{SERVER}.http.lock_list_routes", "LISTS_AT_ONCE", "pages read at once"),
         (f"{SERVER}.http.lock_list_routes", "LISTS_WAITING_MAX", "list requests waiting; more is 503"),
         (f"{SERVER}.events.hub", "SUBSCRIBERS_MAX", "open event streams; more is 503"),
         (f"{SERVER}.events.subscriber", "QUEUE_MAX", "events waiting for one stream; more ends the stream"),
         (f"{SERVER}.events.hub", "RING_MAX", "recent events kept for streams that resume"),
-        (f"{SERVER}.events.lease_expiry", "LEASES_MAX", "leases whose expiry is published in time"),
+        (f"{SERVER}.events.lease_expiry", "LEASES_MAX", "leases whose expiry is published at once"),
     ),
     "Projects and service keys": (
         (f"{SERVER}.rules.values", "REQUESTS_PER_MINUTE_DEFAULT", "requests per minute of a new project"),
-        (f"{SERVER}.rules.values", "REQUESTS_PER_MINUTE_MAX", "requests per minute, at most; 0 is no quota"),
+        (f"{SERVER}.rules.values", "REQUESTS_PER_MINUTE_MAX", "requests per minute, at most; 0 means no quota"),
         (f"{SERVER}.rules.values", "NAME_LENGTH_MAX", "characters of a name"),
         (f"{SERVER}.rules.values", "PERMISSIONS_MAX", "permissions of a service key"),
         (f"{SERVER}.rules.values", "PERMISSION_LENGTH_MAX", "characters of a permission"),
@@ -93,7 +93,7 @@ def exit_codes() -> str:
     """The exit codes of the command line, from rule CLI-4."""
     rule = (SPEC / "cli.md").read_text("utf-8").partition("**CLI-4**")[2].partition("**CLI-5**")[0]
     rows = "\n".join(re.findall(r"^\|.*\|$", rule, re.MULTILINE))
-    text = "`volcano-locks run` ends with the exit code of its command. Otherwise, and for every other command:\n"
+    text = "`volcano-locks run` exits with the code of its command. If no command ran, and for all other verbs:\n"
     return f"# Exit codes\n\n{text}\n{rows}\n"
 
 
@@ -114,6 +114,8 @@ def metrics() -> str:
     one = Metrics()
     one.store_counts = lambda: dict.fromkeys(("round_trips", "conflicts", "retries", "connects"), 0)
     one.request("acquire", "acquired", 0.0)
+    one.waited("acquired", 0.0)
+    one.store_error("late")
     one.text(0)
     rows = []
     for family in one.collect():
@@ -121,9 +123,8 @@ def metrics() -> str:
         labels = sorted({label for sample in family.samples for label in sample.labels} - {"le"})
         rows.append((f"`{name}`", family.type, ", ".join(f"`{label}`" for label in labels), family.documentation))
     text = (
-        "`GET /metrics` answers in the Prometheus text format. Each server counts for itself. Only\n"
-        "`volcano_locks_held` counts for the whole service. With `serve --workers N` all samples have the label\n"
-        "`worker`.\n"
+        "`GET /metrics` answers in the Prometheus text format. Each server reports its own numbers; only\n"
+        "`volcano_locks_held` covers the whole store. With `serve --workers N` all samples have the label `worker`.\n"
     )
     return f"# Metrics\n\n{text}\n{table(('metric', 'type', 'labels', 'meaning'), rows)}"
 
@@ -133,7 +134,7 @@ def limits() -> str:
     parts = ["# Limits\n\nEach limit is a named constant. A request past a limit gets an error that names the limit.\n"]
     for title, rows in LIMITS.items():
         cells = [(f"{getattr(import_module(module), name):,.10g}", what) for module, name, what in rows]
-        parts.append(f"\n## {title}\n\n{table(('limit', 'of'), cells)}")
+        parts.append(f"\n## {title}\n\n{table(('limit', 'what'), cells)}")
     return "".join(parts)
 
 

@@ -51,7 +51,7 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
       volcano-locks backup --to locks.backup --store sqlite:///locks.db
 
     The file contains digests of the secrets, no secrets; only its owner can
-    read it. To keep the same admin token after a restore, also keep that file.
+    read it. To keep the admin token after a restore, also keep its file.
 
     \b
     Exit codes:
@@ -102,7 +102,7 @@ def sqlite_store(url: str) -> Path:
     except ValueError as error:
         raise Exit(f"--store: {error}", USAGE) from None
     if path is None:
-        reason = "has its engine's own tools for backup and restore; volcano-locks does it for sqlite:/// alone"
+        reason = "cannot be backed up or restored here: that is for sqlite:/// alone; use the engine's own tools"
         raise Exit(f"--store: {shown_url(url)} {reason}", USAGE)
     return path
 

@@ -36,8 +36,8 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     Stop the server first, start it afterwards, and run this as the server's
     user. The previous file is kept beside the new one.
 
-    Leases granted or renewed after the backup are unknown to it. This command
-    waits --hold-seconds before it installs the backup, so that those leases
+    The backup lacks leases granted or renewed after it. This command waits
+    --hold-seconds before it installs the backup, so that those leases
     have expired before another client can get their locks. Fencing tokens keep
     rising. Keys revoked after the backup are valid again: revoke them again.
 
@@ -62,7 +62,7 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     contents = contents_json(done.contents)
     kept = None if done.kept_aside is None else str(done.kept_aside)
     since = contents["written_at"] or "it was made"
-    message(f"this backup does not contain leases granted or renewed since {since}, or revocations of keys since")
+    message(f"this backup does not contain leases granted or renewed since {since}, nor revocations of keys since")
     if kept is not None:
         message(f"the previous file is now {kept}")
     if as_json:

@@ -122,7 +122,7 @@ class Authenticator:
         if principal is None or principal.is_expired(now_ms):
             raise LockError(
                 "invalid_credentials",
-                "this credential is unknown, revoked or expired: check it, or ask for a new service key",
+                "this credential is unknown, revoked or expired: check it, or ask for a new one",
             )
         self._last_used_at_ms[principal.key_id] = now_ms
         return principal

@@ -26,7 +26,7 @@ async def migrate(url: str, clock: Clock | None = None) -> MigrationResult:
     Raises ValueError if `url` names no durable store, and StoreUnavailableError, whose message says what to do.
     """
     clock = clock if clock is not None else SystemClock()
-    path, scheme = _durable_store(url, "store memory:// keeps nothing, so it has no schema: name the store of serve")
+    path, scheme = _durable_store(url, "store memory:// keeps nothing, so it has no schema: name serve's store")
     if path is not None:
         from .sqlite.health import migrate as migrate_sqlite  # noqa: PLC0415 - load only the store in use
 
@@ -48,7 +48,7 @@ async def check_health(url: str, clock: Clock | None = None) -> Sequence[HealthF
     """
     clock = clock if clock is not None else SystemClock()
     path, scheme = _durable_store(
-        url, "store memory:// keeps nothing, so there is nothing to check: name the store of serve"
+        url, "store memory:// keeps nothing, so there is nothing to check: name serve's store"
     )
     if path is not None:
         from .sqlite.health import check_health as check_sqlite  # noqa: PLC0415

@@ -151,5 +151,5 @@ def app() -> None:
     Exit codes:
       64  the command line is wrong     75  lock not acquired
       69  server unavailable            76  ownership lost
-      77  credentials                   else the code of the command run
+      77  no valid credential           else the code of the command run
     """

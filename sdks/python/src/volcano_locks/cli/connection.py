@@ -93,7 +93,7 @@ def _connected(
     url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
     url = click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)
     file_type = click.Path(dir_okay=False, path_type=Path)
-    file_help = f"A file with the secret. Default: {variable}."
+    file_help = f"A file with the secret, instead of {variable}."
     file = click.option(option, "secret_file", type=file_type, metavar="PATH", help=file_help)
     return url(file(connected))
 

@@ -1,4 +1,4 @@
-"""Explains reason a request got no response, and what to try.
+"""Explains why a request got no response, and what to try.
 
 A TLS failure comes in the words of OpenSSL. The user can change three things: the scheme, the name and the trusted
 certificates. The message says which of them is wrong.

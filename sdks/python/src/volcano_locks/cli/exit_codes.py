@@ -1,7 +1,7 @@
 """Exit codes, and the exceptions that carry them to `App.main` (CLI-4).
 
-The numbers are those of sysexits.h where it has one. Otherwise `run` ends with the code of its command, so a script
-can distinguish "the job failed" from "the job did not run".
+The numbers are those of sysexits.h. Otherwise `run` ends with the code of its command, so a script can distinguish "the
+job failed" from "the job did not run".
 """
 
 from typing import Final

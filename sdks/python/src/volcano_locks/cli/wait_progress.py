@@ -3,8 +3,8 @@
 The client does the waiting; a thread polls the lock's state beside it. Each poll counts against the quota, so polls are
 rare; on a terminal the remaining time counts down between them.
 
-The number ahead is an estimate. The server reports how many wait, not their order. Those counted at the first poll are
-ahead until the count falls below that or another of them holds the lock.
+The number ahead is an estimate. The server reports how many wait, not their order. The number counted at the first poll
+falls when fewer wait, or when another waiter gets the lock.
 """
 
 import shutil

@@ -68,8 +68,8 @@ async def _schema(connections: ConnectionPool) -> Sequence[HealthFinding]:
     found = schema_finding(version, max(version, migrations()[-1].number))
     if may:
         return [found, HealthFinding("access", "this user has the permissions that serve needs")]
-    wanted = "own the schema volcano_locks, or have all rights on its tables" if version else "create a schema"
-    return [found, HealthFinding("access", f"this user cannot {wanted}", "grant it, or name another user in the URL")]
+    missing = "use the schema volcano_locks and all of its tables" if version else "create a schema"
+    return [found, HealthFinding("access", f"this user may not {missing}", "grant it, or name another user in the URL")]
 
 
 async def _safety(connections: ConnectionPool) -> Sequence[HealthFinding]:

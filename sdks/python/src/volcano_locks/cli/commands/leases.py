@@ -116,7 +116,7 @@ def acquire(
 
 @click.command(short_help="Renew a lease.")
 @click.argument("key", required=False)
-@click.option("--ttl", type=TTL, help="Length from now on. Default: the lease's own TTL.")
+@click.option("--ttl", type=TTL, help="Length of the lease from now. Default: its current TTL.")
 @click.option(
     "--lease-file", type=_LEASE_FILE, metavar="PATH", help="The lease to renew; `-` reads stdin and prints the new one."
 )

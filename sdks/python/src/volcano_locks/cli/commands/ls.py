@@ -29,9 +29,9 @@ UNKNOWN: Final = "-"
 def ls(*, prefix: str, held: bool, free: bool, as_json: bool, connection: Connection) -> None:
     """List the locks whose keys begin with PREFIX, or all locks.
 
-    A lock is listed from its first use; a free one for at least a day more.
-    Times compare this machine's clock with the server's dates. On a terminal
-    long names are truncated; `| cat` and --json show them in full.
+    A lock is listed from its first use until it has been free for a day
+    or more. The times shown depend on this machine's clock. On a terminal long
+    names are truncated; `| cat` and --json show them in full.
 
     \b
     Examples:

@@ -41,15 +41,15 @@ def fencing() -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, each statement separately.")
 def sql(*, dialect: str, table: str, id_column: str, token_column: str, as_json: bool) -> None:
-    """Print SQL that fences a table: a column, and triggers that compare.
+    """Print SQL that adds a fencing column and triggers that compare it.
 
     Run the printed SQL once. From then on the database refuses to insert or
     update a row under a lower fencing token than the highest seen for its id,
     even if the statement does not compare tokens or the row was deleted. The
     printed comments have the UPDATE for your application.
 
-    Names are taken literally, including letter case. Quote a name with a dot or
-    a quote in it as in SQL. A PostgreSQL table without a schema is in public.
+    Names are taken literally, including letter case. If a name contains a dot or
+    a quote, quote it as in SQL. A PostgreSQL table without a schema is in public.
 
     \b
     Examples:

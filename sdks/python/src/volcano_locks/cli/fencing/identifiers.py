@@ -1,9 +1,9 @@
 """Parses table and column names as people write them, and quotes them for SQL (CLI-21).
 
 A name is parsed with its dialect's quoting and always printed quoted. So a reserved word works as a name, letter case
-is kept, and no character of a name can end it. Refused are names that the database would refuse or truncate
-(PostgreSQL truncates silently, and two tables would share a fence), and unprintable characters, because names also
-appear in comments, which end with the line. Whether the table exists is not checked.
+is kept, and no character of a name can end it. A name that the database would refuse or truncate is refused (PostgreSQL
+truncates silently, and two tables would share a fence). So is an unprintable character, because names also appear in
+comments, which end with the line. Whether the table exists is not checked.
 """
 
 import re
@@ -62,7 +62,7 @@ class IdentifierSyntax:
                 break
             position += 1
         raise ValueError(
-            f"{_shown(text)} is not a name: write it plain, or in {self.quote} with each {self.quote} inside doubled"
+            f"{_shown(text)} is not a name: write it plain, or in {self.quote} with each {self.quote} in it doubled"
         )
 
 

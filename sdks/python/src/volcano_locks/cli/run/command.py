@@ -126,7 +126,7 @@ def run(
     \b
     Exit codes: those of CMD (128 + n if signal n killed it), and
       64  the command line is wrong     76  ownership lost
-      69  server unavailable            77  credentials
+      69  server unavailable            77  no valid credential
       75  lock not acquired             126, 127  CMD cannot be run
     """
     if skip_ok and not_acquired is not None:
@@ -169,7 +169,7 @@ class LockOptions:
 def _run_holding(
     process: CommandProcess, program: str, client: "Client", options: LockOptions, progress: WaitProgress
 ) -> int:
-    """Acquires the lock, runs the command, releases; returns the exit code. Raises the client's errors of acquiring."""
+    """Acquires the lock, runs the command, releases; returns the exit code. Raises the errors of the acquire."""
     logging.getLogger("volcano_locks").addHandler(logging.NullHandler())
     block = client.locks.with_lock(options.key, ttl=options.ttl, wait=options.wait, hold_at_least=options.hold_at_least)
     guard: LockGuard | None = None

@@ -36,7 +36,7 @@ def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection)
     service keeps; `ours` are this project's own. Exit code 0: all hold. 1: at
     least one does not hold or was inconclusive.
 
-    It takes --ttl and a few seconds, less than 40 in all, and sends about 150
+    It takes a few seconds more than --ttl, at most 40 in all, and sends about 150
     requests, which count against the project's quota. Its locks are named
     volcano-locks-verify:…; they are freed, or else expire.
 

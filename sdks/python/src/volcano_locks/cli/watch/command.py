@@ -25,8 +25,8 @@ def watch(*, key: str | None, prefix: str | None, as_json: bool, connection: Con
 
     A line has the time, the event, the key, the holder (for `waiting` and
     `gave_up`: the waiter), the fencing token, and the reason if it adds
-    anything. A broken connection is made again; `reset` means that events may
-    be missing.
+    anything. The command reconnects if the connection breaks; `reset` means that
+    events may be missing.
 
     \b
     Examples:
