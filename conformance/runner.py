@@ -1,8 +1,8 @@
 """Runs a scenario on one target and checks every result.
 
-The runner decides what a target must not: the names of acquisitions, their owner tokens, the remembered results, and
-whether a result is the expected one. It sends plain verbs with JSON values (see `targets.target`), so a target can be a
-process in another language.
+Only the runner decides the names of acquisitions, their owner tokens, the remembered results, and whether a result is
+the expected one. It sends plain verbs with JSON values (see `targets.target`), so a target can be a process in another
+language.
 
 A step without `expect: {error: …}` must succeed, and a wait must be complete unless the step expects `pending`.
 """

@@ -2,7 +2,7 @@
 
 Each client records its requests, the responses, and when it sent and received them, by one clock that all clients share
 (the machine's boot time). The checker trusts no statement of the server. A request may take effect at any moment
-between sending and response; without a response at any later moment, or never. A violation is what no order of such
+between sending and response; without a response, at any later moment or never. A violation is what no order of such
 moments explains:
 
 - token_repeated   two acquisitions of a lock got the same fencing token
@@ -12,10 +12,10 @@ moments explains:
 - overtaken        a waiter was overtaken by one that arrived later at the same node
 - starved          a waiter was overtaken more than `overtaken_max` times by later waiters on any node
 - granted_after_disconnect
-                   a reader saw the lock held under an unacknowledged token, although all clients that could have it had
-                   disconnected long before the grant: `disconnect_seconds` before a request whose response had a lower
-                   token, or found the lock free. (A client that disconnected after the grant may have left the response
-                   unread.)
+                   a reader saw the lock held under an unacknowledged token, although every client that may own it had
+                   disconnected at least `disconnect_seconds` before the grant. The grant is later than each request
+                   whose response had a lower token or found the lock free. (A client that disconnected after the grant
+                   may have left the response unread.)
 
 The order of arrival is known only if the sending times differ by more than `arrival_seconds`; the order of grants is
 that of the fencing tokens. A waiter keeps its queue position over several requests, so it arrived with its owner's

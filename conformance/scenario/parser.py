@@ -91,7 +91,7 @@ class Scenario:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What a target must be abilities to do beside the five verbs: names of abilities, see `faces.target`."""
+        """The abilities that a target needs beyond the five basic verbs, in the words of `targets.catalog`."""
         steps = list(self.every_step())
         found = {step.verb for step in steps if step.verb in ("search_store", "restart", "purge")}
         found |= {"client" for step in steps if VERBS[step.verb].clients_only}

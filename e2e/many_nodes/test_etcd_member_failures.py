@@ -89,7 +89,7 @@ async def test_an_isolated_leader_loses_no_lease(
     new_nodes: Callable[..., list[ServerProcess]],
     measured: Callable[[str, float], None],
 ) -> None:
-    """LEASE-6, LEASE-14, case 25, case 31: the leader still takes itself for one, and our nodes still reach it."""
+    """LEASE-6, LEASE-14, case 25, case 31: the leader still considers itself the leader, and our nodes reach it."""
     cluster, proxies = proxied_cluster
     nodes = await asyncio.to_thread(new_nodes, *[cluster.url()] * NODES)
     service_key = await asyncio.to_thread(nodes[0].new_service_key)

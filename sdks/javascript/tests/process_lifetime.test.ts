@@ -14,7 +14,7 @@ import { defined, granted } from "./harness.ts";
 import { type RealServer, START_MS_MAX, startedServer } from "./real_server.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
-/** Ends a program that a leaked timer keeps alive after its last statement. Measured inside it, so a busy machine is no leak. */
+/** Ends a program that a leaked timer keeps alive after its last statement. It runs inside the program, on its time. */
 const LEAK_CHECK = 'setTimeout(() => { console.log("kept alive"); process.exit(1); }, 1_000).unref();';
 
 /** A running program and the lines that it has printed. */

@@ -1,1 +1,1 @@
-"""The lock service: one pure rule, stores that only remember, one HTTP door."""
+"""The lock service: pure lease rules, stores that keep records, and an HTTP API."""

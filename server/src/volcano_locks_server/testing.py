@@ -130,7 +130,7 @@ class FaultyStore:
         self._passes: Final[asyncio.Queue[None]] = asyncio.Queue()
 
     def fail_updates(self, moments: Iterable[When]) -> None:
-        """Let further updates fail, one for each moment."""
+        """Let the next updates fail, each at its moment: before or after it is written."""
         self._failures = chain(self._failures, moments)
 
     def recover(self) -> None:

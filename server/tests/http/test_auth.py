@@ -88,7 +88,7 @@ class SlowRegistry:
         return Credential(self.key, self.project, None)
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was not to be asked for")
+        raise AssertionError(f"{name} must not be used here")
 
 
 async def test_a_revoked_key_stops_at_once(harness: HttpHarness) -> None:

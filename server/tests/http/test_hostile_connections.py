@@ -249,7 +249,7 @@ async def test_a_body_that_breaks_off_is_400(running: RunningServer, connect: Co
 async def test_a_client_that_disconnects_within_its_body_has_no_effect(
     running: RunningServer, connect: Connect
 ) -> None:
-    """HTTP-24: an incomplete request has no effect, on other requests neither."""
+    """HTTP-24: an incomplete request has no effect, and other requests are served."""
     connection = await connect()
     head = (
         f"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nContent-Length: 20\r\nAuthorization: Bearer {running.service_key}"

@@ -162,7 +162,7 @@ async def test_an_unknown_view_is_refused(harness: HttpHarness, query: str) -> N
 
 
 async def test_unknown_parameters_are_ignored(harness: HttpHarness) -> None:
-    """LIST-5, LIST-6, HTTP-3: a proxy's own, a view on a list, and on a verb that changes something."""
+    """LIST-5, LIST-6, HTTP-3: one that a proxy adds, and `view` on a list or on a verb that changes something."""
     await harness.acquire("a", new_token())
     assert await keys(harness, view="short", utm="x", key="b") == ["a"]
     assert set((await harness.request("GET", "/locks/a?limit=0&Prefix=%2F&limit=1")).json()) == {
@@ -256,7 +256,7 @@ async def test_lists_are_counted_in_the_metrics_without_names(harness: HttpHarne
     assert "secret" not in text
 
 
-# --- over a store that the test holds ---------------------------------------------------------------------
+# --- over a store that the test controls ------------------------------------------------------------------
 
 
 class SlowListStore:
@@ -279,7 +279,7 @@ class SlowListStore:
         return LockPage([], 0, None)
 
     def __getattr__(self, name: str) -> Any:
-        raise AssertionError(f"{name} was not to be asked for")
+        raise AssertionError(f"{name} must not be used here")
 
 
 @pytest.fixture
@@ -341,7 +341,7 @@ async def test_a_store_that_cannot_list_is_503(
     failure: LockError | None,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """HTTP-19, HTTP-20: it failed, or did not response in time."""
+    """HTTP-19, HTTP-20: it failed, or did not respond in time."""
     slow_lists.failure = failure
     if failure is not None:
         slow_lists.go_on.set()

@@ -282,7 +282,7 @@ async def test_ambiguous_framing_is_refused(fields: bytes, offer: bytes) -> None
 
 @pytest.mark.parametrize("line", [b"GET /first HTTP/0.9", b"GET /first HTTP/2.0", b"GET /first"])
 async def test_other_versions_are_refused(line: bytes) -> None:
-    """HTTP-22: the parser accepts them, and their rules for bodies and connections are others."""
+    """HTTP-22: the parser accepts them, but their rules for bodies and connections differ."""
     connection = Connection()
     connection.feed(line + b"\r\nConnection: keep-alive\r\n\r\n" + NEXT)
     await turn()

@@ -332,7 +332,7 @@ async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monke
     waiting = await connected(running)
     waiting.acquire_waiting("a", new_token())
     await until_waiting(running, 1)
-    await asyncio.sleep(1.5)  # the sweep that was on its way came with the old limits
+    await asyncio.sleep(1.5)  # a sweep that had begun used the old limits
     assert service.queues.request_count == 1
     async with httpx2.AsyncClient(base_url=running.url) as client:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": token}

@@ -26,7 +26,7 @@ def gated_store() -> FaultyStore:
 
 
 def count(record: LockRecord | None, number: int, now_ms: int) -> tuple[LockRecord | None, int]:
-    """A rule that adds up, so that order and folding show."""
+    """A rule that adds numbers, so that results show order and folding."""
     total = (record.fencing_token if record else 0) * 10 + number
     return Free(total, now_ms), total
 

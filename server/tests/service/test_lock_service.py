@@ -1,4 +1,4 @@
-"""The lock service: the verdict of the quota, the outcome of the lease, and the result if neither can be had."""
+"""The lock service: the verdict of the quota, the outcome of the lease, and the result if the store fails."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -60,7 +60,7 @@ async def nodes(request: pytest.FixtureRequest) -> AsyncIterator[Nodes]:
 
 
 async def test_a_project_gets_its_quota_once_and_not_three_times(nodes: Nodes) -> None:
-    """QUOTA-7, OPS-3. Where the clock cannot be held, the minute may change once in between."""
+    """QUOTA-7, OPS-3. If the test cannot set the clock, the minute may change once in between."""
     minutes: dict[str, Counter[int]] = {}
 
     async def ask(number: int) -> None:

@@ -120,7 +120,7 @@ async def test_no_node_starves_another(clock: ManualClock) -> None:
 
 
 async def test_events_cost_nothing_without_subscribers(clock: ManualClock) -> None:
-    """EVENT-6: batches record none and nodes send none, again so after a subscriber left."""
+    """EVENT-6: batches record none and nodes send none; the same after the last subscriber left."""
     async with services(clock) as (bus, a, _):
         sent: list[bytes] = []
         bus.nodes[0].on_message = sent.append

@@ -3,8 +3,8 @@
 `Client` is for threads, `AsyncClient` for asyncio; both have the same methods on `.locks`. The names below are loaded
 on first use, so that `import volcano_locks` does not load the HTTP stack.
 
-Not promised: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the destination
-refuse a lower one.
+Limit: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the destination refuse a
+lower one.
 """
 
 from importlib import import_module

@@ -4,7 +4,7 @@ A lease expires on the server even while this machine is suspended. `CLOCK_MONOT
 would trust its lease for too long; `CLOCK_BOOTTIME` does not stop. All waiting goes through `Clock`, so tests move time
 instead of sleeping.
 
-Not promised: a pause of the process is noticed only when the process runs again.
+Limit: a pause of the process is noticed only when the process runs again.
 """
 
 import asyncio

@@ -23,7 +23,7 @@ class TestAcquireWait < Minitest::Test
     assert_equal([SLICE, SLICE, 10.0], bodies(fixture).map { |body| body["wait_seconds"] })
     assert_equal([60.0, 60.0, 20.0], fixture.network.seen.map(&:timeout_seconds))
     assert_equal 1, fixture.network.seen.map { |one| [one.token, one.request_id] }.uniq.length
-    assert_equal [POST] * 3, fixture.sent, "no release is needed: nothing is held, and the place expires soon"
+    assert_equal [POST] * 3, fixture.sent, "no release is needed: nothing is held, and the waiter is removed soon"
   end
 
   def test_a_wait_continues_after_transient_failures_with_back_off_and_the_same_token

@@ -17,8 +17,8 @@ NOT_RENEWED: Final = "not_renewed"
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """One event of a lock. `fencing_token` is None if no lease is meant, `expires_at_ms` if no lease runs on; `holder`
-    is the label that the client gave, if any.
+    """One event of a lock. `fencing_token` is None if no lease is meant, `expires_at_ms` if no lease continues;
+    `holder` is the label that the client gave, if any.
     """
 
     kind: Kind

@@ -1,6 +1,6 @@
 """The event hub: publishes the lock events of this node and of its peers to subscribers (spec/watching.md).
 
-    hub.live                    false: no event is wanted, so batches record none; all that the hot path asks
+    hub.live                    false: no event is wanted, so batches record none; all that the hot path checks
     hub.publish(events)         events of this node, after their commit
     hub.subscribe(subscriber)   sends it the events from now on, or since an id
 
@@ -36,7 +36,7 @@ MISSED: Final = "missed"
 
 
 class EventHub:
-    """One a process. `start`, then `close`. All methods are called on the server's event loop."""
+    """One per process. `start`, then `close`. All methods are called on the server's event loop."""
 
     def __init__(self, store: LockStore, clock: Clock, queues: LocalQueues, *, signals: Signals | None = None) -> None:
         self.live = False
@@ -65,7 +65,7 @@ class EventHub:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the lists of leases for new feeds are read. For tests that move the clock."""
+        """Whether the list of leases is read for each new feed. For tests that move the clock."""
         return self._listing is None
 
     def start(self) -> None:

@@ -53,7 +53,7 @@ class LeaseExpiries:
         return len(self._leases)
 
     def note(self, event: LockEvent, *, since_ms: int) -> bool:
-        """Take note of an event; whether it is news to a feed that began at that instant of the store."""
+        """Record an event. Returns whether it is news to a feed that began at that instant of the store."""
         token = event.fencing_token
         if token is None:
             return True
@@ -71,7 +71,7 @@ class LeaseExpiries:
         return known or event.kind != "expired" or event.at_ms >= since_ms
 
     def note_listed(self, lock: RecordKey, held: Held, now_ms: int) -> None:
-        """Take note of a lease as the store held it at its `now_ms`, unless an event is newer."""
+        """Record a lease as the store listed it at `now_ms`, unless an event is newer."""
         lease = self._leases.get(lock)
         newest = self._ended.get(lock, -1) if lease is None else lease.fencing_token
         if held.fencing_token > newest or (lease is not None and lease.noted_at_ms < held.renewed_at_ms):

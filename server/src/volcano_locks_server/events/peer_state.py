@@ -55,7 +55,7 @@ class PeerState:
         return sum(queue.waiters for queue in queues.values() if now_ms < queue.until_ms)
 
     def note_interest(self, message: Interest) -> Wanted:
-        """Take note of an interest; what of it is new."""
+        """Record an interest. Returns what is new in it."""
         known = self._interests.get(message.node)
         if message.events or message.freed:
             if known is not None or len(self._interests) < PEERS_MAX:

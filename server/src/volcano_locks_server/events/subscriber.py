@@ -11,7 +11,7 @@ from typing import Final
 from .event import LockEvent
 
 QUEUE_MAX: Final = 4_096
-TAKE_MAX: Final = 128  # events taken are encoded for one stream alone; events that wait are shared by all
+TAKE_MAX: Final = 128  # a stream has a copy of the events it takes; queued ones are shared
 
 
 class NumberedEvent:

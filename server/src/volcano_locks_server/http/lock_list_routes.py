@@ -71,7 +71,7 @@ class LockListReader:
 
     async def row(self, project_id: str, key: LockKey) -> LockListBody:
         """The row of one lock, known or not. Raises LockError `lock_service_unavailable`."""
-        page = await self._query(LockQuery(project_id, 1, prefix=key))  # a key sorts before all that it is a prefix of
+        page = await self._query(LockQuery(project_id, 1, prefix=key))  # a key sorts before the keys that begin with it
         record = next((record for found, record in page.records if found == key), None)
         return LockListBody(_encode(self._row(project_id, key, record, page.now_ms)))
 

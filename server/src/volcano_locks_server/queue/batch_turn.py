@@ -59,7 +59,7 @@ class BatchTurn:
         return run
 
     def committed(self, report: StepReport) -> None:
-        """Deliver the grants, and see how the locks of the other waiters stand."""
+        """Deliver the grants, and keep the other waiters queued."""
         for key, owner_digest in report.grant_counts:
             self._parts.undelivered.discard(key, owner_digest)  # its client acquired again
         for served in report.served:
@@ -130,7 +130,7 @@ class BatchTurn:
     def _deliver(self, served: WaiterOutcome, report: StepReport) -> None:
         table, waiter, outcome = self._parts.table, served.waiter, served.outcome
         result = WaitResult(outcome, served.at_ms, self._began_ms, served.undelivered)
-        if waiter.result is not None and waiter.result.done():  # its request was cancelled this moment
+        if waiter.result is not None and waiter.result.done():  # its request has just been cancelled
             table.detach_request(waiter)
             table.remove(waiter, "left")
         if waiter.result is not None:

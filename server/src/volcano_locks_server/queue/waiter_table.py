@@ -18,7 +18,7 @@ from .waiter import Waiter, WaiterState, WaitResult
 WAITERS_PER_LOCK_MAX: Final = 1_000
 WAITERS_MAX: Final = 10_000
 WAITER_KEPT_SECONDS: Final = 5
-WAIT_SLACK_SHARE: Final = 100  # a wait may end late by its hundredth, so that many end and rejoin together
+WAIT_SLACK_SHARE: Final = 100  # a wait may end late by its hundredth, so that many waits end together
 WAIT_SLACK_MS_MAX: Final = 250
 STOPPING: Final = "the service is stopping: retry at another node or in a moment"
 

@@ -1,7 +1,7 @@
 """The rules of a lease.
 
 The theory. A lock is a name. A *lease* is one holding of it, and it ends by itself, so that a dead holder needs no
-clean-up. Because clocks and networks are late, two bands of time surround the expiry:
+clean-up. Because clocks differ and responses are delayed, two bands of time surround the expiry:
 
     acquire          renewals …            expires_at - 1 s   expires_at   expires_at + 1 s
        |------------------ alive -----------------|--- margin ---|--- grace ---|---- free to take over ---->

@@ -1,8 +1,8 @@
 """The request quota of a project: a limit for each minute, and a reserve for lock owners (QUOTA rules in spec/http.md).
 
 Many clients that poll a held lock can spend the project's quota. If a renewal by its healthy owner were then refused,
-the owner would lose the lease. Therefore renewals and releases by a current owner are still served, as many again in
-that minute.
+the owner would lose the lease. Therefore renewals and releases by a current owner are still served, up to the same
+number in that minute.
 
 The functions are pure: windows are values, the time is an argument. Ownership is known only once the record is read
 (`lease.owns`). So `admit` draws on the reserve first, which never overdraws it, and `window_with_returned` returns the
@@ -10,8 +10,8 @@ draw of a request whose sender is not the owner.
 
 Nodes that share a quota each count from a `Share`, drawn ahead from a common count (`ports.quota_store`). A draw
 belongs to one node, so together the nodes never exceed the limit. What a node draws and does not use is lost at the
-minute's end. For each further node, the others may thus refuse early by at most one part in SHARE_PARTS: 5 % with
-three nodes, for any distribution of the load. Draws between the limit and twice the limit are the reserve.
+minute's end. So each further node costs the others at most 1 / SHARE_PARTS of the quota: with three nodes a project
+gets at least 95 % of it, for any distribution of the load. Draws between the limit and twice the limit are the reserve.
 """
 
 from dataclasses import dataclass, replace
@@ -113,7 +113,7 @@ def admit_from(
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
     if current.left and _used(current) < limit:
-        # Not `replace`, which is half as slow again, because every request passes here.
+        # `replace` takes 1.5 times as long, and every request passes here.
         counted = Share(current.started_at_ms, current.left - 1, current.reserve_left, current.drawn)
         return counted, _admission(Verdict.ADMITTED, counted, now_ms, limit)
     if current.drawn < limit:

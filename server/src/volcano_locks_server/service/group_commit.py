@@ -8,7 +8,7 @@ A networked store works best with several batches in flight. A key is then in on
 is being committed are parked in order until its batch is answered. So commands on one key are evaluated in order of
 arrival however many batches there are, and no batch of this process waits for another's rows. Another batch starts when
 the backlog is as large as the largest batch in flight, or SIZE_OF_ANOTHER_BATCH: a batch costs nearly the same whatever
-its size, so a few large ones carry a load better. A lone command beside a lone one starts at once.
+its size, so a few large ones are cheaper. Beside a batch of one command, the next command starts at once.
 
 Promises: a batch that fails returns `StoreUnavailableError` to its own callers only, and is never repeated. A command
 whose caller gave up before its batch began is left out. The callers of a commit that takes longer than

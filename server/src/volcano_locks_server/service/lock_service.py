@@ -6,8 +6,8 @@ A request comes in two calls, so that it is counted before its input is parsed (
     outcome = await service.perform(lock, command, admission)
 
 `perform` adds the command to the next batch; an acquire with a `WaitRequest` goes through the wait queues. A request
-that turns out to hold no command ends with `abandon`. A counted request raises nothing, so that its response can carry
-the quota. The HTTP layer decides who may call; `rules.lease` decides what a lease means.
+without a valid command ends with `abandon`. A counted request raises nothing, so that its response can carry the quota.
+The HTTP layer decides who may call; `rules.lease` decides what a lease means.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Denied:
 
 
 class LockService:
-    """Leases over one store, one object a process; `close` ends what it started.
+    """Leases over one store, one object per process; `close` ends what it started.
 
     `quotas` is the count that nodes share, None if this process is the only one. `batches_in_flight` and `batch_max`
     are the store's preferences for group commit. With `several_nodes` over the store, wait queues are rechecked on a
@@ -120,7 +120,7 @@ class LockService:
         return outcome
 
     def abandon(self, project_id: str, admission: Admission) -> Denied | None:
-        """End the admission of a request that holds no command; the response that the quota demands, None if none.
+        """End the admission of a request without a command. Returns the refusal if the quota is spent, else None.
 
         The request stays counted, but what it drew from the owners' reserve is refunded: it proved no ownership.
         """

@@ -62,7 +62,7 @@ async def test_nodes_that_start_together_take_turns(database: str) -> None:
 async def test_an_old_node_runs_beside_a_new_one(
     opened: PostgresDatabase, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A step that old nodes can live without lets them work, and start."""
+    """A script that old nodes can ignore lets them continue, and start."""
     steps = [*migrations(), Migration(2, 1, SOURCE.format("two")), Migration(3, 1, SOURCE.format("three"))]
     monkeypatch.setattr(schema, "migrations", lambda: steps)
     assert await migrate(database) == (1, 3)

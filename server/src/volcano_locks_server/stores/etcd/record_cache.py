@@ -6,7 +6,7 @@ because no two writes of a key have the same revision. A restored cluster may re
 whenever the connection changes (`Endpoints.connection_changes`).
 
 A wrong guess costs one transaction. So after one the next batches read first: twice as many after each wrong guess,
-half as many after each right one. Where nodes take turns on the same locks, guesses rarely pay and are rarely made.
+half as many after each right one. If nodes take turns on the same locks, guesses are often wrong and therefore rare.
 
 The cache holds at most RECORDS_MAX records and evicts the least recently stored.
 """

@@ -1,12 +1,12 @@
 """Sends messages between nodes: each node writes packets to a key of its own, and all nodes watch these keys.
 
-A node's packets overwrite each other; the watch still reports each of them. While one packet is in flight the next one
-collects messages, because each costs the cluster a write to its disks.
+A node's packets overwrite each other; the watch still reports each of them. While one packet is in flight, messages
+collect in the next one, because each packet costs the cluster a write to its disks.
 
-The watch itself is checked. The node requests a sign of life every PROBE_SECONDS. It abandons the watch if none arrives
-within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member that loses the others cancels the watch.
-Then the node calls `on_missed`, goes to another member, and watches what is written from then on. It does the same if
-etcd compacted revisions that the watch had not reported yet.
+The watch itself is checked. The node requests a progress report every PROBE_SECONDS. It abandons the watch if none
+arrives within SILENCE_SECONDS_MAX, or if its own packet does not come back; a member that loses the others cancels the
+watch. Then the node calls `on_missed`, goes to another member, and watches what is written from then on. It does the
+same if etcd compacted revisions that the watch had not reported yet.
 
 A node deletes its key in `close`; other nodes delete the key of a node that is gone (see `clock_skew`).
 """
@@ -164,7 +164,7 @@ class EtcdSignals:
 
 
 async def _probe(stream: grpc.aio.StreamStreamCall) -> None:
-    """Request signs of life until the stream fails; its reader sees the failure too."""
+    """Request progress reports until the stream fails; its reader sees the failure too."""
     with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
         while True:
             await asyncio.sleep(PROBE_SECONDS)

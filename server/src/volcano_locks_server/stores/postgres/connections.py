@@ -2,7 +2,7 @@
 
 No session keeps state: no session settings, no session locks. Each transaction sets what it needs, so a pooler that
 gives every transaction another server connection (PgBouncer in transaction mode) changes nothing. Statements stay
-prepared only if the process that greeted the node also serves it, which shows that there is no pooler.
+prepared only if the process id announced at the connection is that of the serving process: then there is no pooler.
 
 Deadlines bound each transaction. In the server a statement, a wait for a lock and an idle moment each have a limit, so
 a node that vanishes holds its rows for less than STATEMENT + IDLE seconds. In the node a transaction has
@@ -145,7 +145,7 @@ class ConnectionPool:
         self._drop_idle()
 
     def discard_all(self) -> None:
-        """Do not use any connection that is open now again; new ones may lead to another server."""
+        """Stop using the connections that are open now; new ones may lead to another server."""
         self._generation += 1
         self._drop_idle()
 

@@ -2,8 +2,8 @@
 
 Each host of the URL is tried by itself, beginning with the last one that was writable. A host on which a commit hangs
 is tried last: its synchronous standby is gone or was promoted, or its disk hangs. Once HUNG_MAX commits hang in one
-server, no more are started there: their connections are left to end by themselves, and more would only use up the
-database's. A server is identified by its start time, because a host name may lead to another server meanwhile.
+server, no more are started there: their connections are left to end by themselves, and more would only use up
+connections of the database. A server is identified by its start time, because a host name may change its server.
 """
 
 import asyncio
@@ -173,7 +173,7 @@ class Hosts:
 
 
 async def _backend(connection: "asyncpg.Connection") -> tuple[int, object]:
-    """The serving process, and when its server started. A pooler greets with a made-up process id."""
+    """The serving process, and when its server started. A pooler announces an invented process id."""
     try:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             await connection.execute("BEGIN READ ONLY")

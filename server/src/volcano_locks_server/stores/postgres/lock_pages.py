@@ -3,7 +3,7 @@
 The instant is read before the rows, so a lease renewed in between does not show as ended. The clock is read again after
 the rows: it must have passed the instants in them.
 
-No row is locked. A statement sees what was committed before it began, and this is on the standby if there must be one.
+No row is locked. A statement sees what was committed before it began, on the synchronous standby too if there is one.
 In key order a million freed records may hide a few held ones; the index by expiry finds them.
 """
 

@@ -5,12 +5,12 @@ commit. Existing rows are locked by `FOR UPDATE`, so no other transaction writes
 inserting it; if two transactions insert the same one, the second rolls back and starts again. Locks are taken in one
 order, existing rows before new ones, so transactions cannot deadlock.
 
-`now` is read after the row locks (case 27). A missing row is compared with no instant: a first lease begins at `now`,
-and if the insert has to wait, the lease does not end later for that.
+`now` is read after the row locks (case 27). A missing row has no instant to compare: a first lease begins at `now`, and
+does not end later if the insert has to wait.
 
 Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` if it is
-earlier than the record's, than the newest that this node has seen, or than the newest in the database. That row may be
-a second old, which saves most batches from writing it. For a single lock its own record is exact.
+earlier than that of the record, the newest that this node has seen, or the newest in the database. The last of these
+may be a second old, so that most batches need not write it. For a single lock its own record is exact.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class PostgresStore:
         return gone
 
     async def ready(self) -> None:
-        """A real commit: only that shows disk space, and a standby that confirms if one must."""
+        """A real commit: only that shows that there is disk space and that a required standby confirms."""
         async with self._connections.transaction() as transaction:
             await transaction.fetch(_NOTE_NEWEST, await self._now_ms(transaction))
             await transaction.prove_writable()

@@ -1,7 +1,7 @@
 """Counts the requests of each project in a minute, for all nodes together.
 
-A draw does not wait for its commit: a crash of the database may forget the draws of a fraction of a second, which a
-quota can bear and a lease could not.
+A draw does not wait for its commit: a crash of the database may forget the draws of a fraction of a second. For
+a quota, unlike a lease, that is acceptable.
 """
 
 from typing import Final

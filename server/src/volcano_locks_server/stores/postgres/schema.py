@@ -1,8 +1,8 @@
 """The schema: numbered scripts, run in order by the first node that starts.
 
-During an upgrade old and new nodes run side by side. So a script only adds what older nodes can live without. If that
-is not so, its first line says `-- needs 0003`: nodes that do not know script 3 must be gone. A node reads in the table
-`migration` which version the schema has and which script a node must know. A node that lacks it does not start.
+During an upgrade old and new nodes run side by side. So a script only adds what older nodes can ignore. If it changes
+more, its first line says `-- needs 0003`: all nodes must know script 3. The table `migration` has the version of the
+schema and the number of the script that a node must know; a node that lacks this script does not start.
 """
 
 import re

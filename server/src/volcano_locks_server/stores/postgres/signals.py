@@ -118,7 +118,7 @@ class PostgresSignals:
         return has_worked
 
     async def _next(self, session: DatabaseSession) -> None:
-        """Send what is queued; if nothing is for PROBE_SECONDS, check that the server responds."""
+        """Send what is queued; if nothing is queued for PROBE_SECONDS, check that the server responds."""
         self._wake.clear()
         if not self._outbox:
             with contextlib.suppress(TimeoutError):

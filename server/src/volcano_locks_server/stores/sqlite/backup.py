@@ -91,7 +91,7 @@ class SqliteBackups:
         self._one_at_a_time: Final = asyncio.Lock()
 
     async def take(self) -> SqliteBackupFile:
-        """A backup of now. Raises LockError if the disk lacks space for it, and StoreUnavailableError."""
+        """Take a backup. Raises LockError if the disk lacks space for it, and StoreUnavailableError."""
         async with self._one_at_a_time:
             _require_disk_space(self._path)
             target = self._path.with_name(self._path.name + ".backup-in-progress")

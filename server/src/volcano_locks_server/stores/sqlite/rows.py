@@ -1,8 +1,8 @@
 """Lock records as rows, many in a statement.
 
-Each step of a statement releases the interpreter's lock and must win it back from a busy event loop, so a batch uses
-few steps: one SELECT that returns all keys as one JSON text, and one upsert of all changed rows. Both take their rows
-as VALUES, padded with NULLs to a power of two, so that a few statements stay prepared.
+Each step of a statement releases the interpreter's lock and then waits for it while the event loop is busy, so a batch
+uses few steps: one SELECT that returns all keys as one JSON text, and one upsert of all changed rows. Both take their
+rows as VALUES, padded with NULLs to a power of two, so that a few statements stay prepared.
 """
 
 from collections.abc import Iterable, Sequence
