@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from volcano_locks.asyncio.client import AsyncClient
+    from volcano_locks.asyncio.guard import AsyncLockGuard
     from volcano_locks.errors import (
         AuthenticationError,
         ConflictError,
@@ -27,10 +28,10 @@ if TYPE_CHECKING:
         VolcanoError,
     )
     from volcano_locks.features.watch import Leadership
-    from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
     from volcano_locks.protocol.lease import Lease, LockState
     from volcano_locks.protocol.lock_view import LockView
     from volcano_locks.sync.client import Client
+    from volcano_locks.sync.guard import LockGuard
 
 __version__ = "0.1.0"
 
@@ -59,11 +60,11 @@ __all__ = [
 
 _MODULE_OF = {
     "AsyncClient": "asyncio.client",
-    "AsyncLockGuard": "holding.guard",
+    "AsyncLockGuard": "asyncio.guard",
     "Client": "sync.client",
     "Leadership": "features.watch",
     "Lease": "protocol.lease",
-    "LockGuard": "holding.guard",
+    "LockGuard": "sync.guard",
     "LockState": "protocol.lease",
     "LockView": "protocol.lock_view",
 }

@@ -1,40 +1,50 @@
 """The client's clock: monotonic seconds that include the time in which the machine is suspended (SDK-4).
 
 A lease expires on the server even while this machine is suspended. `CLOCK_MONOTONIC` stops then on Linux, so a holder
-would trust its lease for too long; `CLOCK_BOOTTIME` does not stop. All waiting goes through `Clock`, so tests move time
-instead of sleeping.
+would trust its lease for too long; `CLOCK_BOOTTIME` does not stop. All waiting is limited by a `Clock`, so tests move
+time instead of sleeping.
 
 Limit: a pause of the process is noticed only when the process runs again.
 """
 
-import asyncio
 import time
-from collections.abc import Coroutine
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable
+from typing import Protocol
 
-T = TypeVar("T")
+CHECK_SECONDS_MAX = 2.0
+"""Longest time between two looks at the clock: timers stop while the machine is suspended, and overflow far ahead."""
 
-SLEEP_SECONDS_MAX = 2.0
-"""Longest single timer: the event loop's timers stop in suspend and overflow on distant instants."""
+
+class Wakeup(Protocol):
+    """What ends a wait. Both methods may be called from any thread."""
+
+    def set(self) -> None:
+        """End the wait."""
+
+    def is_set(self) -> bool:
+        """Whether the wait was ended."""
 
 
 class Clock(Protocol):
-    """The time source of a client. `now()` may be called from any thread."""
+    """The time source of a client. Its methods may be called from any thread."""
 
     def now(self) -> float:
         """Seconds since a fixed instant; never decreases."""
 
-    async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
-        """Return when `now() >= until` or `signal` is done, whichever is first. Does not change `signal`."""
+    def timeout(self, until: float) -> float:
+        """Real seconds to block before looking at `now()` again; 0 if `now() >= until`."""
 
-    async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
-        """Return the result of `work`; when `now() >= until`, cancel it and raise `TimeoutError`."""
+    def alarm(self, until: float, wakeup: Wakeup, *, asleep: bool = False) -> Callable[[], None]:
+        """Set `wakeup` when the clock is moved to `until`; return what cancels it. Only a test's clock is moved.
 
-    async def pause(self, seconds: float) -> None:
-        """Pause before the caller's next attempt. A test's clock moves itself here."""
+        `asleep`: the current thread or task does nothing else until `wakeup` is set.
+        """
 
-    def watch(self, task: "asyncio.Task[Any]") -> None:
-        """Register a background task. A test's clock waits until it sleeps in `wait`."""
+    def skip_pause(self, seconds: float) -> bool:
+        """Whether the pause before a caller's next attempt is over. A test's clock moves itself and returns True."""
+
+    def watch(self, renewer: object, ended: Callable[[], bool]) -> None:
+        """Register a thread or task that renews. A test's clock waits until it sleeps (`alarm`) or has ended."""
 
 
 class SystemClock:
@@ -43,40 +53,21 @@ class SystemClock:
     def now(self) -> float:
         return _now()
 
-    async def wait(self, until: float, signal: "asyncio.Future[Any] | None" = None) -> None:
-        while (remaining := until - _now()) > 0 and not (signal and signal.done()):
-            delay = min(remaining, SLEEP_SECONDS_MAX)
-            if signal is None:
-                await asyncio.sleep(delay)
-            else:
-                await asyncio.wait((signal,), timeout=delay)
+    def timeout(self, until: float) -> float:
+        return min(max(until - _now(), 0.0), CHECK_SECONDS_MAX)
 
-    async def within(self, until: float, work: Coroutine[Any, Any, T]) -> T:
-        # In the caller's own task: a task per request would cost as much as sending it.
-        loop = asyncio.get_running_loop()
-        limit = asyncio.timeout(None)
-        timer: asyncio.TimerHandle
+    def alarm(self, until: float, wakeup: Wakeup, *, asleep: bool = False) -> Callable[[], None]:  # noqa: ARG002
+        return _nothing
 
-        def check() -> None:
-            nonlocal timer
-            remaining = until - _now()
-            if remaining > 0:
-                timer = loop.call_later(min(remaining, SLEEP_SECONDS_MAX), check)
-            else:
-                limit.reschedule(loop.time())
+    def skip_pause(self, seconds: float) -> bool:  # noqa: ARG002
+        return False
 
-        async with limit:
-            timer = loop.call_later(min(max(until - _now(), 0), SLEEP_SECONDS_MAX), check)
-            try:
-                return await work
-            finally:
-                timer.cancel()
-
-    async def pause(self, seconds: float) -> None:
-        await self.wait(_now() + seconds)
-
-    def watch(self, task: "asyncio.Task[Any]") -> None:
+    def watch(self, renewer: object, ended: Callable[[], bool]) -> None:
         """Nothing to do."""
+
+
+def _nothing() -> None:
+    """No alarm to cancel: the real clock is looked at again after `timeout`."""
 
 
 def _boot_seconds() -> float:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Self
 from urllib.parse import urlsplit
 
+API_URL_DEFAULT = "http://127.0.0.1:7420"
 API_URL_VARIABLE = "VOLCANO_API_URL"
 SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
 HOLDER_CHARACTERS_MAX = 128
@@ -23,15 +24,25 @@ class Config:
     service_key: str = field(repr=False)
     timeout_seconds: float = TIMEOUT_SECONDS
     holder: str | None = None
+    ca_file: str | None = None
 
     @classmethod
-    def resolve(cls, api_url: str | None, service_key: str | None, timeout_seconds: float, holder: str | None) -> Self:
+    def resolve(
+        cls,
+        api_url: str | None,
+        service_key: str | None,
+        timeout_seconds: float,
+        holder: str | None,
+        ca_file: str | os.PathLike[str] | None = None,
+    ) -> Self:
         """Resolve the settings. `TypeError` or `ValueError` names the argument or variable that is missing or wrong."""
+        name, url = _argument_or_variable("api_url", api_url, API_URL_VARIABLE, API_URL_DEFAULT)
         return cls(
-            checked_url(*_argument_or_variable("api_url", api_url, API_URL_VARIABLE)),
+            checked_url(name, url),
             checked_service_key(*_argument_or_variable("service_key", service_key, SERVICE_KEY_VARIABLE)),
             _checked_timeout(timeout_seconds),
             None if holder is None else _checked_holder(holder),
+            None if ca_file is None else os.fspath(ca_file),
         )
 
     def holder_label(self) -> str:
@@ -46,10 +57,10 @@ def default_holder() -> str:
     return host[: HOLDER_CHARACTERS_MAX - len(tail)] + tail
 
 
-def _argument_or_variable(name: str, value: str | None, variable: str) -> tuple[str, str]:
+def _argument_or_variable(name: str, value: str | None, variable: str, default: str = "") -> tuple[str, str]:
     """Return the name of the value's source and the value."""
-    resolved = value if value is not None else os.environ.get(variable)
-    if resolved is None or resolved == "":
+    resolved = value if value is not None else os.environ.get(variable) or default
+    if resolved == "":
         raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}")
     if not isinstance(resolved, str):
         raise TypeError(f"{name} must be a str, got {type(resolved).__name__}")

@@ -6,34 +6,58 @@ to `LockOwnershipLostError` only if nothing else cancelled the task; a cancellat
 Not promised: a body that swallows `CancelledError` continues; when it ends, the loss is still raised.
 """
 
+import asyncio
 import weakref
+from collections.abc import Awaitable, Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
-from volcano_locks.asyncio.closing_transport import ClosingTransport
+from volcano_locks.asyncio.driver import AsyncDriver
+from volcano_locks.asyncio.guard import AsyncLockGuard
 from volcano_locks.asyncio.own_cancellation import OwnCancellation
+from volcano_locks.asyncio.renewer import run_renewals
+from volcano_locks.asyncio.waiting import run_shielded
 from volcano_locks.errors import LockOwnershipLostError
-from volcano_locks.holding.block import Block, exit_error
-from volcano_locks.holding.guard import AsyncLockGuard
+from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block, exit_error
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class AsyncLockBlock:
     """The context manager that `with_lock` returns, for one `async with` in one task. `loss` is set on leaving."""
 
-    def __init__(self, block: Block, transport: ClosingTransport) -> None:
+    def __init__(
+        self, block: Block, driver: AsyncDriver, new_block: "Callable[[], AsyncLockBlock] | None" = None
+    ) -> None:
         self.loss: LockOwnershipLostError | None = None
         self._block = block
-        self._transport = transport
+        self._driver = driver
+        self._new_block = new_block
         self._guard: AsyncLockGuard | None = None
+        self._renewer: asyncio.Task[None] | None = None
         self._loss_cancellation: OwnCancellation | None = None
         self._finalizer: weakref.finalize[..., AsyncLockBlock] | None = None
 
+    def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+        """Run `function` in a block of its own on each call."""
+        from volcano_locks.features.exclusive import in_async_block  # noqa: PLC0415 - rarely needed
+
+        return in_async_block(function, self._new_block)
+
     async def __aenter__(self) -> AsyncLockGuard:
-        self._loss_cancellation = OwnCancellation()
-        hold = await self._transport.cancel_on_close(self._block.enter(on_lost=self._loss_cancellation.cancel))
+        self._loss_cancellation = cancellation = OwnCancellation()
+        hold = await self._driver.cancel_on_close(self._driver.run(self._block.enter(asyncio.current_task())))
+        # No await from here to the end, so that the lease always has a renewer.
+        self._renewer = renewer = asyncio.get_running_loop().create_task(
+            run_renewals(self._block, hold, self._driver, cancellation.cancel),
+            name=f"renewal of {hold.lease.key}",
+        )
+        self._block.clock.watch(renewer, renewer.done)
         # A block that is dropped without being left must not be renewed forever.
         self._finalizer = weakref.finalize(self, hold.leave)
         self._finalizer.atexit = False
-        self._guard = AsyncLockGuard(hold)
+        self._guard = AsyncLockGuard(hold, self._block.clock)
         return self._guard
 
     async def __aexit__(
@@ -47,8 +71,16 @@ class AsyncLockBlock:
         ours = self._loss_cancellation.uncancel(error)
         self.loss = self._guard._hold.loss()
         if not self._guard._hold.forked:
-            self.loss = await self._block.leave()
+            self.loss = await run_shielded(self._leave())
         self._guard._release_error = self._block.release_error
         outcome = exit_error(None if ours else error, self.loss, self._block.release_error)
         if outcome is not None:
             raise outcome
+
+    async def _leave(self) -> LockOwnershipLostError | None:
+        assert self._renewer is not None
+        if self._block.needs_last_renewal():  # a late renewal would shorten the hold
+            await asyncio.wait((self._renewer,), timeout=RENEWAL_END_SECONDS_MAX)
+        self._renewer.cancel()
+        await asyncio.wait((self._renewer,), timeout=RENEWAL_END_SECONDS_MAX)
+        return await self._driver.run(self._block.leave())

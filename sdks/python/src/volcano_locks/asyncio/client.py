@@ -2,28 +2,28 @@
 time.
 """
 
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from volcano_locks.asyncio.block import AsyncLockBlock
-from volcano_locks.asyncio.closing_transport import ClosingTransport
+from volcano_locks.asyncio.driver import AsyncDriver
+from volcano_locks.asyncio.guard import AsyncLockGuard
+from volcano_locks.asyncio.waiting import run_shielded
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.holding.block import Block
-from volcano_locks.holding.guard import AsyncLockGuard
-from volcano_locks.http.transport import HttpTransport, perform
+from volcano_locks.holding.entered_blocks import EnteredBlocks
 from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
 from volcano_locks.protocol.checked_operations import CheckedOperations
-from volcano_locks.protocol.effects import Operation
 from volcano_locks.protocol.lease import Lease, LockState
 
 if TYPE_CHECKING:
-    import httpx2
-
     from volcano_locks.features.exclusive import OnHeld
     from volcano_locks.features.watch import Leadership
-    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
+    from volcano_locks.http.transport import Transport
+    from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,18 +41,20 @@ class AsyncClient:
         timeout_seconds: float = TIMEOUT_SECONDS,
         holder: str | None = None,
         clock: Clock | None = None,
-        transport: "httpx2.AsyncBaseTransport | None" = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        transport: "Transport | None" = None,
     ) -> None:
-        config = Config.resolve(api_url, service_key, timeout_seconds, holder)
+        config = Config.resolve(api_url, service_key, timeout_seconds, holder, ca_file)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self._transport = ClosingTransport(HttpTransport(config, transport))
-        self.locks = AsyncLocks(config, clock or SystemClock(), self._transport)
+        clock = clock or SystemClock()
+        self._driver = AsyncDriver(config, clock, transport)
+        self.locks = AsyncLocks(config, clock, self._driver)
 
     async def close(self) -> None:
         """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave the blocks
         before.
         """
-        await self._transport.close()
+        await self._driver.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -67,10 +69,11 @@ class AsyncClient:
 class AsyncLocks:
     """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, transport: ClosingTransport) -> None:
+    def __init__(self, config: Config, clock: Clock, driver: AsyncDriver) -> None:
         self._clock = clock
-        self._transport = transport
+        self._driver = driver
         self._operations = CheckedOperations(clock.now, config.timeout_seconds)
+        self._entered = EnteredBlocks()
 
     async def acquire(
         self,
@@ -86,7 +89,7 @@ class AsyncLocks:
         `wait`, `token` and `request_id`, which recover an uncertain acquire (SDK-18): see `Locks.acquire`.
         """
         acquire = self._operations.acquire(key, ttl, token, request_id, wait)
-        return await self._transport.cancel_on_close(perform(acquire, self._transport, self._clock))
+        return await self._driver.cancel_on_close(self._driver.run(acquire))
 
     async def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
         """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
@@ -96,22 +99,22 @@ class AsyncLocks:
 
         Never renew a block's lease by hand, and never shorten one after a renewal that timed out: see `Locks.renew`.
         """
-        return await perform(self._operations.renew(key, lease, ttl, request_id), self._transport, self._clock)
+        return await self._driver.run(self._operations.renew(key, lease, ttl, request_id))
 
     async def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
         """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
         Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
-        return await perform(self._operations.release(key, lease, request_id), self._transport, self._clock)
+        return await run_shielded(self._driver.run(self._operations.release(key, lease, request_id)))
 
     async def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
         """Return whether the lock is held, until when, and its fencing token."""
-        return await perform(self._operations.get(key, request_id), self._transport, self._clock)
+        return await self._driver.run(self._operations.get(key, request_id))
 
     async def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
         """Return who holds the lock, since when and until when, and how many acquires wait for it."""
-        return await perform(self._operations.view(key, request_id), self._transport, self._clock)
+        return await self._driver.run(self._operations.view(key, request_id))
 
     def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "AsyncIterator[LockView]":
         """Iterate over the locks whose keys begin with `prefix`, in key order; `state` is `held`, `free` or `all`.
@@ -121,11 +124,11 @@ class AsyncLocks:
             async for view in client.locks.list("reports:", state="held"):
                 print(view.key, view.holder, view.expires_at)
         """
-        return self._list_pages(self._operations.pages(prefix, state))
+        return cast("AsyncIterator[LockView]", self._driver.iterate(self._operations.list(prefix, state)))
 
     async def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
         """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal."""
-        return await perform(self._operations.force_release(key, request_id), self._transport, self._clock)
+        return await self._driver.run(self._operations.force_release(key, request_id))
 
     def with_lock(
         self,
@@ -137,15 +140,19 @@ class AsyncLocks:
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> AsyncLockBlock:
-        """Return an asynchronous context manager: hold the lock, renewed in the background, while its body runs.
+        """Return an asynchronous context manager, or decorator: hold the lock, renewed, while its body runs.
 
         Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss cancels the
         body and raises `LockOwnershipLostError` in its place; only the caller may cancel it otherwise (SDK-20). For the
         other arguments see `Locks.with_lock`.
         """
-        acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
-        block = Block(self._operations, self._transport, self._clock, acquire, hold_at_least)
-        return AsyncLockBlock(block, self._transport)
+
+        def new_block() -> AsyncLockBlock:
+            acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
+            block = Block(key, self._operations, self._clock, acquire, self._entered, hold_at_least=hold_at_least)
+            return AsyncLockBlock(block, self._driver, None if token else new_block)
+
+        return new_block()
 
     async def lead(self, key: str, run: Callable[[AsyncLockGuard], Awaitable[T]], *, ttl: int) -> T:
         """Wait for the lock without a limit and run `run(guard)` while holding it; after a loss, campaign again.
@@ -203,15 +210,5 @@ class AsyncLocks:
         """
         from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 
-        changes = Watch(checked_key(key), self._operations, self._transport, self._clock).changes()
-        return self._transport.iterate(changes)
-
-    async def _list_pages(self, pages: "Callable[[str | None], Operation[Page]]") -> "AsyncIterator[LockView]":
-        cursor: str | None = None
-        while True:
-            page = await perform(pages(cursor), self._transport, self._clock)
-            for view in page.views:
-                yield view
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        watch = Watch(checked_key(key), self._operations, self._clock.now)
+        return cast("AsyncGenerator[Leadership, None]", self._driver.iterate(watch.changes()))

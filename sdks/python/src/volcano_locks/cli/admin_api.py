@@ -4,22 +4,27 @@ Responses and errors are parsed by the client's own code (`protocol.messages`), 
 """
 
 import json
-import ssl
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any, Final
+from urllib.parse import urlencode
 
-import httpx2
-
-from volcano_locks import __version__, errors
+from volcano_locks.clock import SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.http.address import Address, OutgoingRequest
+from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
+from volcano_locks.http.transport import USER_AGENT, HttpCodec, timeout_error
 from volcano_locks.protocol import arguments, messages
+from volcano_locks.protocol.effects import Request
+from volcano_locks.sync.call import Call, TimeUp
+from volcano_locks.sync.pool import SocketPool
 
 from . import exit_codes
 from .connection import Connection
 from .error_messages import exit_on_client_error
 
 PAGE_LIMIT: Final = 100
+RESPONSE_BYTES_MAX: Final = 2**40  # a backup may be of any size
 
 JsonObject = dict[str, Any]
 
@@ -27,8 +32,16 @@ JsonObject = dict[str, Any]
 class AdminClient:
     """Sends requests with the admin token."""
 
-    def __init__(self, http: httpx2.Client) -> None:
-        self._http = http
+    def __init__(self, config: Config) -> None:
+        address = Address.of(config.api_url)
+        self._clock = SystemClock()
+        self._pool = SocketPool(address, config.ca_file, self._clock)
+        self._codec = HttpCodec(config, address.proxy)
+        self._credential = f"Bearer {config.service_key}".encode()
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._pool.close()
 
     def request(
         self,
@@ -63,24 +76,28 @@ class AdminClient:
     ) -> tuple[messages.Response, str]:
         """A successful response, and the request's id."""
         request_id = arguments.new_uuid()
+        path += f"?{urlencode(query)}" if query else ""
+        headers = [
+            (b"Authorization", self._credential),
+            (b"User-Agent", USER_AGENT.encode()),
+            (b"X-Volcano-Request-Id", request_id.encode()),
+        ]
+        content = b""
+        if body is not None:
+            headers.append((b"Content-Type", b"application/json"))
+            content = json.dumps(body).encode()
+        request = Request(method, path, request_id, timeout_seconds)
+        until = self._clock.now() + timeout_seconds
         try:
-            response = self._http.request(
-                method,
-                path,
-                json=body,
-                params=query,
-                headers={"X-Volcano-Request-Id": request_id},
-                timeout=timeout_seconds,
-            )
-        except httpx2.HTTPError as error:
-            sent = not isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout)
-            reason = f"{type(error).__name__}: {error}"
-            raise errors.TransportError(reason, request_sent=sent, request_id=request_id) from error
-        headers = {name.lower(): value for name, value in response.headers.items()}
-        parsed = messages.Response(response.status_code, headers, response.content)
-        if not response.is_success:
-            raise messages.error_from_response(parsed, request_id=request_id)
-        return parsed, request_id
+            outgoing = OutgoingRequest(method, path, headers, content)
+            response = self._pool.exchange(outgoing, until, Call(self._clock), bytes_max=RESPONSE_BYTES_MAX)
+        except TimeUp:
+            raise timeout_error(request, timeout_seconds) from None
+        except (NotConnectedError, BrokenResponseError) as error:
+            raise self._codec.failure(request, error) from error
+        if response.status // 100 != 2:
+            raise messages.error_from_response(response, request_id=request_id)
+        return response, request_id
 
     def list_all(self, path: str) -> list[JsonObject]:
         """All items of a list, page by page."""
@@ -112,18 +129,8 @@ def admin_client(connection: Connection) -> Iterator[AdminClient]:
     """An AdminClient for `connection`. Inside the block, errors end the command with a message."""
     with exit_on_client_error(connection):
         config = Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None)
-        plain = config.api_url.startswith("http://")
-        with httpx2.Client(
-            base_url=config.api_url,
-            # Loading the certificate store takes tens of milliseconds, so plain HTTP skips it.
-            verify=ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True,
-            timeout=config.timeout_seconds,
-            headers={
-                "Authorization": f"Bearer {config.service_key}",
-                "User-Agent": f"volcano-locks-python/{__version__}",
-            },
-        ) as http:
-            yield AdminClient(http)
+        with closing(AdminClient(config)) as client:
+            yield client
 
 
 def _find(items: list[JsonObject], name_or_id: str, what: str) -> JsonObject:

@@ -7,7 +7,7 @@ Not promised: that different arguments give different keys; with `"{a}-{b}"` two
 
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from math import inf
 from string import Formatter
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, get_args
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 GUARD = "guard"
 
 OnHeld = Literal["raise", "skip", "wait"]
-
-_OTHER_KINDS = (inspect.iscoroutinefunction, inspect.isasyncgenfunction, inspect.isgeneratorfunction)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,7 +40,7 @@ class GuardedFunction:
         unknown = sorted(names - set(self._signature.parameters) | names & {GUARD})
         if unknown:
             named = ", ".join(f"{{{name}}}" for name in unknown)
-            raise ValueError(f"key {key!r} has {named}, which is no argument of {function.__qualname__}")
+            raise ValueError(f"key {key!r} has {named}, which is no argument of {_name(function)}")
 
     def key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """The key for a call with these arguments; `TypeError` if an argument is missing."""
@@ -69,10 +67,8 @@ def threaded(
     """The decorator for threads."""
 
     def decorated(function: Callable[P, R]) -> Callable[P, R | None]:
+        checked_plain(function)
         guarded = GuardedFunction(key, on_held, function)
-        if any(is_other(function) for is_other in _OTHER_KINDS):
-            message = f"{function.__qualname__} must be a plain function; an AsyncClient decorates asynchronous ones"
-            raise TypeError(message)
 
         @wraps(function)
         def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -80,7 +76,7 @@ def threaded(
             try:
                 with block(guarded.key(args, kwargs), guarded.wait) as guard:
                     entered = True
-                    return function(*args, **guarded.with_guard(guard, args, kwargs))
+                    return checked_result(function, function(*args, **guarded.with_guard(guard, args, kwargs)))
             except LockHeldError:
                 if entered or not guarded.skips:
                     raise
@@ -97,9 +93,8 @@ def asynchronous(
     """The decorator for asyncio."""
 
     def decorated(function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R | None]]:
+        checked_async(function)
         guarded = GuardedFunction(key, on_held, function)
-        if not inspect.iscoroutinefunction(function):
-            raise TypeError(f"{function.__qualname__} must be an `async def` function; a Client decorates plain ones")
 
         @wraps(function)
         async def locked(*args: P.args, **kwargs: P.kwargs) -> R | None:
@@ -107,7 +102,8 @@ def asynchronous(
             try:
                 async with block(guarded.key(args, kwargs), guarded.wait) as guard:
                     entered = True
-                    return await function(*args, **guarded.with_guard(guard, args, kwargs))
+                    result = await function(*args, **guarded.with_guard(guard, args, kwargs))
+                    return checked_result(function, result)
             except LockHeldError:
                 if entered or not guarded.skips:
                     raise
@@ -116,6 +112,78 @@ def asynchronous(
         return locked
 
     return decorated
+
+
+def in_block(function: Callable[P, R], new_block: "Callable[[], LockBlock] | None") -> Callable[P, R]:
+    """`function`, run in a new block on each call."""
+    checked_plain(function)
+    block = _checked_new_block(new_block)
+
+    @wraps(function)
+    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        with block():
+            return checked_result(function, function(*args, **kwargs))
+
+    return locked
+
+
+def in_async_block(
+    function: Callable[P, Awaitable[R]], new_block: "Callable[[], AsyncLockBlock] | None"
+) -> Callable[P, Awaitable[R]]:
+    """`function`, run in a new block on each call."""
+    checked_async(function)
+    block = _checked_new_block(new_block)
+
+    @wraps(function)
+    async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
+        async with block():
+            return checked_result(function, await function(*args, **kwargs))
+
+    return locked
+
+
+def _checked_new_block(new_block: Callable[[], R] | None) -> Callable[[], R]:
+    if new_block is None:
+        raise TypeError("with_lock as a decorator takes no token: each call makes its own")
+    return new_block
+
+
+def checked_plain(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` if its body runs while it is called; raise `TypeError` otherwise (case 44)."""
+    if not callable(function) or _is_any(function, inspect.iscoroutinefunction, *_GENERATORS):
+        raise TypeError(f"{_name(function)} must be a plain function: {_RUNS_LATER}; an AsyncClient guards `async def`")
+    return function
+
+
+def checked_async(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function` if its body runs while it is awaited; raise `TypeError` otherwise (case 44)."""
+    if not callable(function) or not _is_any(function, inspect.iscoroutinefunction) or _is_any(function, *_GENERATORS):
+        raise TypeError(f"{_name(function)} must be an `async def` function: {_RUNS_LATER}; a Client guards plain ones")
+    return function
+
+
+def checked_result(function: object, result: R) -> R:
+    """Return `result`, unless it is code that would run after the release: then raise `TypeError` (case 44)."""
+    if inspect.isawaitable(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if inspect.iscoroutine(result) or inspect.isgenerator(result):
+            result.close()
+        raise TypeError(f"{_name(function)} returned a {type(result).__name__}: {_RUNS_LATER}")
+    return result
+
+
+_GENERATORS = (inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+_RUNS_LATER = "the body of a generator or of an awaitable would run after the release"
+
+
+def _is_any(function: Any, *kinds: Callable[[Any], bool]) -> bool:
+    """Whether the function, or the `__call__` of an object, is of one of the kinds. Sees through `partial`."""
+    while isinstance(function, partial):
+        function = function.func
+    return any(kind(function) or kind(function.__call__) for kind in kinds)
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)[:100]
 
 
 def _argument_name(part: tuple[str, str | None, str | None, str | None]) -> str | None:

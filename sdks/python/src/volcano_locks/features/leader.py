@@ -8,29 +8,29 @@ the leader may do, and send the fencing token along.
 
 import threading
 from collections.abc import Awaitable, Callable
-from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError
-from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
-from volcano_locks.sync.background_loop import StoppedError
+from volcano_locks.features.exclusive import checked_async, checked_plain, checked_result
+from volcano_locks.sync.driver import StoppedError
 
 if TYPE_CHECKING:
     from volcano_locks.asyncio.block import AsyncLockBlock
+    from volcano_locks.asyncio.guard import AsyncLockGuard
     from volcano_locks.sync.block import LockBlock
+    from volcano_locks.sync.guard import LockGuard
 
 T = TypeVar("T")
 
 
-def lead(block: "Callable[[], LockBlock]", run: Callable[[LockGuard], T], stop: threading.Event | None) -> T | None:
+def lead(block: "Callable[[], LockBlock]", run: "Callable[[LockGuard], T]", stop: threading.Event | None) -> T | None:
     """Return the result of `run`, or None if `stop` was set during a campaign. Each `block()` is one term."""
-    if not callable(run) or iscoroutinefunction(run):
-        raise TypeError(f"run must be a function that takes the guard, got {run!r:.200}")
+    checked_plain(run)
     while stop is None or not stop.is_set():
         term = block()
         try:
             with term as guard:
-                return run(guard)
+                return checked_result(run, run(guard))
         except StoppedError:
             return None
         except LockOwnershipLostError as error:
@@ -39,15 +39,14 @@ def lead(block: "Callable[[], LockBlock]", run: Callable[[LockGuard], T], stop: 
     return None
 
 
-async def lead_async(block: "Callable[[], AsyncLockBlock]", run: Callable[[AsyncLockGuard], Awaitable[T]]) -> T:
+async def lead_async(block: "Callable[[], AsyncLockBlock]", run: "Callable[[AsyncLockGuard], Awaitable[T]]") -> T:
     """Return the result of `run`. Each `block()` is one term."""
-    if not callable(run):
-        raise TypeError(f"run must be a function that takes the guard, got {run!r:.200}")
+    checked_async(run)
     while True:
         term = block()
         try:
             async with term as guard:
-                return await run(guard)
+                return checked_result(run, await run(guard))
         except LockOwnershipLostError as error:
             if error is not term.loss:
                 raise

@@ -7,20 +7,17 @@ Not promised: every change. Changes while the client is disconnected may appear 
 state is correct.
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from volcano_locks.clock import Clock
 from volcano_locks.errors import VolcanoError
-from volcano_locks.http.event_stream import parse_event_data, read_events
-from volcano_locks.http.transport import Transport, perform
+from volcano_locks.http.event_stream import EventStream, parse_event_data
 from volcano_locks.protocol.arguments import checked_fencing_token, new_uuid, parse_date
 from volcano_locks.protocol.backoff import Backoff, is_transient
 from volcano_locks.protocol.checked_operations import CheckedOperations
-from volcano_locks.protocol.effects import Request, lock_path
+from volcano_locks.protocol.effects import Emit, Operation, Request, Sleep, lock_path
 from volcano_locks.protocol.lock_view import LockView
 
 STABLE_SECONDS = 10.0
@@ -59,12 +56,14 @@ class LeadershipTracker:
         else:
             self._end(max(token, self._ended), None)
 
-    def apply_event(self, kind: str, body: dict[str, Any]) -> None:
-        """Apply an event, unless a newer state is known. Ignore other events."""
+    def apply_event(self, kind: str, body: dict[str, Any]) -> bool:
+        """Apply an event, unless a newer state is known. Return False if it is unusable, so that a view is needed."""
+        if kind not in _BEGINS | _ENDS:
+            return True
         try:
             token, at = checked_fencing_token(body.get("fencing_token")), parse_date(body["at"])
         except (KeyError, TypeError, ValueError):
-            return
+            return False
         if kind in _BEGINS and token > self._newest:
             holder = body.get("holder")
             self._newest = token
@@ -72,6 +71,7 @@ class LeadershipTracker:
             self.latest = Leadership(True, holder if isinstance(holder, str) else None, token, since)
         elif kind in _ENDS and token >= self._newest:
             self._end(token, at)
+        return True
 
     def _end(self, token: int, at: datetime | None) -> None:
         self._newest = self._ended = token
@@ -82,51 +82,53 @@ class LeadershipTracker:
 class Watch:
     """One watch of one lock, over as many connections as needed."""
 
-    def __init__(self, key: str, operations: CheckedOperations, transport: Transport, clock: Clock) -> None:
+    def __init__(self, key: str, operations: CheckedOperations, now: Callable[[], float]) -> None:
         self._key = key
         self._operations = operations
-        self._transport = transport
-        self._clock = clock
+        self._now = now
         self._tracker = LeadershipTracker()
         self._last_event_id: str | None = None
+        self._previous: Leadership | None = None
 
-    async def changes(self) -> AsyncGenerator[Leadership, None]:
-        """Yield the current leadership, then each change. Raises errors that a retry cannot resolve."""
-        previous: Leadership | None = None
+    def changes(self) -> Operation[None]:
+        """Emit the current leadership, then each change. Raises errors that a retry cannot resolve."""
         backoff = Backoff()
         while True:
-            began_at = self._clock.now()
+            began_at = self._now()
             try:
-                async with aclosing(self._follow_stream()) as leaderships:
-                    async for latest in leaderships:
-                        if latest is not None and latest != previous:
-                            previous = latest
-                            yield latest
+                yield from self._follow_stream()
             except VolcanoError as error:
                 if not is_transient(error):
                     raise
-                if self._clock.now() - began_at >= STABLE_SECONDS:
+                if self._now() - began_at >= STABLE_SECONDS:
                     backoff.reset()
                 delay = backoff.next_delay(error)
             if delay:
-                await self._clock.wait(self._clock.now() + delay)
+                yield Sleep(delay, in_wait=True)
 
-    async def _follow_stream(self) -> AsyncGenerator[Leadership | None, None]:
-        """Yield the leadership after each event of one stream; always ends with an error."""
+    def _follow_stream(self) -> Operation[None]:
+        """Emit the leadership after each event of one stream, if it changed; always ends with an error."""
         path = f"{lock_path(self._key)}/events"
-        request = Request(
-            "GET", path, new_uuid(), self._operations.timeout_seconds, streams=True, last_event_id=self._last_event_id
+        stream = EventStream(
+            Request(
+                "GET",
+                path,
+                new_uuid(),
+                self._operations.timeout_seconds,
+                streams=True,
+                last_event_id=self._last_event_id,
+            )
         )
+        yield from stream.open()
         view_needed = True
-        async with aclosing(read_events(request, self._transport, self._clock)) as events:
-            async for event in events:
-                view_needed = view_needed or event.kind == "reset"
-                if view_needed:
-                    self._tracker.apply_view(await self._fetch_view())
+        while True:
+            for event in (yield from stream.read()):
+                usable = self._tracker.apply_event(event.kind, parse_event_data(event))
+                if view_needed or not usable or event.kind == "reset":
+                    self._tracker.apply_view((yield from self._operations.view(self._key, None)))
                     view_needed = False
-                self._tracker.apply_event(event.kind, parse_event_data(event))
                 self._last_event_id = event.id or self._last_event_id
-                yield self._tracker.latest
-
-    async def _fetch_view(self) -> LockView:
-        return await perform(self._operations.view(self._key, None), self._transport, self._clock)
+                latest = self._tracker.latest
+                if latest is not None and latest != self._previous:
+                    self._previous = latest
+                    yield Emit(latest)

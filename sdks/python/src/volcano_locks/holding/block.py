@@ -1,7 +1,7 @@
-"""The life of one `with_lock` block, for threads and asyncio: acquire, renew in the background, stop renewing, release.
+"""The life of one `with_lock` block, for threads and asyncio: acquire, renew, stop renewing, release.
 
 Leaving (SDK-5): the renewer ends before the release is sent, and a response still under way cannot restart it. The
-release is shielded from cancellation and bounded in time. The outcome:
+release is bounded in time. The outcome:
 
 - The body raised: its error propagates. A loss or a failed release is attached to it as a note.
 - The body succeeded, but the lock was lost at some time: `LockOwnershipLostError`.
@@ -10,130 +10,135 @@ release is shielded from cancellation and bounded in time. The outcome:
   kept in `guard.release_error` and logged.
 """
 
-import asyncio
-import logging
 import random
-from collections.abc import Callable
 from math import ceil
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
+from volcano_locks.holding.entered_blocks import EnteredBlocks
 from volcano_locks.holding.hold import Hold
-from volcano_locks.holding.renewer import run_renewals
-from volcano_locks.http.transport import Transport, perform, run_shielded
+from volcano_locks.log import log
 from volcano_locks.protocol.arguments import TTL_SECONDS_MIN, checked_hold
 from volcano_locks.protocol.backoff import BACKOFF_SECONDS_MAX
 from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.effects import Operation
 from volcano_locks.protocol.lease import Lease
-from volcano_locks.protocol.operations import ATTEMPTS_MAX, WAIT_SLICE_SECONDS
+from volcano_locks.protocol.operations import ATTEMPTS_MAX, WAIT_SLICE_SECONDS, release_if_acquired
 
-RENEWER_END_SECONDS_MAX = 1.0
+RENEWAL_END_SECONDS_MAX = 1.0
 RELEASE_SECONDS_MAX = 5.0
 RELEASE_LOST_SECONDS_MAX = 1.0
 
-log = logging.getLogger("volcano_locks")
-
 
 class Block:
-    """One block. Its coroutines run in one event loop; `hold` may be read from any thread."""
+    """One block. `hold` exists once it was entered."""
 
     def __init__(
         self,
+        key: str,
         operations: CheckedOperations,
-        transport: Transport,
         clock: Clock,
         acquire: Operation[Lease],
+        entered: EnteredBlocks,
+        *,
         hold_at_least: float | None = None,
     ) -> None:
         self._hold_seconds = checked_hold(hold_at_least)
         self._entered_at = 0.0
+        self._key = key
         self._operations = operations
-        self._transport = transport
-        self._clock = clock
+        self.clock = clock
         self._acquire = acquire
-        self._renewer: asyncio.Task[None] | None = None
-        self._entered = False
-        self._leaving = False
+        self._entered_blocks = entered
+        self._entered_by: object = None
         self.hold: Hold | None = None
         self.release_error: VolcanoError | None = None
 
-    async def enter(self, on_lost: Callable[[], None]) -> Hold:
-        """Acquire, then start the renewer. It calls `on_lost` at most once, in this loop."""
-        if self._entered:
+    def enter(self, entering: object) -> Operation[Hold]:
+        """Acquire, for the thread or task `entering`. The caller then starts the renewals."""
+        if self._entered_by is not None:
             raise RuntimeError("a with_lock(…) block can be entered only once: call with_lock again")
-        self._entered = True
-        began_at = self._clock.now()
-        lease = await perform(self._acquire, self._transport, self._clock)
-        # No await from here to the end, so that the lease always has a renewer.
-        self._entered_at = self._clock.now()
-        timeout_seconds, jitter = self._operations.timeout_seconds, random.random()  # noqa: S311 - not for cryptography
-        acquired_at = max(began_at, _acquired_after(lease, timeout_seconds))
-        self.hold = Hold(lease, self._clock, timeout_seconds, jitter, acquired_at=acquired_at)
-        self._renewer = asyncio.get_running_loop().create_task(
-            run_renewals(self.hold, self._renew, self._clock, on_lost), name=f"renewal of {lease.key}"
-        )
-        self._clock.watch(self._renewer)
+        self._entered_by = entering
+        self._entered_blocks.check(self._key, entering)
+        began_at = self.clock.now()
+        lease: Lease | None = None
+        try:
+            lease = yield from self._acquire
+            self._entered_at = self.clock.now()
+            timeout_seconds, jitter = self._operations.timeout_seconds, random.random()  # noqa: S311 - no cryptography
+            acquired_at = max(began_at, _acquired_after(lease, timeout_seconds))
+            self.hold = Hold(lease, self.clock, timeout_seconds, jitter, acquired_at=acquired_at)
+            self._entered_blocks.enter(self._key, entering, self.hold)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            if lease is not None:
+                yield from release_if_acquired(lease.key, lease.token, error)
+            raise
         return self.hold
 
+    def renew(self, seconds: float) -> Operation[None]:
+        """Renew once, within `seconds`. Raises no error: the hold takes the outcome (case 2)."""
+        hold = self.hold
+        assert hold is not None
+        try:
+            lease = yield from self._operations.renew_once(hold.lease, seconds)
+        except LockOwnershipLostError as error:
+            hold.lose(error)
+        except Exception as error:  # noqa: BLE001 - after any error the lease may still be alive
+            log.warning("lock %s was not renewed, trying again: %s", hold.lease.key, error)
+            hold.failed(error)
+        else:
+            hold.renewed(lease)
+
     def stop(self) -> None:
-        """Stop renewing and mark the guard as lost, without awaiting. May be repeated."""
+        """Stop renewing and mark the guard as lost. May be repeated."""
         if self.hold is not None:
+            self._entered_blocks.leave(self._key, self._entered_by)
             self.hold.leave()
 
-    async def leave(self) -> LockOwnershipLostError | None:
-        """Stop renewing, release once, and return the loss, if any. A cancellation is raised at the end."""
-        if self._leaving:
-            return self.hold.loss() if self.hold is not None else None
-        self._leaving = True
-        return await run_shielded(self._leave())
+    def needs_last_renewal(self) -> bool:
+        """Whether leaving now renews once more, so that a renewal under way must end before (SDK-12)."""
+        return self._remaining_hold_seconds() > 0
 
-    async def _leave(self) -> LockOwnershipLostError | None:
-        if self.hold is None:
+    def leave(self) -> Operation[LockOwnershipLostError | None]:
+        """Stop renewing, release, and return the loss, if any."""
+        hold = self.hold
+        if hold is None:
             return None
         self.stop()
-        await self._end_renewer()
-        loss = self.hold.loss()
-        if self.hold.forked or (loss is not None and loss.status is not None):
+        loss = hold.loss()
+        if hold.forked or (loss is not None and loss.status is not None):
             return loss
         try:
-            await self._release_or_extend(self.hold.lease, loss)
+            yield from self._release_or_extend(hold, loss)
         except LockOwnershipLostError as error:
             return loss or error
         except VolcanoError as error:
-            self.release_error = error
-            if loss is None:
-                log.warning("lock %s was not released and stays held until it expires: %s", self.hold.lease.key, error)
+            self.not_released(error)
         return loss
 
-    async def _end_renewer(self) -> None:
-        if self._renewer is None:
-            return
-        if self._remaining_hold_seconds() > 0:  # a late renewal would shorten the hold
-            await asyncio.wait((self._renewer,), timeout=RENEWER_END_SECONDS_MAX)
-        self._renewer.cancel()
-        await asyncio.wait((self._renewer,), timeout=RENEWER_END_SECONDS_MAX)
+    def not_released(self, error: VolcanoError) -> None:
+        """The release was not confirmed."""
+        assert self.hold is not None
+        self.release_error = error
+        if self.hold.loss() is None:
+            log.warning("lock %s was not released and stays held until it expires: %s", self.hold.lease.key, error)
 
-    async def _release_or_extend(self, lease: Lease, loss: LockOwnershipLostError | None) -> None:
+    def _release_or_extend(self, hold: Hold, loss: LockOwnershipLostError | None) -> Operation[None]:
         """Release, or let the lease expire at the end of `hold_at_least` (SDK-12)."""
-        until, remaining_seconds = self._release_until(loss), self._remaining_hold_seconds()
+        now, remaining_seconds = self.clock.now(), self._remaining_hold_seconds()
+        until = now + RELEASE_LOST_SECONDS_MAX
+        if loss is None:
+            until = max(min(now + RELEASE_SECONDS_MAX, hold.deadline()), until)
         if remaining_seconds <= 0 or loss is not None:
-            await perform(self._operations.release_at_end(lease, until), self._transport, self._clock)
-            return
-        ttl_seconds = max(ceil(remaining_seconds), TTL_SECONDS_MIN)
-        await perform(self._operations.renew_at_end(lease, ttl_seconds, until), self._transport, self._clock)
+            yield from self._operations.release_at_end(hold.lease, until)
+        else:
+            ttl_seconds = max(ceil(remaining_seconds), TTL_SECONDS_MIN)
+            yield from self._operations.renew_at_end(hold.lease, ttl_seconds, until)
 
     def _remaining_hold_seconds(self) -> float:
-        return self._entered_at + self._hold_seconds - self._clock.now()
-
-    def _release_until(self, loss: LockOwnershipLostError | None) -> float:
-        now = self._clock.now()
-        if loss is not None or self.hold is None:
-            return now + RELEASE_LOST_SECONDS_MAX
-        return max(min(now + RELEASE_SECONDS_MAX, self.hold.deadline()), now + RELEASE_LOST_SECONDS_MAX)
-
-    async def _renew(self, lease: Lease, timeout_seconds: float) -> Lease:
-        return await perform(self._operations.renew_once(lease, timeout_seconds), self._transport, self._clock)
+        return self._entered_at + self._hold_seconds - self.clock.now()
 
 
 def _acquired_after(lease: Lease, timeout_seconds: float) -> float:

@@ -7,14 +7,12 @@ Not promised: that code which never checks is stopped (the asyncio block is canc
 pause, only a check of the fencing token at the destination refuses a late write.
 """
 
-from collections.abc import Callable
-
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.hold import Hold
 from volcano_locks.protocol.lease import Lease
 
 
-class _BaseGuard:
+class BaseGuard:
     """The attributes of both guards."""
 
     def __init__(self, hold: Hold) -> None:
@@ -57,23 +55,3 @@ class _BaseGuard:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._hold.lease!r} lost={self.lost}>"
-
-
-class LockGuard(_BaseGuard):
-    """The held lock in the body of `with client.locks.with_lock(…)`. May be used from any thread."""
-
-    def __init__(self, hold: Hold, wait: Callable[[float | None], bool]) -> None:
-        super().__init__(hold)
-        self._wait = wait
-
-    def wait_lost(self, timeout: float | None = None) -> bool:
-        """Block until the loss, the end of the block, or `timeout` seconds; return `lost`."""
-        return True if self.lost else self._wait(timeout)
-
-
-class AsyncLockGuard(_BaseGuard):
-    """The held lock in the body of `async with client.locks.with_lock(…)`. `lost` may be read from any thread."""
-
-    async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - on the client's clock
-        """Wait until the loss, the end of the block, or `timeout` seconds; return `lost`."""
-        return await self._hold.wait_lost(timeout)

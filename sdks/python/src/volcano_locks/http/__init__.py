@@ -1,1 +1,1 @@
-"""The client's HTTP stack in an event loop: transport, connection pools, responses and event streams."""
+"""HTTP/1.1 without I/O: addresses, encoded requests, responses read from bytes, event streams."""

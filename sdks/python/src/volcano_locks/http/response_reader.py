@@ -2,12 +2,12 @@
 
 A plain response states its length and has no field that changes how it is read. This service's own server sends only
 those, and one regular expression parses their head. Every other response (chunked, ended by closing, interim responses,
-a proxy's page) is read by h11, and its connection is not reused. An incomplete or too long response is an error, and so
-is one that names another request's id.
+a proxy's page, an event stream) is read by h11, and its connection is not reused. An incomplete or too long response is
+an error, and so is one that names another request's id.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from volcano_locks.protocol.messages import Response
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 RESPONSE_BYTES_MAX = 65_536
 HEAD_BYTES_MAX = 16_384
 
-Headers = Sequence[tuple[bytes, bytes]]
-
 _HEAD = re.compile(rb"HTTP/1\.1 ([2-5][0-9][0-9]) [ -~]*\r\n((?:[0-9A-Za-z_-]+:[\t -~]*\r\n)*)\r\n")
 _FIELD = re.compile(rb"([0-9A-Za-z_-]+):[\t ]*([\t -~]*?)[\t ]*\r\n")
 _LENGTH = re.compile(r"[0-9]{1,6}")
@@ -28,31 +26,43 @@ _BODILESS = frozenset({204, 304})
 _CUT_OFF = "the connection was closed before the response was complete"
 
 
+class NotConnectedError(Exception):
+    """No connection could be opened, so nothing was sent."""
+
+
 class BrokenResponseError(Exception):
     """The bytes received are no complete HTTP response, or too long a one."""
+
+
+def not_connected(why: object) -> NotConnectedError:
+    """The error for a connection that could not be opened."""
+    return NotConnectedError(f"cannot connect: {_reason(why)}")
+
+
+def broken(why: object) -> BrokenResponseError:
+    """The error for a connection that broke."""
+    return BrokenResponseError(_reason(why))
+
+
+def _reason(why: object) -> object:
+    return f"{type(why).__name__}: {why}" if isinstance(why, OSError) else why
 
 
 class ResponseReader:
     """Reads the response to `request`. `plain` turns false at the first sign of another form."""
 
-    def __init__(self, request: bytes = b"") -> None:
+    def __init__(self, request: bytes = b"", bytes_max: int = RESPONSE_BYTES_MAX) -> None:
         self.plain = True
         self._request = request
-        self._method = request[: request.find(b" ")]
+        self._bytes_max = bytes_max
         self._buffer = bytearray()
         self._head: tuple[int, dict[str, str], int, int] | None = None
-        self._h11_reader: _H11Reader | None = None
+        self._stream: StreamReader | None = None
 
     def feed(self, data: bytes) -> Response | None:
         """Return the response when `data` completes it; empty data ends the connection. Raises BrokenResponseError."""
-        response = self._feed(data)
-        if response is not None:
-            check_request_id(response.headers, self._request)
-        return response
-
-    def _feed(self, data: bytes) -> Response | None:
-        if self._h11_reader is not None:
-            return self._h11_reader.feed(data)
+        if self._stream is not None:
+            return self._read_by_h11(data)
         self._buffer += data
         if data and self._head is None:
             self._head = self._read_head()
@@ -63,12 +73,21 @@ class ResponseReader:
             if len(self._buffer) < end:
                 return None
             if len(self._buffer) == end:
+                check_request_id(headers, self._request)
                 return Response(status, headers, bytes(self._buffer[begin:end]))
         self.plain = False
-        self._h11_reader = _H11Reader(self._method)
-        buffered = bytes(self._buffer)
-        response = self._h11_reader.feed(buffered) if buffered else None
-        return response if data or response is not None else self._h11_reader.feed(b"")
+        self._stream = StreamReader(self._request)
+        response = self._read_by_h11(bytes(self._buffer)) if self._buffer else None
+        return response if data or response is not None else self._read_by_h11(b"")
+
+    def _read_by_h11(self, data: bytes) -> Response | None:
+        stream = self._stream
+        assert stream is not None
+        stream.feed(data)
+        self._check_length(len(stream.unread))
+        if not stream.ended or stream.head is None:
+            return None
+        return Response(*stream.head, bytes(stream.unread))
 
     def _read_head(self) -> tuple[int, dict[str, str], int, int] | None:
         """Status, headers, start and end of the body; None while the head is incomplete, or if it is not plain."""
@@ -87,61 +106,66 @@ class ResponseReader:
             self.plain = length in {"", "0"}
             return status, headers, match.end(), match.end()
         self.plain = _LENGTH.fullmatch(length) is not None
-        return (status, headers, match.end(), match.end() + _checked_length(int(length))) if self.plain else None
+        if not self.plain:
+            return None
+        self._check_length(int(length))
+        return status, headers, match.end(), match.end() + int(length)
+
+    def _check_length(self, length: int) -> None:
+        if length > self._bytes_max:
+            raise BrokenResponseError(f"response longer than {self._bytes_max} bytes")
 
 
-class _H11Reader:
-    """Reads a response with h11."""
+class StreamReader:
+    """Reads a response with h11, as it arrives. `unread` is the body so far; the caller takes bytes from it."""
 
-    def __init__(self, method: bytes) -> None:
+    def __init__(self, request: bytes) -> None:
         import h11  # noqa: PLC0415 - rarely needed
 
+        self.head: tuple[int, Mapping[str, str]] | None = None
+        self.unread = bytearray()
+        self.ended = False
         self._h11 = h11
+        self._request = request
         self._http = h11.Connection(h11.CLIENT)
-        self._http.send(h11.Request(method=method, target="/", headers=[("Host", "-")]))
+        self._http.send(h11.Request(method=request[: request.find(b" ")], target="/", headers=[("Host", "-")]))
         self._http.send(h11.EndOfMessage())
-        self._head: h11.Response | None = None
-        self._body = bytearray()
 
-    def feed(self, data: bytes) -> Response | None:
+    def feed(self, data: bytes) -> None:
+        """Take what the connection received; empty data ends it. Raises BrokenResponseError."""
         h11 = self._h11
+        if self.ended:
+            return
         try:
             self._http.receive_data(data)
-            while (event := self._http.next_event()) is not h11.NEED_DATA:
+            while not self.ended and (event := self._http.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
                 if isinstance(event, h11.Data):
-                    self._body += event.data
-                    _checked_length(len(self._body))
+                    self.unread += event.data
                 elif isinstance(event, h11.Response):
-                    self._head = event
+                    self.head = event.status_code, _joined_headers(event.headers)
+                    check_request_id(self.head[1], self._request)
                 elif isinstance(event, h11.EndOfMessage):
-                    assert self._head is not None
-                    return Response(self._head.status_code, _joined_headers(self._head.headers), bytes(self._body))
+                    self.ended = True
                 elif not isinstance(event, h11.InformationalResponse):
                     raise BrokenResponseError(_CUT_OFF)
         except h11.RemoteProtocolError as error:
-            raise BrokenResponseError(describe_broken(error, data)) from error
-        return None
+            raise BrokenResponseError(f"the response is not HTTP: {error}" if data else _CUT_OFF) from error
 
-
-def describe_broken(error: Exception, data: bytes) -> str:
-    """The message for a response that h11 rejects; without `data`, the connection was closed."""
-    return f"the response is not HTTP: {error}" if data else _CUT_OFF
+    def take(self) -> bytes:
+        """Remove and return what is unread."""
+        data = bytes(self.unread)
+        self.unread.clear()
+        return data
 
 
 def check_request_id(headers: Mapping[str, str], request: bytes) -> None:
-    """Check that a request id in the response, if any, is that of `request`.
+    """Check that a request id in the response, if any, is that of `request`; a proxy may have doubled it (case 83).
 
     Otherwise an unsolicited response that arrives as a request is sent would pass for its response.
     """
-    request_id = headers.get(_REQUEST_ID)
-    if request_id is not None and request_id.lower().encode(errors="replace") not in request.lower():
+    request_id = headers.get(_REQUEST_ID, "").partition(",")[0].strip()
+    if request_id and request_id.lower().encode(errors="replace") not in request.lower():
         raise BrokenResponseError("received the response to another request")
-
-
-def _checked_length(length: int) -> int:
-    if length > RESPONSE_BYTES_MAX:
-        raise BrokenResponseError(f"response longer than {RESPONSE_BYTES_MAX} bytes")
-    return length
 
 
 def _joined_headers(fields: "h11._headers.Headers") -> dict[str, str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from volcano_locks.errors import LockHeldError, LockOwnershipLostError, TransportError, VolcanoError
+from volcano_locks.log import log
 from volcano_locks.protocol.arguments import new_uuid
 from volcano_locks.protocol.backoff import Backoff, is_transient
 from volcano_locks.protocol.effects import Operation, Request, Sleep, TimeBudget, lease_path
@@ -36,6 +37,7 @@ class UnconfirmedError(TransportError):
 def acquire(wait: "AcquireWait", budget: TimeBudget) -> Operation[Lease]:
     """Return a lease, or raise `LockHeldError` or the last failure. The wait begins with the first effect."""
     wait.until = budget.now() + wait.seconds
+    log.debug("waiting up to %g seconds for lock %s", wait.seconds, wait.key)
     try:
         while True:
             try:

@@ -11,7 +11,7 @@ from volcano_locks.protocol.lease import Lease, LockState, checked_lease
 from volcano_locks.protocol.operations import ATTEMPTS_MAX
 
 if TYPE_CHECKING:
-    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
+    from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 
 class CheckedOperations:
@@ -83,12 +83,11 @@ class CheckedOperations:
 
         return lock_view.view(checked_key(key), _request_id(request_id), self._budget())
 
-    def pages(self, prefix: str, state: "StateFilter") -> "Callable[[str | None], Operation[Page]]":
-        """Return a function that reads the page at a cursor (SDK-15)."""
+    def list(self, prefix: str, state: "StateFilter") -> Operation[None]:
+        """Emit each `LockView`, page by page (SDK-15)."""
         from volcano_locks.protocol import lock_view  # noqa: PLC0415 - rarely needed
 
-        checked = lock_view.checked_prefix(prefix), lock_view.checked_state(state)
-        return lambda cursor: lock_view.page(*checked, cursor, self._budget())
+        return lock_view.list_all(lock_view.checked_prefix(prefix), lock_view.checked_state(state), self._budget())
 
     def force_release(self, key: str, request_id: Uuid | None) -> Operation[None]:
         """Free the lock, regardless of its holder."""

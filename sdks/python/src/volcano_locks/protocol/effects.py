@@ -1,7 +1,7 @@
-"""What an operation yields: requests to send and pauses, and the time that it may take.
+"""What an operation yields: requests to send, pauses, reads of an event stream, and items for an iterating caller.
 
-An operation is a generator without I/O. A driver performs each effect and sends the response back into the generator,
-or throws the error in.
+An operation is a generator without I/O. A driver performs each effect and sends the result back into the generator, or
+throws the error in.
 """
 
 from collections.abc import Callable, Generator
@@ -16,10 +16,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request below the API URL.
+    """One HTTP request below the API URL. Its result is the `Response`.
 
-    `shielded`: cancelling the caller does not cancel it. `streams`: its response is an event stream, which begins
-    after the event `last_event_id`.
+    `shielded`: neither cancelling the caller nor closing the client cancels it. `streams`: the response is an event
+    stream, which begins after the event `last_event_id`; its result has no body, and `ReadStream` reads on.
     """
 
     method: str
@@ -48,8 +48,24 @@ class Sleep:
     in_wait: bool = False
 
 
-Effect = Request | Sleep
-Operation = Generator[Effect, Response | None, T]
+@dataclass(frozen=True, slots=True)
+class ReadStream:
+    """The next bytes of the event stream that `request` opened last, empty at its end."""
+
+    request: Request
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """An item for the caller, who iterates. The operation continues when the caller asks for the next."""
+
+    item: object
+
+
+Effect = Request | Sleep | ReadStream | Emit
+Result = Response | bytes | None
+Operation = Generator[Effect, Result, T]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeVar, get_args
 from urllib.parse import quote
 
 from volcano_locks.protocol.arguments import checked_fencing_token, checked_key, new_uuid, parse_date
-from volcano_locks.protocol.effects import Operation, Request, TimeBudget, lock_path
+from volcano_locks.protocol.effects import Emit, Operation, Request, TimeBudget, lock_path
 from volcano_locks.protocol.messages import Response, malformed_response, parse_body
 from volcano_locks.protocol.operations import ATTEMPTS_MAX, expect_status, with_retries
 
@@ -58,7 +58,19 @@ def view(key: str, request_id: str, budget: TimeBudget) -> Operation[LockView]:
     return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 
 
-def page(prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget) -> Operation[Page]:
+def list_all(prefix: str, state: StateFilter, budget: TimeBudget) -> Operation[None]:
+    """Emit the rows of all pages; request each page when it is needed."""
+    cursor: str | None = None
+    while True:
+        page = yield from _page(prefix, state, cursor, budget)
+        for row in page.views:
+            yield Emit(row)
+        cursor = page.next_cursor
+        if cursor is None:
+            return
+
+
+def _page(prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget) -> Operation[Page]:
     """Read the page at `cursor`; None is the first."""
     cursor_parameter = "" if cursor is None else f"&cursor={quote(cursor, safe='')}"
     path = f"/locks?prefix={quote(prefix, safe='')}&state={state}&limit={PAGE_ROWS}{cursor_parameter}"

@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError
+from volcano_locks.log import log
 from volcano_locks.protocol.arguments import new_uuid
-from volcano_locks.protocol.effects import Operation, Request, Sleep, TimeBudget, lease_path, lock_path
+from volcano_locks.protocol.effects import Operation, Request, Result, Sleep, TimeBudget, lease_path, lock_path
 from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.protocol.messages import Response, error_from_response, parse_lease, parse_state
 
@@ -101,6 +102,7 @@ def release(key: str, token: str, request_id: str, budget: TimeBudget, attempts:
             raise
 
     yield from with_retries(attempt_once, budget, attempts)
+    log.debug("released lock %s", key)
 
 
 def get(key: str, request_id: str, budget: TimeBudget) -> Operation[LockState]:
@@ -142,11 +144,11 @@ def with_retries(
             yield Sleep(delay)
 
 
-def expect_lease(request: Request, response: Response | None, status: int, key: str, deadline: float) -> Lease:
+def expect_lease(request: Request, response: Result, status: int, key: str, deadline: float) -> Lease:
     """Parse the lease that the response grants; raise its error if it has another `status`."""
     assert request.token is not None
     assert request.ttl_seconds is not None
-    return parse_lease(
+    lease = parse_lease(
         expect_status(request, response, status),
         key=key,
         token=request.token,
@@ -154,6 +156,8 @@ def expect_lease(request: Request, response: Response | None, status: int, key: 
         deadline=deadline,
         request_id=request.request_id,
     )
+    log.debug("%s lock %s until %s", "acquired" if status == 201 else "renewed", key, lease.expires_at)
+    return lease
 
 
 def _not_expired(lease: Lease, request: Request, budget: TimeBudget) -> Lease:
@@ -164,9 +168,9 @@ def _not_expired(lease: Lease, request: Request, budget: TimeBudget) -> Lease:
     return lease
 
 
-def expect_status(request: Request, response: Response | None, status: int) -> Response:
+def expect_status(request: Request, response: Result, status: int) -> Response:
     """Return the response if it has this `status`; raise its error otherwise."""
-    assert response is not None
+    assert isinstance(response, Response)
     if response.status == status:
         return response
     refusal = error_from_response(response, request_id=request.request_id, key=request.key)

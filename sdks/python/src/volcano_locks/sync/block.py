@@ -1,50 +1,70 @@
-"""The `with` block for threads: the calling thread enters and leaves it, the background loop renews the lock.
+"""The `with` block for threads: the calling thread enters and leaves it, `renewals` renews the lock.
 
 A loss does not interrupt the body. An interrupt (Ctrl-C) while entering releases what was acquired; an interrupt while
 leaving does not prevent the release.
 """
 
 import threading
-import weakref
+from collections.abc import Callable
 from types import TracebackType
+from typing import ParamSpec, TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.holding.block import Block, exit_error, log
-from volcano_locks.holding.guard import LockGuard
+from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block, exit_error
 from volcano_locks.holding.hold import Hold
-from volcano_locks.sync.background_loop import BackgroundLoop
+from volcano_locks.sync.driver import Driver
+from volcano_locks.sync.guard import LockGuard
+from volcano_locks.sync.renewals import Entry, Renewals
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LockBlock:
-    """The context manager that `with_lock` returns, for one `with`. `loss` is set on leaving."""
+    """The context manager that `with_lock` returns, for one `with`; or a decorator. `loss` is set on leaving."""
 
-    def __init__(self, block: Block, background: BackgroundLoop, stop: threading.Event | None = None) -> None:
+    def __init__(
+        self,
+        block: Block,
+        driver: Driver,
+        renewals: Renewals,
+        stop: threading.Event | None = None,
+        new_block: "Callable[[], LockBlock] | None" = None,
+    ) -> None:
         self.loss: LockOwnershipLostError | None = None
-        self._stop = stop
         self._block = block
-        self._background = background
+        self._driver = driver
+        self._renewals = renewals
+        self._stop = stop
+        self._new_block = new_block
+        self._entry: Entry | None = None
         self._guard: LockGuard | None = None
-        self._finalizer: weakref.finalize[..., LockBlock] | None = None
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        """Run `function` in a block of its own on each call."""
+        from volcano_locks.features.exclusive import in_block  # noqa: PLC0415 - rarely needed
+
+        return in_block(function, self._new_block)
 
     def __enter__(self) -> LockGuard:
-        hold = self._background.run(
-            lambda: self._block.enter(on_lost=_nothing), undo=lambda _: self._block.leave(), stop=self._stop
-        )
         try:
-            # A block that is dropped without being left (by an interrupt here) must not be renewed forever.
-            self._finalizer = weakref.finalize(self, hold.leave)
-            self._finalizer.atexit = False
-            self._guard = LockGuard(hold, lambda timeout: self._wait_lost(hold, timeout))
+            hold = self._driver.run(
+                self._block.enter(threading.get_ident()), undo=lambda _: self._block.leave(), stop=self._stop
+            )
+            self._entry = self._renewals.add(self._block, hold, self)
+            self._guard = LockGuard(hold, self._block.clock)
         except BaseException:
-            self._leave(hold)
+            if self._block.hold is not None:
+                self._leave(self._block.hold)
             raise
         return self._guard
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        hold = self._block.hold
+        assert hold is not None
         assert self._guard is not None
-        hold = self._guard._hold
         try:
             self.loss = self._leave(hold)
         except BaseException:  # an interrupt must not prevent the release (case 17)
@@ -57,22 +77,12 @@ class LockBlock:
 
     def _leave(self, hold: Hold) -> LockOwnershipLostError | None:
         self._block.stop()
-        if self._finalizer is not None:
-            self._finalizer.detach()  # Python ignores an interrupt inside a finalizer
-        if not hold.forked:
-            try:
-                return self._background.run(self._block.leave, shielded=True)
-            except VolcanoError as closed:
-                self._block.release_error = closed
-                log.warning("lock %s was not released and stays held until it expires: %s", hold.lease.key, closed)
-        return hold.loss()
-
-    def _wait_lost(self, hold: Hold, timeout: float | None) -> bool:
+        if hold.forked:
+            return hold.loss()
+        if self._entry is not None and self._block.needs_last_renewal():
+            self._renewals.wait_for_renewal(self._entry, RENEWAL_END_SECONDS_MAX)
         try:
-            return self._background.run(lambda: hold.wait_lost(timeout))
-        except VolcanoError:  # the client was closed, so its renewals ended
-            return hold.not_held_error() is not None
-
-
-def _nothing() -> None:
-    """A loss does not interrupt a threaded body."""
+            return self._driver.run(self._block.leave(), shielded=True)
+        except VolcanoError as closed:
+            self._block.not_released(closed)
+            return hold.loss()

@@ -1,35 +1,34 @@
-"""The client for threads. Each call runs one operation, in the calling thread or in the background loop.
+"""The client for threads. Each call runs one operation in the calling thread; other threads only renew held locks.
 
 A client may be shared by threads. It starts nothing until it is used, and starts again in a forked child. Close it, or
-use it as a context manager, to end its thread and connections at once.
+use it as a context manager, to end its threads and connections at once.
 """
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from math import inf
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, overload
 
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import Block
-from volcano_locks.holding.guard import LockGuard
-from volcano_locks.http.transport import HttpTransport, perform
+from volcano_locks.holding.entered_blocks import EnteredBlocks
 from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
 from volcano_locks.protocol.checked_operations import CheckedOperations
-from volcano_locks.protocol.effects import Operation
-from volcano_locks.protocol.lease import Lease, LockState, checked_lease
-from volcano_locks.sync.background_loop import BackgroundLoop
+from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.sync.block import LockBlock
-from volcano_locks.sync.calling_thread import CallingThreadDriver
+from volcano_locks.sync.driver import Driver
+from volcano_locks.sync.guard import LockGuard
+from volcano_locks.sync.renewals import Renewals
 
 if TYPE_CHECKING:
-    import httpx2
-
     from volcano_locks.features.exclusive import OnHeld
     from volcano_locks.features.watch import Leadership
-    from volcano_locks.protocol.lock_view import LockView, Page, StateFilter
+    from volcano_locks.http.transport import Transport
+    from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -40,8 +39,8 @@ class Client:
     """A client of the lock service for blocking code.
 
     `api_url` and `service_key` default to `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `timeout_seconds` limits one
-    request; a call sends at most two. `holder` is the label for people and defaults to `host/pid`. `transport` is any
-    asynchronous httpx2 transport; its requests run in the client's own event loop.
+    request; a call sends at most two. `holder` is the label for people and defaults to `host/pid`. `ca_file` is a PEM
+    file with the certificates to trust instead of the system's. `transport` is a fake from `volcano_locks.testing`.
     """
 
     def __init__(
@@ -52,14 +51,15 @@ class Client:
         timeout_seconds: float = TIMEOUT_SECONDS,
         holder: str | None = None,
         clock: Clock | None = None,
-        transport: "httpx2.AsyncBaseTransport | None" = None,
+        ca_file: str | os.PathLike[str] | None = None,
+        transport: "Transport | None" = None,
     ) -> None:
-        config = Config.resolve(api_url, service_key, timeout_seconds, holder)
+        config = Config.resolve(api_url, service_key, timeout_seconds, holder, ca_file)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self.locks = Locks(config, clock or SystemClock(), HttpTransport(config, transport))
+        self.locks = Locks(config, clock or SystemClock(), transport)
 
     def close(self) -> None:
-        """End the thread and the connections, after running releases (bounded). Open blocks are no longer renewed."""
+        """End the threads and the connections, after running releases (bounded). Open blocks are no longer renewed."""
         self.locks._close()
 
     def __enter__(self) -> Self:
@@ -75,13 +75,12 @@ class Client:
 class Locks:
     """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, transport: HttpTransport) -> None:
+    def __init__(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
         self._clock = clock
-        self._transport = transport
         self._operations = CheckedOperations(clock.now, config.timeout_seconds)
-        self._background = BackgroundLoop("volcano-locks", transport.aclose)
-        in_calling_thread = transport.direct and isinstance(clock, SystemClock)
-        self._driver = CallingThreadDriver(config, clock, self._background) if in_calling_thread else None
+        self._entered = EnteredBlocks()
+        self._driver = Driver(config, clock, transport)
+        self._renewals = Renewals(self._driver, clock)
 
     def acquire(
         self,
@@ -101,7 +100,7 @@ class Locks:
         release, and the same call with the same two ids returns the lease (SDK-18). Without `token`, and with `wait`,
         the client releases what it may have acquired before it raises.
         """
-        return self._run(
+        return self._driver.run(
             self._operations.acquire(key, ttl, token, request_id, wait), undo=self._operations.undo_acquire
         )
 
@@ -115,29 +114,30 @@ class Locks:
         out: a late duplicate of the shorter renewal may still arrive after a longer one, and end the lease before its
         known deadline.
         """
-        return self._run(self._operations.renew(key, lease, ttl, request_id))
+        return self._driver.run(self._operations.renew(key, lease, ttl, request_id))
 
     def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
         """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
         Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
+        release = self._operations.release(key, lease, request_id)
         try:
-            return self._run(self._operations.release(key, lease, request_id))
-        except Exception:
+            return self._driver.run(release)
+        except VolcanoError:
             raise
         except BaseException:  # an interrupt, possibly before anything was sent (case 16)
-            with contextlib.suppress(VolcanoError, TypeError, ValueError):
-                self._run(self._operations.undo_acquire(checked_lease(key, lease)))
+            with contextlib.suppress(VolcanoError):
+                self._driver.run(self._operations.undo_acquire(lease))
             raise
 
     def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
         """Return whether the lock is held, until when, and its fencing token."""
-        return self._run(self._operations.get(key, request_id))
+        return self._driver.run(self._operations.get(key, request_id))
 
     def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
         """Return who holds the lock, since when and until when, and how many acquires wait for it."""
-        return self._run(self._operations.view(key, request_id))
+        return self._driver.run(self._operations.view(key, request_id))
 
     def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "Iterator[LockView]":
         """Iterate over the locks whose keys begin with `prefix`, in key order; `state` is `held`, `free` or `all`.
@@ -147,11 +147,11 @@ class Locks:
             for view in client.locks.list("reports:", state="held"):
                 print(view.key, view.holder, view.expires_at)
         """
-        return self._list_pages(self._operations.pages(prefix, state))
+        return cast("Iterator[LockView]", self._driver.iterate(self._operations.list(prefix, state)))
 
     def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
         """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal."""
-        return self._run(self._operations.force_release(key, request_id))
+        return self._driver.run(self._operations.force_release(key, request_id))
 
     def with_lock(
         self,
@@ -163,7 +163,7 @@ class Locks:
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> LockBlock:
-        """Return a context manager: hold the lock, renewed in the background, while its body runs.
+        """Return a context manager, or decorator: hold the lock, renewed in the background, while its body runs.
 
         Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss does not
         interrupt the body: check `guard.lost` or call `guard.raise_if_lost()` before anything that must not happen
@@ -173,16 +173,13 @@ class Locks:
         it may have acquired. `hold_at_least`: if the body ends sooner, the lock stays held until that many seconds
         after entering, for callers that are a little late (SDK-12).
         """
-        return self._block(self._operations.acquire(key, ttl, token, request_id, wait, for_block=True), hold_at_least)
 
-    def _list_pages(self, pages: "Callable[[str | None], Operation[Page]]") -> "Iterator[LockView]":
-        cursor: str | None = None
-        while True:
-            page = self._run(pages(cursor))
-            yield from page.views
-            cursor = page.next_cursor
-            if cursor is None:
-                return
+        def new_block() -> LockBlock:
+            acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
+            block = Block(key, self._operations, self._clock, acquire, self._entered, hold_at_least=hold_at_least)
+            return LockBlock(block, self._driver, self._renewals, new_block=None if token else new_block)
+
+        return new_block()
 
     def lead(
         self, key: str, run: Callable[[LockGuard], T], *, ttl: int, stop: threading.Event | None = None
@@ -202,7 +199,9 @@ class Locks:
         from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
         def term() -> LockBlock:
-            return self._block(self._operations.acquire(key, ttl, None, None, inf), None, stop)
+            acquire = self._operations.acquire(key, ttl, None, None, inf)
+            block = Block(key, self._operations, self._clock, acquire, self._entered)
+            return LockBlock(block, self._driver, self._renewals, stop)
 
         return leader.lead(term, run, stop)
 
@@ -246,24 +245,9 @@ class Locks:
         """
         from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 
-        changes = Watch(checked_key(key), self._operations, self._transport, self._clock).changes()
-        return self._background.iterate(changes)
-
-    def _block(
-        self, acquire: Operation[Lease], hold_at_least: float | None, stop: threading.Event | None = None
-    ) -> LockBlock:
-        block = Block(self._operations, self._transport, self._clock, acquire, hold_at_least)
-        return LockBlock(block, self._background, stop)
-
-    def _run(self, operation: Operation[T], undo: Callable[[T], Operation[None]] | None = None) -> T:
-        if self._driver is not None:
-            return self._driver.run(operation, undo)
-        return self._background.run(
-            lambda: perform(operation, self._transport, self._clock),
-            undo=None if undo is None else lambda result: perform(undo(result), self._transport, self._clock),
-        )
+        watch = Watch(checked_key(key), self._operations, self._clock.now)
+        return cast("Iterator[Leadership]", self._driver.iterate(watch.changes()))
 
     def _close(self) -> None:
-        if self._driver is not None:
-            self._driver.close()
-        self._background.close()
+        self._renewals.close()
+        self._driver.close()

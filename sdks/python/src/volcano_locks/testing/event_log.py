@@ -1,15 +1,13 @@
 """The fake's event log: server-sent events with ids, from a bounded buffer (EVENT rules)."""
 
-import asyncio
-import contextlib
 import json
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import httpx2
-
-from volcano_locks.testing.clock import ManualClock, resolve
+from volcano_locks.clock import Wakeup
+from volcano_locks.testing.clock import ManualClock
+from volcano_locks.testing.in_memory import Chunks, NewWakeup, Pause, StreamedReply
 
 EVENTS_KEPT_MAX = 1_000
 COMMENT_SECONDS = 15.0
@@ -38,18 +36,20 @@ class EventLog:
         """Log the event and wake the streams."""
         self._number += 1
         self._events.append(LoggedEvent(self._number, key, kind, body))
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.wake()
 
     def restart(self) -> None:
         """End all streams and forget all events, so that earlier ids are unknown."""
         self._epoch += 1
         self._events.clear()
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.ended = True
             stream.wake()
 
-    def stream(self, wanted: Callable[[str], bool], after: str | None, due: Callable[[], float]) -> httpx2.Response:
+    def stream(
+        self, wanted: Callable[[str], bool], after: str | None, due: Callable[[], float], new_wakeup: NewWakeup
+    ) -> StreamedReply:
         """Stream the events of the keys that are `wanted`, from now on or after the id `after`.
 
         `due` processes what is due and returns the next instant at which something is.
@@ -59,7 +59,7 @@ class EventLog:
         stream = EventStream(self, wanted, int(number) if known else self._number, due)
         stream.reset = after is not None and not known
         self._streams.add(stream)
-        return httpx2.Response(200, headers={"Content-Type": "text/event-stream"}, stream=stream)
+        return StreamedReply(200, {"content-type": "text/event-stream"}, stream.chunks(new_wakeup))
 
     def since(self, number: int) -> list[LoggedEvent]:
         """The events after that number."""
@@ -78,8 +78,8 @@ class EventLog:
         return self.clock.utc_now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-class EventStream(httpx2.AsyncByteStream):
-    """The body of one streamed response."""
+class EventStream:
+    """One open stream."""
 
     def __init__(self, log: EventLog, wanted: Callable[[str], bool], number: int, due: Callable[[], float]) -> None:
         self.reset = False
@@ -88,33 +88,34 @@ class EventStream(httpx2.AsyncByteStream):
         self._wanted = wanted
         self._number = number
         self._due = due
-        self._loop = asyncio.get_running_loop()
-        self._woken: asyncio.Future[None] = self._loop.create_future()
+        self._wakeup: Wakeup | None = None
 
     def wake(self) -> None:
         """Make the stream look for new events."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(resolve, self._woken)
+        if self._wakeup is not None:
+            self._wakeup.set()
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        yield f": hello\nid: {self._log.id_of(self._number)}\nretry: 1000\n\n".encode()
-        if self.reset:
-            body = json.dumps({"at": self._log.date(), "why": "unknown_id"})
-            yield f"id: {self._log.id_of(self._number)}\nevent: reset\ndata: {body}\n\n".encode()
-        comment_at = self._log.clock.now() + COMMENT_SECONDS
-        while not self.ended:
-            self._woken = self._loop.create_future()
-            due = self._due()
-            for event in self._log.since(self._number):
-                self._number = event.number
-                if self._wanted(event.key):
-                    body = json.dumps(event.body)
-                    yield f"id: {self._log.id_of(event.number)}\nevent: {event.kind}\ndata: {body}\n\n".encode()
-            if self._log.clock.now() >= comment_at:
-                comment_at += COMMENT_SECONDS
-                yield b": still here\n\n"
-            elif not self._woken.done() and not self._log.since(self._number):
-                await self._log.clock.wait(min(comment_at, due), self._woken)
+    def chunks(self, new_wakeup: NewWakeup) -> Chunks:
+        """The body of the response, until the stream ends or its reader disconnects."""
+        try:
+            yield f": hello\nid: {self._log.id_of(self._number)}\nretry: 1000\n\n".encode()
+            if self.reset:
+                yield self._encode(self._number, "reset", {"at": self._log.date(), "why": "unknown_id"})
+            comment_at = self._log.clock.now() + COMMENT_SECONDS
+            while not self.ended:
+                self._wakeup = wakeup = new_wakeup()
+                due = self._due()
+                for event in self._log.since(self._number):
+                    self._number = event.number
+                    if self._wanted(event.key):
+                        yield self._encode(event.number, event.kind, event.body)
+                if self._log.clock.now() >= comment_at:
+                    comment_at += COMMENT_SECONDS
+                    yield b": still here\n\n"
+                elif not self._log.since(self._number) and not self.ended:
+                    yield Pause(min(comment_at, due), wakeup)
+        finally:
+            self._log.remove(self)
 
-    async def aclose(self) -> None:
-        self._log.remove(self)
+    def _encode(self, number: int, kind: str, body: dict[str, Any]) -> bytes:
+        return f"id: {self._log.id_of(number)}\nevent: {kind}\ndata: {json.dumps(body)}\n\n".encode()

@@ -1,14 +1,12 @@
 """One lock of the fake: the LEASE rules and its wait queue (WAIT rules), without HTTP and without a clock."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from volcano_locks.clock import Wakeup
 from volcano_locks.errors import LOCK_HELD, LOCK_OWNERSHIP_LOST
 from volcano_locks.protocol.arguments import TTL_SECONDS_MAX
-from volcano_locks.testing.clock import resolve
 
 MARGIN_SECONDS = 1.0
 GRACE_SECONDS = 1.0
@@ -43,22 +41,17 @@ class Waiter:
         self.request = request
         self.outcome: str | None = None
         self.kept_until: float | None = None
-        self._loop = asyncio.get_running_loop()
-        self.changed: asyncio.Future[None] = self._loop.create_future()
+        self.wakeup: Wakeup | None = None
 
     def settle(self, outcome: str) -> None:
-        """Set the outcome and wake the request, in the event loop that serves it."""
+        """Set the outcome and wake the request."""
         self.outcome = outcome
         self.wake()
 
     def wake(self) -> None:
         """Make the request check its state again."""
-        with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._change)
-
-    def _change(self) -> None:
-        resolve(self.changed)
-        self.changed = self._loop.create_future()
+        if self.wakeup is not None:
+            self.wakeup.set()
 
 
 @dataclass(slots=True)

@@ -6,24 +6,26 @@ threads and event loops.
 
 import json
 import threading
+from collections.abc import Callable
 from datetime import timedelta
 from math import inf
 from typing import Any
-
-import httpx2
+from urllib.parse import parse_qsl, urlsplit
 
 from volcano_locks.asyncio.client import AsyncClient
 from volcano_locks.errors import LOCK_HELD
+from volcano_locks.protocol.messages import Response
 from volcano_locks.sync.client import Client
 from volcano_locks.testing.clock import ManualClock
 from volcano_locks.testing.event_log import EventLog
 from volcano_locks.testing.fake_lock import FakeLock, LeaseRequest, LockEvent
+from volcano_locks.testing.in_memory import HttpRequest, InMemoryTransport, NewWakeup, Pause, Serving, StreamedReply
 
 FAKE_URL = "http://fake.invalid"
 FAKE_SERVICE_KEY = "sk-fake"
 
 
-class FakeLocks(httpx2.AsyncBaseTransport):
+class FakeLocks(InMemoryTransport):
     """A lock server without a network. Pass it as `transport=`, or use its clients."""
 
     def __init__(self, clock: ManualClock | None = None) -> None:
@@ -52,37 +54,38 @@ class FakeLocks(httpx2.AsyncBaseTransport):
                 lock.cancel_waiters()
             self._log.restart()
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         """Serve one request at the clock's instant; a waiting acquire takes as long as it waits."""
-        parts = request.url.path.strip("/").split("/")[1:]
+        parts = urlsplit(request.path).path.strip("/").split("/")[1:]
         if request.method == "POST" and parts[1:] == ["lease"]:
-            return await self._acquire(parts[0], _lease_request(request), _json(request).get("wait_seconds", 0))
+            seconds = _json(request).get("wait_seconds", 0)
+            return (yield from self._acquire(parts[0], _lease_request(request), seconds, new_wakeup))
         with self._mutex:
-            return self._serve(request, parts)
+            return self._respond(request, parts, new_wakeup)
 
-    def _serve(self, request: httpx2.Request, parts: list[str]) -> httpx2.Response:
-        parameters = request.url.params
+    def _respond(self, request: HttpRequest, parts: list[str], new_wakeup: NewWakeup) -> Response | StreamedReply:
+        parameters = dict(parse_qsl(urlsplit(request.path).query, keep_blank_values=True))
         match request.method, parts:
             case "GET", []:
-                response = self._page_response(dict(parameters))
+                response: Response | StreamedReply = self._page_response(parameters)
             case "GET", ["events"] if "prefix" in parameters:
                 prefix = parameters["prefix"]
-                response = self._stream(lambda key: key.startswith(prefix), request)
+                response = self._stream(lambda key: key.startswith(prefix), request, new_wakeup)
             case "GET", [key, "events"]:
-                response = self._stream(lambda other: other == key, request)
+                response = self._stream(lambda other: other == key, request, new_wakeup)
             case "GET", [key]:
                 response = self._state_response(self._lock(key), full=parameters.get("view") == "full")
             case "DELETE", [key]:
                 self._lock(key).free("forced", None)
                 self._lock(key)
-                response = httpx2.Response(204)
+                response = Response(204, {}, b"")
             case "PATCH" | "DELETE", [key, "lease"]:
                 response = self._renew_or_release(request.method, self._lock(key), _lease_request(request))
             case _:
                 response = _error(404, "not_found")
         return response
 
-    async def _acquire(self, key: str, lease_request: LeaseRequest, wait_seconds: float) -> httpx2.Response:
+    def _acquire(self, key: str, lease_request: LeaseRequest, wait_seconds: float, new_wakeup: NewWakeup) -> Serving:
         until = self.clock.now() + wait_seconds
         with self._mutex:
             lock = self._lock(key)
@@ -99,15 +102,16 @@ class FakeLocks(httpx2.AsyncBaseTransport):
                     if self.clock.now() >= until:
                         lock.end_wait(waiter, self.clock.now())
                         return _error(409, LOCK_HELD)
+                    waiter.wakeup = wakeup = new_wakeup()
                     due = min(until, lock.takeover_at)
-                await self.clock.wait(due, waiter.changed)
+                yield Pause(due, wakeup)
         except BaseException:
             with self._mutex:
                 lock.disconnect(waiter)
                 self._lock(key)
             raise
 
-    def _renew_or_release(self, method: str, lock: FakeLock, lease_request: LeaseRequest) -> httpx2.Response:
+    def _renew_or_release(self, method: str, lock: FakeLock, lease_request: LeaseRequest) -> Response:
         if method == "PATCH":
             return self._lease_response(lock, lock.renew(lease_request, self.clock.now()), 200)
         refusal = lock.release(lease_request.token)
@@ -132,29 +136,29 @@ class FakeLocks(httpx2.AsyncBaseTransport):
             body["expires_at"] = self._date(event.expires_at)
         self._log.publish(key, event.kind, body)
 
-    def _stream(self, wanted: Any, request: httpx2.Request) -> httpx2.Response:
+    def _stream(self, wanted: Callable[[str], bool], request: HttpRequest, new_wakeup: NewWakeup) -> StreamedReply:
         def due() -> float:
             with self._mutex:
                 locks = [self._lock(key) for key in list(self._locks) if wanted(key)]
                 return min((lock.takeover_at for lock in locks if lock.owner is not None), default=inf)
 
-        return self._log.stream(wanted, request.headers.get("Last-Event-ID"), due)
+        return self._log.stream(wanted, request.headers.get("last-event-id"), due, new_wakeup)
 
-    def _state_response(self, lock: FakeLock, *, full: bool) -> httpx2.Response:
+    def _state_response(self, lock: FakeLock, *, full: bool) -> Response:
         if full:
-            return httpx2.Response(200, json=self._row(lock))
+            return _json_response(200, self._row(lock))
         if lock.owner is None:
-            return httpx2.Response(200, json={"held": False})
-        return httpx2.Response(200, json={"held": True, **self._term(lock)})
+            return _json_response(200, {"held": False})
+        return _json_response(200, {"held": True, **self._term(lock)})
 
-    def _page_response(self, parameters: dict[str, str]) -> httpx2.Response:
+    def _page_response(self, parameters: dict[str, str]) -> Response:
         prefix, after = parameters.get("prefix", ""), parameters.get("cursor", "")
         held = {"held": (True,), "free": (False,)}.get(parameters.get("state", "all"), (True, False))
         keys = [key for key in sorted(self._locks) if key.startswith(prefix) and key > after]
         found = [lock for lock in map(self._lock, keys) if (lock.owner is not None) in held and lock.fencing_token]
         limit = int(parameters.get("limit", "100"))
         cursor = found[limit - 1].key if len(found) > limit else None
-        return httpx2.Response(200, json={"items": [self._row(lock) for lock in found[:limit]], "next_cursor": cursor})
+        return _json_response(200, {"items": [self._row(lock) for lock in found[:limit]], "next_cursor": cursor})
 
     def _row(self, lock: FakeLock) -> dict[str, Any]:
         held = lock.owner is not None
@@ -170,10 +174,10 @@ class FakeLocks(httpx2.AsyncBaseTransport):
             "waiters": lock.waiters,
         }
 
-    def _lease_response(self, lock: FakeLock, refusal: str, status: int) -> httpx2.Response:
+    def _lease_response(self, lock: FakeLock, refusal: str, status: int) -> Response:
         if refusal:
             return _error(503 if refusal == "lock_service_unavailable" else 409, refusal)
-        return httpx2.Response(status) if status == 204 else httpx2.Response(status, json=self._term(lock))
+        return Response(204, {}, b"") if status == 204 else _json_response(status, self._term(lock))
 
     def _term(self, lock: FakeLock) -> dict[str, Any]:
         return {"expires_at": self._date(lock.expires_at), "fencing_token": lock.fencing_token}
@@ -204,16 +208,20 @@ class FakeAsyncClient(AsyncClient):
         super().__init__(FAKE_URL, FAKE_SERVICE_KEY, clock=self.clock, transport=self.server)
 
 
-def _json(request: httpx2.Request) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(request.content) if request.content else {}
+def _json(request: HttpRequest) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(request.body) if request.body else {}
     return body
 
 
-def _lease_request(request: httpx2.Request) -> LeaseRequest:
-    token, holder = request.headers.get("X-Volcano-Lock-Token", ""), request.headers.get("X-Volcano-Lock-Holder")
-    return LeaseRequest(token.lower(), _json(request).get("ttl_seconds", 0), holder)
+def _json_response(status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> Response:
+    return Response(status, {"content-type": "application/json", **(headers or {})}, json.dumps(body).encode())
 
 
-def _error(status: int, code: str) -> httpx2.Response:
-    headers = {"Retry-After": "1"} if status == 503 else {}
-    return httpx2.Response(status, json={"error": code.replace("_", " "), "code": code}, headers=headers)
+def _lease_request(request: HttpRequest) -> LeaseRequest:
+    holder = request.headers.get("x-volcano-lock-holder")
+    return LeaseRequest((request.token or "").lower(), _json(request).get("ttl_seconds", 0), holder)
+
+
+def _error(status: int, code: str) -> Response:
+    headers = {"retry-after": "1"} if status == 503 else {}
+    return _json_response(status, {"error": code.replace("_", " "), "code": code}, headers)

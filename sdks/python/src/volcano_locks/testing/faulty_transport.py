@@ -1,20 +1,19 @@
-"""Fault injection: wraps any asynchronous httpx2 transport, `httpx2.ASGITransport` included.
+"""Fault injection between a client and the fake, for threads and asyncio.
 
 Each request takes the next fault of the script; after the last one, `otherwise` applies. `seen` records the requests,
 so that a test can distinguish a retry with the same ids from a new request.
 """
 
-import asyncio
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
-
-import httpx2
 
 from volcano_locks.clock import Clock
+from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
+from volcano_locks.protocol.messages import Response
 from volcano_locks.testing.clock import ManualClock
+from volcano_locks.testing.in_memory import HttpRequest, InMemoryTransport, NewWakeup, Pause, Server, Serving
 
 
 class Pass:
@@ -67,73 +66,41 @@ class Answers:
 Fault = Pass | DropBeforeSend | Reset | DropAfterSend | Duplicate | Hang | Delay | Takes | Answers
 
 
-class Seen(NamedTuple):
-    """One request as the client sent it."""
-
-    method: str
-    path: str
-    headers: httpx2.Headers
-
-    @property
-    def token(self) -> str | None:
-        """Its owner token."""
-        return self.headers.get("X-Volcano-Lock-Token")
-
-    @property
-    def request_id(self) -> str | None:
-        """Its request id."""
-        return self.headers.get("X-Volcano-Request-Id")
-
-
-class FaultyTransport(httpx2.AsyncBaseTransport):
+class FaultyTransport(InMemoryTransport):
     """`inner` with faults. `script` and `otherwise` may be changed at any time."""
 
     def __init__(
-        self,
-        inner: httpx2.AsyncBaseTransport,
-        clock: Clock,
-        script: Iterable[Fault] = (),
-        otherwise: Fault | None = None,
+        self, inner: Server, clock: Clock, script: Iterable[Fault] = (), otherwise: Fault | None = None
     ) -> None:
         self.inner = inner
         self.clock = clock
         self.script = deque(script)
         self.otherwise: Fault = otherwise or Pass()
-        self.seen: list[Seen] = []
+        self.seen: list[HttpRequest] = []
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         """Apply the next fault."""
-        self.seen.append(Seen(request.method, request.url.path, request.headers))
+        self.seen.append(request)
         fault = self.script.popleft() if self.script else self.otherwise
         match fault:
             case DropBeforeSend():
-                raise httpx2.ConnectError("scripted: cannot connect", request=request)
+                raise NotConnectedError("scripted: cannot connect")
             case Reset():
-                raise httpx2.ReadError("scripted: connection reset", request=request)
+                raise BrokenResponseError("scripted: connection reset")
             case Answers(status, body, headers):
-                return httpx2.Response(status, content=body, headers=headers)
+                return Response(status, {name.lower(): value for name, value in headers.items()}, body)
             case Delay(seconds):
-                await self.clock.wait(self.clock.now() + seconds)
-        response = await self._serve(request)
+                yield Pause(self.clock.now() + seconds, new_wakeup())
+        reply = yield from self.inner.serve(request, new_wakeup)
         match fault:
             case DropAfterSend():
-                raise httpx2.ReadError("scripted: connection reset", request=request)
+                raise BrokenResponseError("scripted: connection reset")
             case Duplicate():
-                response = await self._serve(request)
+                reply = yield from self.inner.serve(request, new_wakeup)
             case Hang():
-                await self.clock.wait(inf)
+                while True:
+                    yield Pause(inf, new_wakeup())
             case Takes(seconds):
                 assert isinstance(self.clock, ManualClock)
                 self.clock.jump(seconds)
-                await asyncio.sleep(0)
-        return response
-
-    async def aclose(self) -> None:
-        """Close the inner transport."""
-        await self.inner.aclose()
-
-    async def _serve(self, request: httpx2.Request) -> httpx2.Response:
-        response = await self.inner.handle_async_request(request)
-        if response.headers.get("Content-Type") != "text/event-stream":
-            await response.aread()
-        return response
+        return reply

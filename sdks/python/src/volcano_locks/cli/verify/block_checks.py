@@ -63,7 +63,7 @@ async def a_loss_cancels_the_block(lock: ScratchLock) -> str:
             await lock.http.force_release(lock.key)
             # Another holder, so that the old one cannot acquire again.
             await lock.http.acquire(lock.key, new_token(), lock.ttl_seconds)
-            await lock.clock.pause(lock.ttl_seconds + 1)
+            await lock.sleep_until(lock.clock.now() + lock.ttl_seconds + 1)
     except LockOwnershipLostError as loss:
         found = loss
     return _expect_notified(found, lock, began)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from volcano_locks import AsyncClient, Client
+from volcano_locks.asyncio.waiting import sleep
 from volcano_locks.clock import Clock
 from volcano_locks.protocol.lease import Lease, LockState
 
@@ -53,8 +54,8 @@ class ScratchLock:
     async def sleep_until(self, instant: float) -> None:
         """Sleeps until that instant of the clock."""
         remaining = instant - self.clock.now()
-        if remaining > 0:
-            await self.clock.pause(remaining)
+        if remaining > 0 and not self.clock.skip_pause(remaining):
+            await sleep(self.clock, instant)
 
     def client(self) -> Client:
         """The blocking client, as a program would use it."""

@@ -3,24 +3,23 @@
 The project's client would retry, validate and interpret. A check needs the response itself.
 """
 
+import asyncio
 import json
 import re
 import uuid
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
+from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool
 from volcano_locks.clock import Clock
 from volcano_locks.errors import ServerError
+from volcano_locks.http.address import Address, OutgoingRequest
+from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
 from volcano_locks.protocol import messages
 from volcano_locks.protocol.effects import lease_path, lock_path
 from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.protocol.messages import Response as ProtocolResponse
 
-if TYPE_CHECKING:
-    import httpx2
-
-RESPONSE_BYTES_MAX: Final = 65_536
-KEEP_ALIVE_SECONDS: Final = 60.0
 REQUEST_SECONDS_MAX: Final = 5.0
 
 _CODE: Final = re.compile(r"[a-z_]{1,40}")
@@ -74,28 +73,18 @@ class TimedResponse(NamedTuple):
 class HttpClient:
     """Sends requests with the service key. Use as an asynchronous context manager."""
 
-    def __init__(
-        self, api_url: str, service_key: str, clock: Clock, transport: "httpx2.AsyncBaseTransport | None" = None
-    ) -> None:
-        import httpx2  # noqa: PLC0415 - the other commands do not need it
-
+    def __init__(self, api_url: str, service_key: str, clock: Clock, pool: AsyncConnectionPool | None = None) -> None:
         self.clock = clock
         self.requests = 0
-        self._api_url = api_url.rstrip("/")
         self._credential = f"Bearer {service_key}"
-        # A check around an expiry must not begin with a handshake, so connections outlive the leases.
-        self._client = httpx2.AsyncClient(
-            transport=transport,
-            follow_redirects=False,
-            timeout=REQUEST_SECONDS_MAX,
-            limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE_SECONDS),
-        )
+        # A check around an expiry must not begin with a handshake, so the pool keeps connections open.
+        self._pool = pool or AsyncioPool(Address.of(api_url), None)
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        await self._pool.aclose()
 
     async def send(
         self,
@@ -110,8 +99,6 @@ class HttpClient:
 
         Raises Inconclusive if there is no response, or one that is no evidence about the promise: 429 and 5xx.
         """
-        import httpx2  # noqa: PLC0415 - see __init__
-
         defaults: Headers = {
             "Authorization": self._credential,
             "X-Volcano-Request-Id": str(uuid.uuid4()),
@@ -119,16 +106,16 @@ class HttpClient:
             "Content-Type": None if body is None else "application/json",
         }
         fields = {name: value for name, value in {**defaults, **(headers or {})}.items() if value is not None}
-        content = body if isinstance(body, bytes) else None if body is None else json.dumps(body).encode()
+        content = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        encoded = [(name.encode(), value.encode()) for name, value in fields.items()]
         self.requests += 1
         sent_at = self.clock.now()
         try:
-            raw = await self._client.request(method, self._api_url + path, headers=fields, content=content)
-        except httpx2.HTTPError as error:
-            raise Inconclusive(f"no response to {method}: {type(error).__name__}") from None
-        received_at = self.clock.now()
-        seen = {name.lower(): value for name, value in raw.headers.items()}
-        response = TimedResponse(raw.status_code, seen, raw.content[:RESPONSE_BYTES_MAX], sent_at, received_at)
+            async with asyncio.timeout(REQUEST_SECONDS_MAX):
+                raw = await self._pool.exchange(OutgoingRequest(method, path, encoded, content))
+        except (NotConnectedError, BrokenResponseError, OSError) as error:
+            raise Inconclusive(f"no response to {method}: {error or type(error).__name__}") from None
+        response = TimedResponse(raw.status, raw.headers, raw.body, sent_at, self.clock.now())
         if response.status == 429:
             raise Inconclusive(f"{response}: the project's quota is spent, try again in a minute")
         if response.status >= 500:

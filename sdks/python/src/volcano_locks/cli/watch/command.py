@@ -1,7 +1,7 @@
 """`watch`: prints lock events as they happen, one per line (CLI-30)."""
 
 import sys
-from contextlib import aclosing, suppress
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 import click
@@ -12,7 +12,6 @@ from .. import output
 from ..connection import Connection, service_options
 from ..durations import span_text
 from ..error_messages import exit_on_client_error
-from ..event_loop import run_to_end
 
 
 @click.command(short_help="Show lock events as they happen.")
@@ -37,38 +36,37 @@ def watch(*, key: str | None, prefix: str | None, as_json: bool, connection: Con
     if key is not None and prefix is not None:
         raise click.UsageError("use KEY or --prefix, not both")
     with exit_on_client_error(connection):
-        run_to_end(lambda: _watch(connection, key, prefix or "", as_json=as_json))
+        _watch(connection, key, prefix or "", as_json=as_json)
 
 
-async def _watch(connection: Connection, key: str | None, prefix: str, *, as_json: bool) -> None:
+def _watch(connection: Connection, key: str | None, prefix: str, *, as_json: bool) -> None:
     from volcano_locks.clock import SystemClock  # noqa: PLC0415 - imported while an interrupt ends the command quietly
     from volcano_locks.config import TIMEOUT_SECONDS, Config  # noqa: PLC0415
-    from volcano_locks.http.transport import HttpTransport  # noqa: PLC0415
+    from volcano_locks.protocol.sse import SseEvent  # noqa: PLC0415
+    from volcano_locks.sync.driver import Driver  # noqa: PLC0415
 
     from .event_lines import EventFormatter, event_json, event_row  # noqa: PLC0415
     from .reconnecting_stream import events_path, reconnecting_events  # noqa: PLC0415
 
-    sender = HttpTransport(Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None))
+    clock = SystemClock()
+    driver = Driver(Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None), clock)
     formatter = EventFormatter(on_terminal=sys.stdout.isatty())
     disconnected: bool | None = None
-    try:
-        async with aclosing(reconnecting_events(events_path(key, prefix), sender, SystemClock())) as events:
-            async for event in events:
-                if isinstance(event, VolcanoError):
-                    if not disconnected:
-                        output.message(f"connection lost, reconnecting: {event}")
-                    disconnected = True
-                    continue
-                if disconnected is not False:
-                    output.message(_start_message(connection, key, prefix) if disconnected is None else "reconnected")
-                    disconnected = False
-                if as_json:
-                    if event.kind:
-                        output.print_json(event_json(event))
-                elif (row := event_row(event)) is not None:
-                    output.print_line(formatter.format(row))
-    finally:
-        await sender.aclose()
+    with closing(driver):
+        for event in driver.iterate(reconnecting_events(events_path(key, prefix), clock.now)):
+            if not isinstance(event, SseEvent):
+                if not disconnected:
+                    output.message(f"connection lost, reconnecting: {event}")
+                disconnected = True
+                continue
+            if disconnected is not False:
+                output.message(_start_message(connection, key, prefix) if disconnected is None else "reconnected")
+                disconnected = False
+            if as_json:
+                if event.kind:
+                    output.print_json(event_json(event))
+            elif (row := event_row(event)) is not None:
+                output.print_line(formatter.format(row))
 
 
 def _start_message(connection: Connection, key: str | None, prefix: str) -> str:

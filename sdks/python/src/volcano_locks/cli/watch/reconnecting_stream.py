@@ -4,21 +4,17 @@ The first connection must succeed, so that a wrong address or key ends the comma
 from the last event received, as in the client's own watch (EVENT-5).
 """
 
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import quote
 
-from volcano_locks.clock import Clock
 from volcano_locks.config import TIMEOUT_SECONDS
 from volcano_locks.errors import VolcanoError
-from volcano_locks.http.event_stream import read_events
-from volcano_locks.http.transport import Transport
+from volcano_locks.http.event_stream import EventStream
 from volcano_locks.protocol.arguments import checked_key, new_uuid
 from volcano_locks.protocol.backoff import Backoff, is_transient
-from volcano_locks.protocol.effects import Request, lock_path
+from volcano_locks.protocol.effects import Emit, Operation, Request, Sleep, lock_path
 from volcano_locks.protocol.lock_view import checked_prefix
-from volcano_locks.protocol.sse import SseEvent
 
 STEADY_SECONDS: Final = 10.0
 
@@ -30,10 +26,8 @@ def events_path(key: str | None, prefix: str) -> str:
     return f"/locks/events?prefix={quote(checked_prefix(prefix), safe='')}"
 
 
-async def reconnecting_events(
-    path: str, transport: Transport, clock: Clock
-) -> AsyncGenerator[SseEvent | VolcanoError, None]:
-    """The events, and the error that ended each connection. A connection's first event has only an id.
+def reconnecting_events(path: str, now: Callable[[], float]) -> Operation[None]:
+    """Emits the events, and the error that ended each connection. A connection's first event has only an id.
 
     Raises an error that a retry cannot fix, and any error before the first connection succeeded.
     """
@@ -41,19 +35,20 @@ async def reconnecting_events(
     last_id: str | None = None
     connected = False
     while True:
-        request = Request("GET", path, new_uuid(), TIMEOUT_SECONDS, streams=True, last_event_id=last_id)
-        since = clock.now()
+        stream = EventStream(Request("GET", path, new_uuid(), TIMEOUT_SECONDS, streams=True, last_event_id=last_id))
+        since = now()
         try:
-            async with aclosing(read_events(request, transport, clock)) as events:
-                async for event in events:
+            yield from stream.open()
+            while True:
+                for event in (yield from stream.read()):
                     connected = True
                     last_id = event.id or last_id
-                    yield event
+                    yield Emit(event)
         except VolcanoError as error:
             if not connected or not is_transient(error):
                 raise
             failure = error
-        yield failure
-        if clock.now() - since >= STEADY_SECONDS:
+        yield Emit(failure)
+        if now() - since >= STEADY_SECONDS:
             backoff.reset()
-        await clock.wait(clock.now() + backoff.next_delay(failure))
+        yield Sleep(backoff.next_delay(failure), in_wait=True)

@@ -1,0 +1,206 @@
+"""Performs the operations of an asyncio client, over connections of the running loop.
+
+A cancellation is thrown into the operation, which cleans up first (`Request.shielded`). Closing the client cancels
+running acquires and waits in the same way, bounded in time, and they raise that the client is closed (SDK-6, SDK-11).
+A connection opened after `close` would never be closed, so nothing is sent then.
+"""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Awaitable
+from typing import NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
+
+from volcano_locks.asyncio.own_cancellation import OwnCancellation
+from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool
+from volcano_locks.asyncio.stream_connection import AsyncResponseStream
+from volcano_locks.asyncio.waiting import run_shielded, sleep, within
+from volcano_locks.clock import Clock
+from volcano_locks.config import Config
+from volcano_locks.errors import CLOSED, VolcanoError
+from volcano_locks.http.address import Address
+from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, BrokenResponseError, NotConnectedError
+from volcano_locks.http.transport import HttpCodec, Transport, no_time_error, timeout_error
+from volcano_locks.protocol.effects import Effect, Emit, Operation, ReadStream, Request, Result, Sleep
+from volcano_locks.protocol.messages import Response
+from volcano_locks.protocol.operations import BEST_EFFORT_RELEASE_SECONDS_MAX
+
+CLEAN_UP_SECONDS_MAX = BEST_EFFORT_RELEASE_SECONDS_MAX + 1.0
+
+T = TypeVar("T")
+
+
+class _Connections(NamedTuple):
+    """What belongs to one event loop in one process: a child must never write to its parent's sockets."""
+
+    pid: int
+    codec: HttpCodec
+    pool: AsyncConnectionPool
+
+
+class AsyncDriver:
+    """Performs operations in the running loop."""
+
+    def __init__(self, config: Config, clock: Clock, transport: Transport | None = None) -> None:
+        self._config = config
+        self._clock = clock
+        self._transport = transport
+        self._pid = os.getpid()
+        self._address = Address.of(config.api_url)
+        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
+        self._closing = False
+        self._closed = False
+        self._running: set[OwnCancellation] = set()
+        self._ended = asyncio.Event()
+
+    async def run(self, operation: Operation[T]) -> T:
+        """Return the operation's result."""
+        try:
+            effect = operation.send(None)
+            while True:
+                try:
+                    result = await self._perform(effect, None)
+                except BaseException as error:  # noqa: BLE001 - the operation handles every failure
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(result)
+        except StopIteration as end:
+            value: T = end.value
+            return value
+        finally:
+            operation.close()
+
+    async def iterate(self, operation: Operation[None]) -> AsyncGenerator[object, None]:
+        """Yield the items that `operation` emits, until the client is closed."""
+        async with contextlib.aclosing(self._items(operation)) as items:
+            while True:
+                try:
+                    item = await self.cancel_on_close(anext(items))
+                except StopAsyncIteration:
+                    return
+                yield item
+
+    async def cancel_on_close(self, work: Awaitable[T]) -> T:
+        """Await `work`. Closing the client cancels it, waits for its clean-up and raises `VolcanoError`."""
+        cancellation = OwnCancellation()
+        self._running.add(cancellation)
+        error: asyncio.CancelledError | None = None
+        try:
+            return await work
+        except asyncio.CancelledError as cancelled:
+            error = cancelled
+            raise
+        finally:
+            self._running.discard(cancellation)
+            self._ended.set()
+            if cancellation.uncancel(error):
+                raise VolcanoError(CLOSED) from None
+
+    async def close(self) -> None:
+        """Cancel the running work, then close the connections of this loop and process. Idempotent."""
+        self._closing = True
+        try:
+            for cancellation in list(self._running):
+                cancellation.cancel()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLEAN_UP_SECONDS_MAX):
+                    while self._running:
+                        self._ended.clear()
+                        await self._ended.wait()
+        finally:
+            self._closed = True
+            current = self._connections.pop(asyncio.get_running_loop(), None)
+            if current is not None and current.pid == os.getpid():
+                await current.pool.aclose()
+
+    async def _items(self, operation: Operation[None]) -> AsyncGenerator[object, None]:
+        async with contextlib.AsyncExitStack() as streams:
+            stream = _OpenStream(streams)
+            result: Result = None
+            error: BaseException | None = None
+            with contextlib.closing(operation):
+                while True:
+                    try:
+                        effect = operation.send(result) if error is None else operation.throw(error)
+                    except StopIteration:
+                        return
+                    result, error = None, None
+                    if isinstance(effect, Emit):
+                        yield effect.item
+                        continue
+                    try:
+                        result = await self._perform(effect, stream)
+                    except BaseException as caught:  # noqa: BLE001 - the operation handles every failure
+                        error = caught
+
+    async def _perform(self, effect: Effect, stream: "_OpenStream | None") -> Result:
+        if isinstance(effect, Sleep):
+            if effect.in_wait or not self._clock.skip_pause(effect.seconds):
+                await sleep(self._clock, self._clock.now() + effect.seconds)
+            else:
+                await asyncio.sleep(0)
+            return None
+        if isinstance(effect, ReadStream):
+            assert stream is not None
+            return await self._in_time(effect.request, effect.timeout_seconds, stream.read())
+        assert isinstance(effect, Request)
+        if self._closed or (self._closing and not effect.shielded):
+            raise VolcanoError(CLOSED, request_id=effect.request_id)
+        if effect.timeout_seconds <= 0:
+            raise no_time_error(effect)
+        response = self._in_time(effect, effect.timeout_seconds, self._send(effect, stream))
+        return await (run_shielded(response) if effect.shielded else response)
+
+    async def _send(self, request: Request, stream: "_OpenStream | None") -> Response:
+        _, codec, pool = self._connections_of_now()
+        outgoing = codec.encode(request)
+        if request.streams:
+            assert stream is not None
+            response = await stream.open(pool.open_stream(outgoing))
+        else:
+            response = await pool.exchange(outgoing, long=bool(request.wait_seconds))
+        return codec.redact(response, request)
+
+    async def _in_time(self, request: Request, seconds: float, work: Awaitable[T]) -> T:
+        try:
+            return await within(self._clock, self._clock.now() + seconds, work)
+        except TimeoutError:
+            raise timeout_error(request, seconds) from None
+        except (NotConnectedError, BrokenResponseError, OSError) as error:
+            raise self._connections_of_now().codec.failure(request, error) from error
+
+    def _connections_of_now(self) -> _Connections:
+        pid, loop = os.getpid(), asyncio.get_running_loop()
+        if self._transport is not None and self._pid != pid:
+            raise VolcanoError("a client with a transport cannot be used after a fork: create one in the child")
+        current = self._connections.get(loop)
+        if current is None or current.pid != pid:
+            if self._transport is not None:
+                pool = self._transport.async_connections(self._clock)
+            else:
+                pool = AsyncioPool(self._address, self._config.ca_file)
+            current = self._connections[loop] = _Connections(pid, HttpCodec(self._config, self._address.proxy), pool)
+        return current
+
+
+class _OpenStream:
+    """The event stream of an iterating caller; opening the next one closes it."""
+
+    def __init__(self, streams: contextlib.AsyncExitStack) -> None:
+        self._streams = streams
+        self._stream: AsyncResponseStream | None = None
+
+    async def open(self, opening: contextlib.AbstractAsyncContextManager[AsyncResponseStream]) -> Response:
+        """Read the head, and the body too if it is not a 200."""
+        await self._streams.aclose()
+        self._stream = stream = await self._streams.enter_async_context(opening)
+        status, headers = await stream.head()
+        body = b""
+        while status != 200 and len(body) < RESPONSE_BYTES_MAX and (more := await stream.read()):
+            body += more
+        return Response(status, headers, body)
+
+    async def read(self) -> bytes:
+        assert self._stream is not None
+        return await self._stream.read()

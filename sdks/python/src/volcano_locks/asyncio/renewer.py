@@ -1,0 +1,28 @@
+"""The renewer: the background task that renews a held lock until its block is left or the lock is lost (SDK-6)."""
+
+import asyncio
+from collections.abc import Callable
+
+from volcano_locks.asyncio.driver import AsyncDriver
+from volcano_locks.asyncio.waiting import LoopWakeup, sleep
+from volcano_locks.holding.block import Block
+from volcano_locks.holding.hold import BlockLeft, Hold
+from volcano_locks.protocol.renewal_plan import Lost, Wait
+
+
+async def run_renewals(block: Block, hold: Hold, driver: AsyncDriver, on_lost: Callable[[], None]) -> None:
+    """Renew `hold` until it is left or lost. Call `on_lost` at most once. Never raises."""
+    ended = LoopWakeup()
+    hold.on_end(ended.set)
+    while True:
+        action = hold.next_action()
+        if isinstance(action, BlockLeft):
+            return
+        if isinstance(action, Lost):
+            on_lost()
+            return
+        if isinstance(action, Wait):
+            await sleep(block.clock, action.until, ended)
+        else:
+            await driver.run(block.renew(action.timeout_seconds))
+            await asyncio.sleep(0)

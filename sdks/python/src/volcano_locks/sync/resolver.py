@@ -1,0 +1,73 @@
+"""Resolves a host name within a time limit.
+
+The operating system's look-up cannot be interrupted, so a daemon thread makes it. Callers share a look-up that is
+under way. If it takes too long, the addresses found last are used again.
+"""
+
+import _thread
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from volcano_locks.sync.call import Call, Signal, TimeUp
+
+LOOKUP_SECONDS_MAX = 1.0
+"""How long a look-up may take if earlier addresses are known."""
+
+Addresses = list[tuple[Any, ...]]
+
+
+class _Lookup:
+    """One look-up in a thread of its own."""
+
+    def __init__(self) -> None:
+        self.outcome: Addresses | OSError | None = None
+        self.waiting: list[Signal] = []
+
+    def run(self, host: str, port: int) -> None:
+        try:
+            self.outcome = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.outcome = error
+        except UnicodeError as error:
+            self.outcome = OSError(str(error))
+        for signal in self.waiting:
+            signal.set()
+
+
+class Resolver:
+    """Resolves one host. May be shared by threads."""
+
+    def __init__(self, host: str, port: int, now: Callable[[], float]) -> None:
+        self._host = host
+        self._port = port
+        self._now = now
+        self._known: Addresses | None = None
+        self._lookup: _Lookup | None = None
+
+    def addresses(self, until: float, call: Call) -> Addresses:
+        """The host's addresses, as `getaddrinfo` returns them. Raises OSError, and what `Call.remaining` raises."""
+        try:
+            return socket.getaddrinfo(
+                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
+            )
+        except (OSError, UnicodeError):
+            pass  # a name, no literal address
+        if sys.is_finalizing():  # a thread would never run
+            return self._known or socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+        lookup = self._lookup
+        if lookup is None or lookup.outcome is not None:
+            lookup = self._lookup = _Lookup()
+            _thread.start_new_thread(lookup.run, (self._host, self._port))
+        signal = Signal()
+        lookup.waiting.append(signal)
+        limit = until if self._known is None else min(until, self._now() + LOOKUP_SECONDS_MAX)
+        if lookup.outcome is None:
+            call.wait(limit, signal)
+        outcome = lookup.outcome
+        if isinstance(outcome, list):
+            self._known = outcome
+        if self._known is not None:
+            return self._known
+        raise outcome if isinstance(outcome, OSError) else TimeUp
