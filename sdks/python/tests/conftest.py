@@ -1,15 +1,16 @@
 """Fixtures: a clock, a fake server, a faulty network, and clients over it."""
 
-import asyncio
 import contextlib
 import threading
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx2
 import pytest
 
 from volcano_locks import AsyncClient, Client
+from volcano_locks.clock import SystemClock
+from volcano_locks.http.address import OutgoingRequest
+from volcano_locks.sync.call import Call
 from volcano_locks.testing import FakeLocks, FaultyTransport, ManualClock
 
 from .client_targets import AsyncTarget, SyncTarget, Target
@@ -91,13 +92,15 @@ def server_url(server: FakeLocks) -> Iterator[str]:
 
         def serve(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            request = httpx2.Request(self.command, f"http://fake{self.path}", headers=dict(self.headers), content=body)
-            response = asyncio.run(server.handle_async_request(request))
-            self.send_response(response.status_code)
-            if response.status_code != 204:
-                self.send_header("Content-Length", str(len(response.content)))
+            headers = [(name.encode(), value.encode()) for name, value in self.headers.items()]
+            clock = SystemClock()
+            outgoing = OutgoingRequest(self.command, self.path, headers, body)
+            response = server.connections(clock).exchange(outgoing, clock.now() + 20, Call(clock))
+            self.send_response(response.status)
+            if response.status != 204:
+                self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
-            self.wfile.write(response.content)
+            self.wfile.write(response.body)
 
         do_GET = do_POST = do_PATCH = do_DELETE = serve  # noqa: N815 - the standard library's names
 
