@@ -14,8 +14,8 @@ from volcano_locks.asyncio.waiting import run_shielded
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.holding.block import Block
-from volcano_locks.holding.entered_blocks import EnteredBlocks
-from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
+from volcano_locks.holding.blocks_of_client import BlocksOfClient
+from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_renew_every, checked_ttl
 from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.lease import Lease, LockState
 
@@ -47,8 +47,9 @@ class AsyncClient:
         config = Config.resolve(api_url, service_key, timeout_seconds, holder, ca_file)
         self._repr = f"{type(self).__name__}({config.api_url!r})"
         clock = clock or SystemClock()
-        self._driver = AsyncDriver(config, clock, transport)
-        self.locks = AsyncLocks(config, clock, self._driver)
+        blocks = BlocksOfClient()
+        self._driver = AsyncDriver(config, clock, transport, blocks)
+        self.locks = AsyncLocks(config, clock, self._driver, blocks)
 
     async def close(self) -> None:
         """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave the blocks
@@ -69,11 +70,11 @@ class AsyncClient:
 class AsyncLocks:
     """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, driver: AsyncDriver) -> None:
+    def __init__(self, config: Config, clock: Clock, driver: AsyncDriver, blocks: BlocksOfClient) -> None:
         self._clock = clock
         self._driver = driver
         self._operations = CheckedOperations(clock.now, config.timeout_seconds)
-        self._entered = EnteredBlocks()
+        self._blocks = blocks
 
     async def acquire(
         self,
@@ -137,6 +138,7 @@ class AsyncLocks:
         ttl: int,
         wait: float | None = None,
         hold_at_least: float | None = None,
+        renew_every: float | None = None,
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> AsyncLockBlock:
@@ -147,14 +149,26 @@ class AsyncLocks:
         other arguments see `Locks.with_lock`.
         """
 
+        every = checked_renew_every(renew_every, checked_ttl(ttl))
+
         def new_block() -> AsyncLockBlock:
             acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
-            block = Block(key, self._operations, self._clock, acquire, self._entered, hold_at_least=hold_at_least)
+            block = Block(
+                key,
+                self._operations,
+                self._clock,
+                acquire,
+                self._blocks,
+                hold_at_least=hold_at_least,
+                renew_every=every,
+            )
             return AsyncLockBlock(block, self._driver, None if token else new_block)
 
         return new_block()
 
-    async def lead(self, key: str, run: Callable[[AsyncLockGuard], Awaitable[T]], *, ttl: int) -> T:
+    async def lead(
+        self, key: str, run: Callable[[AsyncLockGuard], Awaitable[T]], *, ttl: int, renew_every: float | None = None
+    ) -> T:
         """Wait for the lock without a limit and run `run(guard)` while holding it; after a loss, campaign again.
 
             async def work(guard):
@@ -168,20 +182,38 @@ class AsyncLocks:
         """
         from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
-        return await leader.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf), run)
+        return await leader.lead_async(lambda: self.with_lock(key, ttl=ttl, wait=inf, renew_every=renew_every), run)
 
     @overload
     def exclusive(
-        self, key: str, *, ttl: int, on_held: 'Literal["raise", "wait"]' = ..., hold_at_least: float | None = ...
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: 'Literal["raise", "wait"]' = ...,
+        hold_at_least: float | None = ...,
+        renew_every: float | None = ...,
     ) -> "Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R]]]": ...
 
     @overload
     def exclusive(
-        self, key: str, *, ttl: int, on_held: 'Literal["skip"]', hold_at_least: float | None = ...
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: 'Literal["skip"]',
+        hold_at_least: float | None = ...,
+        renew_every: float | None = ...,
     ) -> "Callable[[Callable[P, Coroutine[Any, Any, R]]], Callable[P, Coroutine[Any, Any, R | None]]]": ...
 
     def exclusive(
-        self, key: str, *, ttl: int, on_held: "OnHeld" = "raise", hold_at_least: float | None = None
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: "OnHeld" = "raise",
+        hold_at_least: float | None = None,
+        renew_every: float | None = None,
     ) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
         """A decorator: the function runs under the lock that `key` names, a template of the function's arguments.
 
@@ -196,8 +228,13 @@ class AsyncLocks:
 
         checked_ttl(ttl)
         checked_hold(hold_at_least)
+        checked_renew_every(renew_every, ttl)
         return exclusive.asynchronous(
-            key, on_held, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
+            key,
+            on_held,
+            lambda key, wait: self.with_lock(
+                key, ttl=ttl, wait=wait, hold_at_least=hold_at_least, renew_every=renew_every
+            ),
         )
 
     def watch(self, key: str) -> "AsyncGenerator[Leadership, None]":

@@ -19,6 +19,7 @@ from volcano_locks.asyncio.waiting import run_shielded, sleep, within
 from volcano_locks.clock import Clock
 from volcano_locks.config import Config
 from volcano_locks.errors import CLOSED, VolcanoError
+from volcano_locks.holding.blocks_of_client import BlocksOfClient
 from volcano_locks.http.address import Address
 from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, BrokenResponseError, NotConnectedError
 from volcano_locks.http.transport import HttpCodec, Transport, no_time_error, timeout_error
@@ -42,7 +43,8 @@ class _Connections(NamedTuple):
 class AsyncDriver:
     """Performs operations in the running loop."""
 
-    def __init__(self, config: Config, clock: Clock, transport: Transport | None = None) -> None:
+    def __init__(self, config: Config, clock: Clock, transport: Transport | None, blocks: BlocksOfClient) -> None:
+        self._blocks = blocks
         self._config = config
         self._clock = clock
         self._transport = transport
@@ -160,6 +162,7 @@ class AsyncDriver:
             response = await stream.open(pool.open_stream(outgoing))
         else:
             response = await pool.exchange(outgoing, long=bool(request.wait_seconds))
+        self._blocks.last_headers = response.headers
         return codec.redact(response, request)
 
     async def _in_time(self, request: Request, seconds: float, work: Awaitable[T]) -> T:

@@ -2,7 +2,7 @@
 
 from math import inf
 
-from volcano_locks.asyncio.waiting import LoopWakeup, sleep
+from volcano_locks.asyncio.renewer import sleep_while_held
 from volcano_locks.clock import Clock
 from volcano_locks.holding.guard import BaseGuard
 from volcano_locks.holding.hold import Hold
@@ -17,9 +17,8 @@ class AsyncLockGuard(BaseGuard):
 
     async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - on the client's clock
         """Wait until the loss, the end of the block, or `timeout` seconds; return `lost`."""
-        hold, clock, ended = self._hold, self._clock, LoopWakeup()
-        hold.on_end(ended.set)
+        hold, clock = self._hold, self._clock
         until = inf if timeout is None else clock.now() + timeout
         while hold.not_held_error() is None and clock.now() < until:
-            await sleep(clock, min(until, hold.deadline()), ended)
+            await sleep_while_held(hold, clock, min(until, hold.deadline()))
         return hold.not_held_error() is not None

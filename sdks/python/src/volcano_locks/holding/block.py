@@ -15,7 +15,7 @@ from math import ceil
 
 from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.holding.entered_blocks import EnteredBlocks
+from volcano_locks.holding.blocks_of_client import BlocksOfClient
 from volcano_locks.holding.hold import Hold
 from volcano_locks.log import log
 from volcano_locks.protocol.arguments import TTL_SECONDS_MIN, checked_hold
@@ -39,9 +39,10 @@ class Block:
         operations: CheckedOperations,
         clock: Clock,
         acquire: Operation[Lease],
-        entered: EnteredBlocks,
+        shared: BlocksOfClient,
         *,
         hold_at_least: float | None = None,
+        renew_every: float | None = None,
     ) -> None:
         self._hold_seconds = checked_hold(hold_at_least)
         self._entered_at = 0.0
@@ -49,7 +50,8 @@ class Block:
         self._operations = operations
         self.clock = clock
         self._acquire = acquire
-        self._entered_blocks = entered
+        self._shared = shared
+        self._renew_every = renew_every
         self._entered_by: object = None
         self.hold: Hold | None = None
         self.release_error: VolcanoError | None = None
@@ -59,7 +61,7 @@ class Block:
         if self._entered_by is not None:
             raise RuntimeError("a with_lock(…) block can be entered only once: call with_lock again")
         self._entered_by = entering
-        self._entered_blocks.check(self._key, entering)
+        self._shared.check(self._key, entering)
         began_at = self.clock.now()
         lease: Lease | None = None
         try:
@@ -67,8 +69,16 @@ class Block:
             self._entered_at = self.clock.now()
             timeout_seconds, jitter = self._operations.timeout_seconds, random.random()  # noqa: S311 - no cryptography
             acquired_at = max(began_at, _acquired_after(lease, timeout_seconds))
-            self.hold = Hold(lease, self.clock, timeout_seconds, jitter, acquired_at=acquired_at)
-            self._entered_blocks.enter(self._key, entering, self.hold)
+            self.hold = Hold(
+                lease,
+                self.clock,
+                timeout_seconds,
+                jitter,
+                acquired_at=acquired_at,
+                renew_every=self._renew_every,
+                quota=self._shared.quota(),
+            )
+            self._shared.enter(self._key, entering, self.hold)
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -89,12 +99,12 @@ class Block:
             log.warning("lock %s was not renewed, trying again: %s", hold.lease.key, error)
             hold.failed(error)
         else:
-            hold.renewed(lease)
+            hold.renewed(lease, self._shared.quota())
 
     def stop(self) -> None:
         """Stop renewing and mark the guard as lost. May be repeated."""
         if self.hold is not None:
-            self._entered_blocks.leave(self._key, self._entered_by)
+            self._shared.leave(self._key, self._entered_by)
             self.hold.leave()
 
     def needs_last_renewal(self) -> bool:

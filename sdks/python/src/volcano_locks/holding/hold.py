@@ -17,7 +17,7 @@ from volcano_locks.clock import Clock
 from volcano_locks.errors import LOCK_OWNERSHIP_LOST, LockOwnershipLostError, VolcanoError
 from volcano_locks.log import log
 from volcano_locks.protocol.lease import Lease
-from volcano_locks.protocol.renewal_plan import Action, Lost, RenewalPlan
+from volcano_locks.protocol.renewal_plan import UNLIMITED, Action, Lost, RenewalPlan, SeenQuota
 
 
 class BlockLeft(NamedTuple):
@@ -28,10 +28,19 @@ class Hold:
     """One acquisition.
 
     `acquired_at`: an instant before the acquisition, from which its end is counted; by default that of its request.
+    `renew_every` and `quota`: see `RenewalPlan`.
     """
 
     def __init__(
-        self, lease: Lease, clock: Clock, timeout_seconds: float, jitter: float, *, acquired_at: float | None = None
+        self,
+        lease: Lease,
+        clock: Clock,
+        timeout_seconds: float,
+        jitter: float,
+        *,
+        acquired_at: float | None = None,
+        renew_every: float | None = None,
+        quota: SeenQuota | None = None,
     ) -> None:
         assert lease.deadline is not None
         self._clock = clock
@@ -43,8 +52,11 @@ class Hold:
             deadline=lease.deadline,
             timeout_seconds=timeout_seconds,
             jitter=jitter,
+            renew_every=renew_every,
+            quota=quota or UNLIMITED,
         )
         self._end: dict[str, LockOwnershipLostError | BlockLeft] = {}
+        self._left = False
         self._last_failure: Exception | None = None
         self._listeners: list[Callable[[], None]] = []
 
@@ -80,14 +92,14 @@ class Hold:
 
     def next_action(self) -> Action | BlockLeft:
         """The renewer's next action."""
-        if self.loss() is not None:
-            return Lost()
-        return BlockLeft() if self._end else self._plan.next_action(self._clock.now())
+        if self._left:
+            return BlockLeft()
+        return Lost() if self.loss() is not None else self._plan.next_action(self._clock.now())
 
-    def renewed(self, lease: Lease) -> None:
+    def renewed(self, lease: Lease, quota: SeenQuota | None = None) -> None:
         """A renewal was confirmed. Ignored after the block was left or the lease was lost (cases 3 and 8)."""
         assert lease.deadline is not None
-        if self.not_held_error() is None and self._plan.renewed(lease.deadline, self._clock.now()):
+        if self.not_held_error() is None and self._plan.renewed(lease.deadline, self._clock.now(), quota):
             self._lease = lease
             self._last_failure = None
 
@@ -105,13 +117,18 @@ class Hold:
         """The block is being left: check for a loss a last time, then change nothing more."""
         if not self.forked:
             self.loss()
+            self._left = True
             self._finish(BlockLeft())
 
-    def on_end(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when the hold is lost or left, in the thread that finds it; at once if it has ended."""
+    def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call `listener` when the hold is lost or left, in the thread that finds it; at once if it has ended.
+
+        Returns what forgets the listener.
+        """
         self._listeners.append(listener)
         if self._end:
             listener()
+        return lambda: self._listeners.remove(listener)
 
     def _finish(self, end: "LockOwnershipLostError | BlockLeft") -> None:
         if self._end.setdefault("end", end) is end:

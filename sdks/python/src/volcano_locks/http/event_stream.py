@@ -9,7 +9,7 @@ from typing import Any
 
 from volcano_locks.errors import TransportError
 from volcano_locks.protocol.effects import Operation, ReadStream, Request
-from volcano_locks.protocol.messages import malformed_response
+from volcano_locks.protocol.messages import malformed_response, media_type
 from volcano_locks.protocol.operations import expect_status
 from volcano_locks.protocol.sse import EventTooLongError, SseEvent, SseParser
 
@@ -26,8 +26,7 @@ class EventStream:
     def open(self) -> Operation[None]:
         """Return when the stream began; raise the error of any other response."""
         response = expect_status(self._request, (yield self._request), 200)
-        media_type = response.headers.get("content-type", "").partition(";")[0]
-        if media_type.strip().lower() != "text/event-stream":
+        if media_type(response.headers) != "text/event-stream":
             raise malformed_response(response, "it is not an event stream", self._request.request_id)
 
     def read(self) -> Operation[list[SseEvent]]:

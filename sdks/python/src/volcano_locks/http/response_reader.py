@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from volcano_locks.protocol.messages import Response
+from volcano_locks.protocol.messages import Response, first_value
 
 if TYPE_CHECKING:
     import h11
@@ -163,7 +163,7 @@ def check_request_id(headers: Mapping[str, str], request: bytes) -> None:
 
     Otherwise an unsolicited response that arrives as a request is sent would pass for its response.
     """
-    request_id = headers.get(_REQUEST_ID, "").partition(",")[0].strip()
+    request_id = first_value(headers.get(_REQUEST_ID, ""))
     if request_id and request_id.lower().encode(errors="replace") not in request.lower():
         raise BrokenResponseError("received the response to another request")
 

@@ -17,6 +17,7 @@ from volcano_locks.protocol.arguments import (
     parse_date,
 )
 from volcano_locks.protocol.lease import Lease, LockState
+from volcano_locks.protocol.renewal_plan import SeenQuota
 
 RETRY_AFTER_SECONDS_MAX = 3600
 
@@ -101,6 +102,12 @@ def first_value(value: str) -> str:
 def media_type(headers: Mapping[str, str]) -> str:
     """The response's media type in lower case, without parameters; empty if it has none (SDK-9)."""
     return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def seen_quota(headers: Mapping[str, str]) -> SeenQuota | None:
+    """The quota that a response shows; None if it shows none."""
+    limit, remaining = (headers.get(f"x-ratelimit-{name}", "") for name in ("limit", "remaining"))
+    return SeenQuota(int(limit), int(remaining)) if limit.isdecimal() and remaining.isdecimal() else None
 
 
 def malformed_response(response: Response, why: str, request_id: str) -> ServerError:

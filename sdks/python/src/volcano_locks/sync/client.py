@@ -15,8 +15,8 @@ from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import Block
-from volcano_locks.holding.entered_blocks import EnteredBlocks
-from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_ttl
+from volcano_locks.holding.blocks_of_client import BlocksOfClient
+from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_renew_every, checked_ttl
 from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.sync.block import LockBlock
@@ -78,8 +78,8 @@ class Locks:
     def __init__(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
         self._clock = clock
         self._operations = CheckedOperations(clock.now, config.timeout_seconds)
-        self._entered = EnteredBlocks()
-        self._driver = Driver(config, clock, transport)
+        self._blocks = BlocksOfClient()
+        self._driver = Driver(config, clock, transport, self._blocks)
         self._renewals = Renewals(self._driver, clock)
 
     def acquire(
@@ -160,6 +160,7 @@ class Locks:
         ttl: int,
         wait: float | None = None,
         hold_at_least: float | None = None,
+        renew_every: float | None = None,
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> LockBlock:
@@ -171,18 +172,35 @@ class Locks:
 
         `wait`, `token` and `request_id` are those of `acquire`, but a block that cannot be entered always releases what
         it may have acquired. `hold_at_least`: if the body ends sooner, the lock stays held until that many seconds
-        after entering, for callers that are a little late (SDK-12).
+        after entering, for callers that are a little late (SDK-12). `renew_every`: seconds between renewals, from 1 to
+        a third of the TTL; by default that third, or a minute if that is less (SDK-3).
         """
+
+        every = checked_renew_every(renew_every, checked_ttl(ttl))
 
         def new_block() -> LockBlock:
             acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
-            block = Block(key, self._operations, self._clock, acquire, self._entered, hold_at_least=hold_at_least)
+            block = Block(
+                key,
+                self._operations,
+                self._clock,
+                acquire,
+                self._blocks,
+                hold_at_least=hold_at_least,
+                renew_every=every,
+            )
             return LockBlock(block, self._driver, self._renewals, new_block=None if token else new_block)
 
         return new_block()
 
     def lead(
-        self, key: str, run: Callable[[LockGuard], T], *, ttl: int, stop: threading.Event | None = None
+        self,
+        key: str,
+        run: Callable[[LockGuard], T],
+        *,
+        ttl: int,
+        renew_every: float | None = None,
+        stop: threading.Event | None = None,
     ) -> T | None:
         """Wait for the lock without a limit and run `run(guard)` in this thread while holding it; again after a loss.
 
@@ -198,25 +216,45 @@ class Locks:
         """
         from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
+        every = checked_renew_every(renew_every, checked_ttl(ttl))
+
         def term() -> LockBlock:
             acquire = self._operations.acquire(key, ttl, None, None, inf)
-            block = Block(key, self._operations, self._clock, acquire, self._entered)
+            block = Block(key, self._operations, self._clock, acquire, self._blocks, renew_every=every)
             return LockBlock(block, self._driver, self._renewals, stop)
 
         return leader.lead(term, run, stop)
 
     @overload
     def exclusive(
-        self, key: str, *, ttl: int, on_held: 'Literal["raise", "wait"]' = ..., hold_at_least: float | None = ...
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: 'Literal["raise", "wait"]' = ...,
+        hold_at_least: float | None = ...,
+        renew_every: float | None = ...,
     ) -> "Callable[[Callable[P, R]], Callable[P, R]]": ...
 
     @overload
     def exclusive(
-        self, key: str, *, ttl: int, on_held: 'Literal["skip"]', hold_at_least: float | None = ...
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: 'Literal["skip"]',
+        hold_at_least: float | None = ...,
+        renew_every: float | None = ...,
     ) -> "Callable[[Callable[P, R]], Callable[P, R | None]]": ...
 
     def exclusive(
-        self, key: str, *, ttl: int, on_held: "OnHeld" = "raise", hold_at_least: float | None = None
+        self,
+        key: str,
+        *,
+        ttl: int,
+        on_held: "OnHeld" = "raise",
+        hold_at_least: float | None = None,
+        renew_every: float | None = None,
     ) -> "Callable[[Callable[P, Any]], Callable[P, Any]]":
         """A decorator: the function runs under the lock that `key` names, a template of the function's arguments.
 
@@ -231,8 +269,13 @@ class Locks:
 
         checked_ttl(ttl)
         checked_hold(hold_at_least)
+        checked_renew_every(renew_every, ttl)
         return exclusive.threaded(
-            key, on_held, lambda key, wait: self.with_lock(key, ttl=ttl, wait=wait, hold_at_least=hold_at_least)
+            key,
+            on_held,
+            lambda key, wait: self.with_lock(
+                key, ttl=ttl, wait=wait, hold_at_least=hold_at_least, renew_every=renew_every
+            ),
         )
 
     def watch(self, key: str) -> "Iterator[Leadership]":

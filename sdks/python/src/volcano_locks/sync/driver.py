@@ -16,6 +16,7 @@ from typing import TypeVar
 from volcano_locks.clock import Clock
 from volcano_locks.config import Config
 from volcano_locks.errors import CLOSED, VolcanoError
+from volcano_locks.holding.blocks_of_client import BlocksOfClient
 from volcano_locks.http.address import Address
 from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, BrokenResponseError, NotConnectedError
 from volcano_locks.http.transport import HttpCodec, Transport, no_time_error, timeout_error
@@ -52,7 +53,14 @@ class _Process:
 class Driver:
     """Performs operations. May be shared by threads."""
 
-    def __init__(self, config: Config, clock: Clock, transport: Transport | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        transport: Transport | None = None,
+        blocks: BlocksOfClient | None = None,
+    ) -> None:
+        self._blocks = blocks or BlocksOfClient()
         self._config = config
         self._clock = clock
         self._transport = transport
@@ -211,7 +219,9 @@ class Driver:
                 return stream.read(until, call) if stream is not None else b""
             if request.shielded:
                 call = Call(self._clock, shielded=True)
-            return process.codec.redact(self._send(request, process, until, call, stream), request)
+            response = self._send(request, process, until, call, stream)
+            self._blocks.last_headers = response.headers
+            return process.codec.redact(response, request)
         except TimeUp:
             raise timeout_error(request, seconds) from None
         except (NotConnectedError, BrokenResponseError) as error:

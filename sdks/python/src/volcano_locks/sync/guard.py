@@ -17,9 +17,13 @@ class LockGuard(BaseGuard):
 
     def wait_lost(self, timeout: float | None = None) -> bool:
         """Block until the loss, the end of the block, or `timeout` seconds; return `lost`."""
-        hold, clock, ended = self._hold, self._clock, Signal()
-        hold.on_end(ended.set)
+        hold, clock = self._hold, self._clock
         until = inf if timeout is None else clock.now() + timeout
         while hold.not_held_error() is None and clock.now() < until:
-            sleep(clock, min(until, hold.deadline()), ended)
+            signal = Signal()
+            forget = hold.on_end(signal.set)
+            try:
+                sleep(clock, min(until, hold.deadline()), signal)
+            finally:
+                forget()
         return hold.not_held_error() is not None

@@ -101,7 +101,7 @@ class FakeLocks(InMemoryTransport):
                         return self._lease_response(lock, waiter.outcome, 201)
                     if self.clock.now() >= until:
                         lock.end_wait(waiter, self.clock.now())
-                        return _error(409, LOCK_HELD)
+                        return self._held_response(lock)
                     waiter.wakeup = wakeup = new_wakeup()
                     due = min(until, lock.takeover_at)
                 yield Pause(due, wakeup)
@@ -175,9 +175,14 @@ class FakeLocks(InMemoryTransport):
         }
 
     def _lease_response(self, lock: FakeLock, refusal: str, status: int) -> Response:
+        if refusal == LOCK_HELD:
+            return self._held_response(lock)
         if refusal:
             return _error(503 if refusal == "lock_service_unavailable" else 409, refusal)
         return Response(204, {}, b"") if status == 204 else _json_response(status, self._term(lock))
+
+    def _held_response(self, lock: FakeLock) -> Response:
+        return _json_response(409, {"error": "lock held", "code": LOCK_HELD, "holder": lock.holder, **self._term(lock)})
 
     def _term(self, lock: FakeLock) -> dict[str, Any]:
         return {"expires_at": self._date(lock.expires_at), "fencing_token": lock.fencing_token}
