@@ -40,10 +40,13 @@ class AsyncLockBlock:
         self._finalizer: weakref.finalize[..., AsyncLockBlock] | None = None
 
     def __call__(self, function: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
-        """Run `function` in a block of its own on each call."""
-        from volcano_locks.features.exclusive import in_async_block  # noqa: PLC0415 - rarely needed
+        """A decorator: each call runs in a block of its own. An argument named `guard` is passed as by `exclusive`."""
+        from volcano_locks.features.exclusive import asynchronous  # noqa: PLC0415 - rarely needed
 
-        return in_async_block(function, self._new_block)
+        new_block = self._new_block
+        if new_block is None:
+            raise TypeError("with_lock as a decorator takes no token: each call makes its own")
+        return asynchronous("", "raise", lambda _key, _wait: new_block())(function)
 
     async def __aenter__(self) -> AsyncLockGuard:
         self._loss_cancellation = cancellation = OwnCancellation()

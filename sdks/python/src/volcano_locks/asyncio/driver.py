@@ -13,8 +13,7 @@ from typing import NamedTuple, TypeVar
 from weakref import WeakKeyDictionary
 
 from volcano_locks.asyncio.own_cancellation import OwnCancellation
-from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool
-from volcano_locks.asyncio.stream_connection import AsyncResponseStream
+from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool, AsyncResponseStream
 from volcano_locks.asyncio.waiting import run_shielded, sleep, within
 from volcano_locks.clock import Clock
 from volcano_locks.config import Config

@@ -8,15 +8,15 @@ Connections belong to one event loop in one process.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
+from volcano_locks.asyncio.connection import Connection, ConnectionStream
 from volcano_locks.http.address import Address, OutgoingRequest
 from volcano_locks.http.response_reader import (
     BrokenResponseError,
     ResponseReader,
-    broken,
     not_connected,
 )
 from volcano_locks.http.transport import KEEP_ALIVE_SECONDS, RACE_SECONDS
@@ -25,13 +25,19 @@ from volcano_locks.protocol.messages import Response
 if TYPE_CHECKING:
     import ssl
 
-    from volcano_locks.asyncio.stream_connection import AsyncResponseStream
-
 CONNECTIONS_MAX = 100
 LONG_CONNECTIONS_MAX = 1000
 IDLE_CHECK_SECONDS = 0.02
 
-P = TypeVar("P", bound=asyncio.BaseProtocol)
+
+class AsyncResponseStream(Protocol):
+    """A response that is read as it arrives. Raises BrokenResponseError."""
+
+    async def head(self) -> tuple[int, Mapping[str, str]]:
+        """Return status and header fields, with lower-case names, when they have arrived."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none at the end."""
 
 
 class AsyncConnectionPool(Protocol):
@@ -53,8 +59,8 @@ class AsyncioPool:
     def __init__(self, address: Address, ca_file: str | None) -> None:
         self._address = address
         self._tls = address.tls_context(ca_file)
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection | AsyncResponseStream] = set()
+        self._idle: list[Connection] = []
+        self._open: set[Connection] = set()
         # Long exchanges count apart, so that waits cannot delay renewals.
         self._short = asyncio.Semaphore(CONNECTIONS_MAX)
         self._long = asyncio.Semaphore(LONG_CONNECTIONS_MAX)
@@ -65,14 +71,16 @@ class AsyncioPool:
         async with self._long if long else self._short:
             connection = await self._reuse_idle()
             if connection is None:
-                connection = await self._connect(_Connection)
-                self._open.add(connection)
+                connection = await self._connect()
+            reader = ResponseReader(message)
             try:
-                response = await connection.exchange(message)
+                connection.send(message)
+                while (response := reader.feed(await connection.receive())) is None:
+                    pass
             except BaseException:
                 self._close(connection)
                 raise
-            if connection.reusable:
+            if reader.plain and connection.quiet:
                 connection.idle_since = asyncio.get_running_loop().time()
                 self._idle.append(connection)
                 self._close_stale(connection.idle_since)
@@ -81,18 +89,13 @@ class AsyncioPool:
             return response
 
     @asynccontextmanager
-    async def open_stream(self, request: OutgoingRequest) -> "AsyncIterator[AsyncResponseStream]":
-        from volcano_locks.asyncio.stream_connection import StreamConnection  # noqa: PLC0415 - rarely needed
-
+    async def open_stream(self, request: OutgoingRequest) -> AsyncIterator[ConnectionStream]:
         async with self._long:
-            stream = await self._connect(StreamConnection)
-            self._open.add(stream)
+            connection = await self._connect()
             try:
-                stream.send(self._address.encode(request))
-                yield stream
+                yield ConnectionStream(connection, self._address.encode(request))
             finally:
-                self._open.discard(stream)
-                stream.abort()
+                self._close(connection)
 
     async def aclose(self) -> None:
         """Close all connections, including those in use."""
@@ -102,18 +105,18 @@ class AsyncioPool:
         self._idle.clear()
         await asyncio.sleep(0)  # the event loop closes the sockets in its next iteration
 
-    def _close(self, connection: "_Connection") -> None:
+    def _close(self, connection: Connection) -> None:
         self._open.discard(connection)
         connection.abort()
 
-    async def _reuse_idle(self) -> "_Connection | None":
+    async def _reuse_idle(self) -> Connection | None:
         """The connection used last, unless it is closed or has been idle for too long."""
         now = asyncio.get_running_loop().time()
         if self._idle and now - self._idle[-1].idle_since > IDLE_CHECK_SECONDS:
             await asyncio.sleep(0)  # let the event loop notice connections closed meanwhile
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable and now - connection.idle_since < KEEP_ALIVE_SECONDS:
+            if connection.quiet and now - connection.idle_since < KEEP_ALIVE_SECONDS:
                 return connection
             self._close(connection)
         return None
@@ -123,113 +126,45 @@ class AsyncioPool:
         while now - self._idle[0].idle_since >= KEEP_ALIVE_SECONDS:
             self._close(self._idle.pop(0))
 
-    async def _connect(self, protocol: Callable[[], P]) -> P:
+    async def _connect(self) -> Connection:
         """Open a connection. Raises NotConnectedError."""
-        connecting = asyncio.ensure_future(_connect(self._address, protocol, self._tls))
+        connecting = asyncio.ensure_future(_connect(self._address, self._tls))
         try:
-            return (await asyncio.shield(connecting))[1]
-        except OSError as error:
+            connection = await asyncio.shield(connecting)
+        except (OSError, BrokenResponseError) as error:
             raise not_connected(error) from error
         except asyncio.CancelledError:
             connecting.add_done_callback(_abort_connected)  # cancelling the race itself would leak a socket
             raise
+        self._open.add(connection)
+        return connection
 
 
-async def _connect(
-    address: Address, protocol: Callable[[], P], tls: "ssl.SSLContext | None"
-) -> tuple[asyncio.Transport, P]:
+async def _connect(address: Address, tls: "ssl.SSLContext | None") -> Connection:
     loop = asyncio.get_running_loop()
     options: dict[str, Any] = {}  # uvloop does not race addresses: it tries them in turn
     if isinstance(loop, asyncio.BaseEventLoop):
         options["happy_eyeballs_delay"] = RACE_SECONDS
     server_name = None if tls is None else address.host
-    tunnel = address.tunnel
-    if tunnel is None:
-        return await loop.create_connection(
-            protocol, *address.connect_to, ssl=tls, server_hostname=server_name, **options
-        )
-    from volcano_locks.asyncio.stream_connection import StreamConnection  # noqa: PLC0415 - only through a proxy
-
+    if address.tunnel is None:
+        to = address.connect_to
+        _, connection = await loop.create_connection(Connection, *to, ssl=tls, server_hostname=server_name, **options)
+        return connection
     assert tls is not None
-    transport, proxy = await loop.create_connection(StreamConnection, *address.connect_to, **options)
+    transport, proxy = await loop.create_connection(Connection, *address.connect_to, **options)
     try:
-        proxy.send(tunnel)
-        address.check_tunnel((await proxy.head())[0])
-        inside = protocol()
-        encrypted = await loop.start_tls(transport, inside, tls, server_hostname=server_name)
-    except BrokenResponseError as error:
-        transport.abort()
-        raise not_connected(error) from error
+        status, _ = await ConnectionStream(proxy, address.tunnel).head()
+        address.check_tunnel(status)
+        connection = Connection()
+        encrypted = await loop.start_tls(transport, connection, tls, server_hostname=server_name)
+        assert encrypted is not None
+        connection.connection_made(encrypted)
     except BaseException:
         transport.abort()
         raise
-    assert encrypted is not None
-    inside.connection_made(encrypted)
-    return encrypted, inside
+    return connection
 
 
-def _abort_connected(connecting: "asyncio.Future[tuple[asyncio.Transport, P]]") -> None:
+def _abort_connected(connecting: "asyncio.Future[Connection]") -> None:
     if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result()[0].abort()
-
-
-class _Connection(asyncio.Protocol):
-    """One connection, which serves one request at a time."""
-
-    def __init__(self) -> None:
-        self.idle_since = 0.0
-        self._transport: asyncio.Transport | None = None
-        self._pending: asyncio.Future[Response] | None = None
-        self._reader = ResponseReader()
-
-    @property
-    def reusable(self) -> bool:
-        """Whether it is open and carried only plain responses."""
-        return self._transport is not None and self._reader.plain
-
-    async def exchange(self, request: bytes) -> Response:
-        if self._transport is None:
-            raise broken("the connection broke")
-        self._reader = ResponseReader(request)
-        self._pending = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
-        return await self._pending
-
-    def abort(self) -> None:
-        """Close it at once. May be repeated."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._fail("the connection was closed")
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it
-
-    def data_received(self, data: bytes) -> None:
-        self._feed(data)
-
-    def eof_received(self) -> None:
-        self._feed(b"")
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._fail("the connection broke" if error is None else error)
-
-    def _feed(self, data: bytes) -> None:
-        pending = self._pending
-        if pending is None or pending.done():
-            self.abort()  # unsolicited data, or the server closed it
-            return
-        try:
-            response = self._reader.feed(data)
-        except BrokenResponseError as error:
-            self._pending = None
-            pending.set_exception(error)
-        else:
-            if response is not None:
-                self._pending = None
-                pending.set_result(response)
-
-    def _fail(self, why: object) -> None:
-        self._transport = None
-        pending, self._pending = self._pending, None
-        if pending is not None and not pending.done():
-            pending.set_exception(broken(why))
+        connecting.result().abort()

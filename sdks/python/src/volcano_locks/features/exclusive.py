@@ -114,40 +114,6 @@ def asynchronous(
     return decorated
 
 
-def in_block(function: Callable[P, R], new_block: "Callable[[], LockBlock] | None") -> Callable[P, R]:
-    """`function`, run in a new block on each call."""
-    checked_plain(function)
-    block = _checked_new_block(new_block)
-
-    @wraps(function)
-    def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        with block():
-            return checked_result(function, function(*args, **kwargs))
-
-    return locked
-
-
-def in_async_block(
-    function: Callable[P, Awaitable[R]], new_block: "Callable[[], AsyncLockBlock] | None"
-) -> Callable[P, Awaitable[R]]:
-    """`function`, run in a new block on each call."""
-    checked_async(function)
-    block = _checked_new_block(new_block)
-
-    @wraps(function)
-    async def locked(*args: P.args, **kwargs: P.kwargs) -> R:
-        async with block():
-            return checked_result(function, await function(*args, **kwargs))
-
-    return locked
-
-
-def _checked_new_block(new_block: Callable[[], R] | None) -> Callable[[], R]:
-    if new_block is None:
-        raise TypeError("with_lock as a decorator takes no token: each call makes its own")
-    return new_block
-
-
 def checked_plain(function: Callable[P, R]) -> Callable[P, R]:
     """Return `function` if its body runs while it is called; raise `TypeError` otherwise (case 44)."""
     if not callable(function) or _is_any(function, inspect.iscoroutinefunction, *_GENERATORS):

@@ -41,10 +41,13 @@ class LockBlock:
         self._guard: LockGuard | None = None
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        """Run `function` in a block of its own on each call."""
-        from volcano_locks.features.exclusive import in_block  # noqa: PLC0415 - rarely needed
+        """A decorator: each call runs in a block of its own. An argument named `guard` is passed as by `exclusive`."""
+        from volcano_locks.features.exclusive import threaded  # noqa: PLC0415 - rarely needed
 
-        return in_block(function, self._new_block)
+        new_block = self._new_block
+        if new_block is None:
+            raise TypeError("with_lock as a decorator takes no token: each call makes its own")
+        return threaded("", "raise", lambda _key, _wait: new_block())(function)
 
     def __enter__(self) -> LockGuard:
         try:

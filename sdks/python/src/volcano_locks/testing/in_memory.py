@@ -8,14 +8,15 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
-from typing import NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol, Self, TypeVar
 
-from volcano_locks.asyncio.waiting import LoopWakeup
-from volcano_locks.asyncio.waiting import sleep as sleep_in_loop
+from volcano_locks.asyncio.waiting import LoopWakeup, sleep
 from volcano_locks.clock import Clock, Wakeup
 from volcano_locks.http.address import OutgoingRequest
 from volcano_locks.protocol.messages import Response
 from volcano_locks.sync.call import Call, Signal
+
+T = TypeVar("T")
 
 
 class HttpRequest(NamedTuple):
@@ -95,31 +96,13 @@ class InMemoryPool:
         self._server = server
 
     def exchange(self, request: OutgoingRequest, until: float, call: Call) -> Response:
-        reply = self._serve(request, until, call)
-        if isinstance(reply, Response):
-            return reply
-        stream = InMemoryStream(reply)
-        try:
-            return Response(*stream.head(until, call), stream.read(until, call))
-        finally:
-            stream.close()
+        return _block(_exchange(self._server, request, Signal), until, call)
 
     def open_stream(self, request: OutgoingRequest, until: float, call: Call) -> "InMemoryStream":
-        return InMemoryStream(self._serve(request, until, call))
+        return InMemoryStream(_block(self._server.serve(HttpRequest.of(request), Signal), until, call))
 
     def close(self) -> None:
         """Nothing is kept open."""
-
-    def _serve(self, request: OutgoingRequest, until: float, call: Call) -> Response | StreamedReply:
-        serving = self._server.serve(HttpRequest.of(request), Signal)
-        try:
-            while True:
-                block(next(serving), until, call)
-        except StopIteration as end:
-            reply: Response | StreamedReply = end.value
-            return reply
-        finally:
-            serving.close()
 
 
 class InMemoryStream:
@@ -133,11 +116,7 @@ class InMemoryStream:
         return self._reply.status, self._reply.headers
 
     def read(self, until: float, call: Call) -> bytes:
-        for chunk in self._chunks:
-            if isinstance(chunk, bytes):
-                return chunk
-            block(chunk, until, call)
-        return b""
+        return _block(_next_chunk(self._chunks), until, call)
 
     def close(self) -> None:
         self._chunks.close()
@@ -151,36 +130,19 @@ class AsyncInMemoryPool:
         self._clock = clock
 
     async def exchange(self, request: OutgoingRequest, *, long: bool = False) -> Response:  # noqa: ARG002 - no limit here
-        reply = await self._serve(request)
-        if isinstance(reply, Response):
-            return reply
-        stream = AsyncInMemoryStream(reply, self._clock)
-        try:
-            return Response(*await stream.head(), await stream.read())
-        finally:
-            stream.abort()
+        return await _wait(_exchange(self._server, request, LoopWakeup), self._clock)
 
     @asynccontextmanager
     async def open_stream(self, request: OutgoingRequest) -> "AsyncIterator[AsyncInMemoryStream]":
-        stream = AsyncInMemoryStream(await self._serve(request), self._clock)
+        reply = await _wait(self._server.serve(HttpRequest.of(request), LoopWakeup), self._clock)
+        stream = AsyncInMemoryStream(reply, self._clock)
         try:
             yield stream
         finally:
-            stream.abort()
+            stream.close()
 
     async def aclose(self) -> None:
         """Nothing is kept open."""
-
-    async def _serve(self, request: OutgoingRequest) -> Response | StreamedReply:
-        serving = self._server.serve(HttpRequest.of(request), LoopWakeup)
-        try:
-            while True:
-                await _wait(next(serving), self._clock)
-        except StopIteration as end:
-            reply: Response | StreamedReply = end.value
-            return reply
-        finally:
-            serving.close()
 
 
 class AsyncInMemoryStream:
@@ -195,27 +157,20 @@ class AsyncInMemoryStream:
         return self._reply.status, self._reply.headers
 
     async def read(self) -> bytes:
-        for chunk in self._chunks:
-            if isinstance(chunk, bytes):
-                return chunk
-            await _wait(chunk, self._clock)
-        return b""
+        return await _wait(_next_chunk(self._chunks), self._clock)
 
-    def abort(self) -> None:
+    def close(self) -> None:
+        """The reader has disconnected."""
         self._chunks.close()
 
 
-def block(pause: Pause, until: float, call: Call) -> None:
-    """Wait in this thread, at most until the request's own limit. Raises TimeUp and CallCancelled."""
-    assert isinstance(pause.wakeup, Signal)
-    call.wait(min(pause.until, until), pause.wakeup)
-    call.remaining(until)
-
-
-async def _wait(pause: Pause, clock: Clock) -> None:
-    assert isinstance(pause.wakeup, LoopWakeup)
-    await sleep_in_loop(clock, pause.until, pause.wakeup)
-    await asyncio.sleep(0)
+def _exchange(server: Server, request: OutgoingRequest, new_wakeup: NewWakeup) -> Generator[Pause, None, Response]:
+    reply = yield from server.serve(HttpRequest.of(request), new_wakeup)
+    if isinstance(reply, Response):
+        return reply
+    body = yield from _next_chunk(reply.chunks)
+    reply.chunks.close()
+    return Response(reply.status, reply.headers, body)
 
 
 def _chunks(reply: Response | StreamedReply) -> Chunks:
@@ -223,3 +178,41 @@ def _chunks(reply: Response | StreamedReply) -> Chunks:
         yield from reply.chunks
     elif reply.body:
         yield reply.body
+
+
+def _next_chunk(chunks: Chunks) -> Generator[Pause, None, bytes]:
+    for chunk in chunks:
+        if isinstance(chunk, bytes):
+            return chunk
+        yield chunk
+    return b""
+
+
+def _block(serving: Generator[Pause, None, T], until: float, call: Call) -> T:
+    """Perform the waits in this thread, at most until the request's own limit. Raises TimeUp and CallCancelled."""
+    try:
+        while True:
+            pause = next(serving)
+            assert isinstance(pause.wakeup, Signal)
+            call.wait(min(pause.until, until), pause.wakeup)
+            call.remaining(until)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        serving.close()
+
+
+async def _wait(serving: Generator[Pause, None, T], clock: Clock) -> T:
+    """Perform the waits in this task."""
+    try:
+        while True:
+            pause = next(serving)
+            assert isinstance(pause.wakeup, LoopWakeup)
+            await sleep(clock, pause.until, pause.wakeup)
+            await asyncio.sleep(0)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    finally:
+        serving.close()
