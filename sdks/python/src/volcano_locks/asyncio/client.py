@@ -2,6 +2,8 @@
 time.
 """
 
+import asyncio
+import contextlib
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from math import inf
@@ -13,6 +15,7 @@ from volcano_locks.asyncio.guard import AsyncLockGuard
 from volcano_locks.asyncio.waiting import run_shielded
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import Block
 from volcano_locks.holding.blocks_of_client import BlocksOfClient
 from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_renew_every, checked_ttl
@@ -107,7 +110,13 @@ class AsyncLocks:
 
         Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
-        return await run_shielded(self._driver.run(self._operations.release(key, lease, request_id)))
+        release = self._operations.release(key, lease, request_id)
+        try:
+            return await self._driver.run(release)
+        except asyncio.CancelledError:  # possibly before anything was sent (case 49)
+            with contextlib.suppress(VolcanoError):
+                await run_shielded(self._driver.run(self._operations.undo_acquire(lease)))
+            raise
 
     async def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
         """Return whether the lock is held, until when, and its fencing token."""

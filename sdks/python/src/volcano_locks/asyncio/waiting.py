@@ -11,27 +11,31 @@ T = TypeVar("T")
 
 
 class LoopWakeup:
-    """A `Wakeup` for tasks of the loop in which it was created."""
+    """A `Wakeup` for tasks of the loop in which it was created. `callback` runs in the loop when it is set."""
 
     def __init__(self, callback: Callable[[], None] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._event = asyncio.Event()
-        self._callback = callback or self._event.set
+        self._callback = callback
+        self._woken: asyncio.Future[None] | None = None
         self._set = False
 
     def set(self) -> None:
         self._set = True
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits in it
-            self._loop.call_soon_threadsafe(self._callback)
+            self._loop.call_soon_threadsafe(self._callback or self._wake)
 
     def is_set(self) -> bool:
         return self._set
 
     async def wait(self, seconds: float) -> None:
         """Return when it is set, or after that time."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._event.wait()
+        self._woken = woken = self._loop.create_future()
+        if not self._set:
+            await asyncio.wait((woken,), timeout=seconds)
+
+    def _wake(self) -> None:
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
 
 
 async def sleep(clock: Clock, until: float, wakeup: LoopWakeup | None = None) -> None:
