@@ -10,7 +10,6 @@ release is bounded in time. The outcome:
   kept in `guard.release_error` and logged.
 """
 
-import random
 from math import ceil
 
 from volcano_locks.clock import Clock
@@ -19,7 +18,7 @@ from volcano_locks.holding.blocks_of_client import BlocksOfClient
 from volcano_locks.holding.hold import Hold
 from volcano_locks.log import log
 from volcano_locks.protocol.arguments import TTL_SECONDS_MIN, checked_hold
-from volcano_locks.protocol.backoff import BACKOFF_SECONDS_MAX
+from volcano_locks.protocol.backoff import BACKOFF_SECONDS_MAX, random_fraction
 from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.effects import Operation
 from volcano_locks.protocol.lease import Lease
@@ -67,13 +66,13 @@ class Block:
         try:
             lease = yield from self._acquire
             self._entered_at = self.clock.now()
-            timeout_seconds, jitter = self._operations.timeout_seconds, random.random()  # noqa: S311 - no cryptography
+            timeout_seconds = self._operations.timeout_seconds
             acquired_at = max(began_at, _acquired_after(lease, timeout_seconds))
             self.hold = Hold(
                 lease,
                 self.clock,
                 timeout_seconds,
-                jitter,
+                random_fraction(),
                 acquired_at=acquired_at,
                 renew_every=self._renew_every,
                 quota=self._shared.quota(),
