@@ -5,6 +5,7 @@ propagates as itself. Closing the client from another thread does the same to ru
 child opens its own connections.
 """
 
+import contextlib
 import os
 import queue
 import threading
@@ -91,7 +92,8 @@ class Driver:
         except BaseException as error:
             try:
                 if results and undo is not None:
-                    self._perform(undo(results[0]), None, process, call, [])
+                    with contextlib.suppress(VolcanoError):  # the interrupt is what the caller gets
+                        self._perform(undo(results[0]), None, process, call, [])
                 elif getattr(operation, "gi_frame", None) is not None:  # interrupted between two effects
                     self._perform(operation, error, process, call, [])
             finally:
@@ -104,15 +106,12 @@ class Driver:
         """Yield the items that `operation` emits. Dropping the iterator ends it."""
         process = self._process_of_now()
         stream = _OpenStream()
-        result: Result = None
-        error: BaseException | None = None
         try:
             while True:
                 call = Call(self._clock)
                 try:
                     self._begin(process, call)
-                    effect = operation.send(result) if error is None else operation.throw(error)
-                    result, error = None, None
+                    effect = operation.send(None)
                     while not isinstance(effect, Emit):
                         effect = self._step(operation, effect, process, call, stream)
                 except StopIteration:
