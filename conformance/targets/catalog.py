@@ -11,9 +11,6 @@ from testsupport.engines import etcd, postgres
 from ..scenario.parser import Quota, Scenario
 from .adapter_process import Adapter, AdapterTarget
 from .lock_service import LockServiceTarget
-from .python_async_client import PythonAsyncTarget
-from .python_client import FakeBackend, ServerBackend
-from .python_sync_client import PythonSyncTarget
 from .raw_http import RawHttpTarget
 from .server_harness import ServerHarness
 from .target import Target
@@ -128,20 +125,6 @@ TARGETS: Final = (
         SERVER_ABILITIES | {"streams"} | RESTART,
         lambda quota, folder: RawHttpTarget(ServerHarness(quota, postgres_url(), folder)),
     ),
-    TargetSpec(
-        "python-sqlite",
-        "clients",
-        CLIENT_ABILITIES | RESTART,
-        lambda quota, folder: PythonSyncTarget(ServerBackend(ServerHarness(quota, sqlite_url(folder), folder))),
-    ),
-    TargetSpec(
-        "python-async-memory",
-        "clients",
-        CLIENT_ABILITIES | {"body_stops"},
-        lambda quota, folder: PythonAsyncTarget(ServerBackend(ServerHarness(quota, MEMORY_URL, folder))),
-    ),
-    TargetSpec(
-        "python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncTarget(FakeBackend())
-    ),
+    # The Python targets (python-sqlite, python-async-memory, python-fake) come back over the fault proxy.
     *(spec for adapter in ADAPTERS for spec in adapter_targets(adapter)),
 )
