@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from volcano_locks_server.ports.registry import Credential, Project, Registry, ServiceKey
+from volcano_locks_server.ports.registry import Credential, NewSecret, Project, Registry, ServiceKey
 from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.rules.values import PERMISSION_LENGTH_MAX, PERMISSIONS_MAX
@@ -70,9 +70,7 @@ async def test_unknown_ids_are_not_found(keys: Registry) -> None:
 async def test_a_service_key_is_not_found_in_another_project(keys: Registry) -> None:
     assert await refusal(keys.service_key("p-2", "k-1")) == "not_found"
     assert await refusal(keys.delete_service_key("p-2", "k-1")) == "not_found"
-    stolen = keys.replace_secret(
-        "p-2", "k-1", secret_digest=digest("x"), key_prefix="sk-x", old_secret_good_until_ms=None
-    )
+    stolen = keys.replace_secret("p-2", "k-1", NewSecret(digest("x"), "sk-x"))
     assert await refusal(stolen) == "not_found"
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
 
@@ -156,15 +154,11 @@ async def test_an_invalid_cursor_is_refused(keys: Registry, cursor: str) -> None
 
 
 async def test_a_new_secret_ends_the_old_one_at_once_or_later(keys: Registry) -> None:
-    changed = await keys.replace_secret(
-        "p-1", "k-1", secret_digest=digest("one'"), key_prefix="sk-new", old_secret_good_until_ms=5_000
-    )
+    changed = await keys.replace_secret("p-1", "k-1", NewSecret(digest("one'"), "sk-new", 5_000))
     assert changed == replace(K1, key_prefix="sk-new")
     assert await keys.credential(digest("one")) == Credential(changed, P1, 5_000)
     assert await keys.credential(digest("one'")) == Credential(changed, P1, None)
-    await keys.replace_secret(
-        "p-1", "k-1", secret_digest=digest('one"'), key_prefix="sk-new", old_secret_good_until_ms=None
-    )
+    await keys.replace_secret("p-1", "k-1", NewSecret(digest('one"'), "sk-new"))
     assert await keys.credential(digest("one")) is None
     assert await keys.credential(digest("one'")) is None
     assert await keys.credential(digest('one"')) == Credential(changed, P1, None)
@@ -172,9 +166,7 @@ async def test_a_new_secret_ends_the_old_one_at_once_or_later(keys: Registry) ->
 
 async def test_only_the_previous_secret_stays_valid(keys: Registry) -> None:
     for number in range(3):
-        await keys.replace_secret(
-            "p-1", "k-1", secret_digest=digest(f"s{number}"), key_prefix="sk-n", old_secret_good_until_ms=9 + number
-        )
+        await keys.replace_secret("p-1", "k-1", NewSecret(digest(f"s{number}"), "sk-n", 9 + number))
     good = [await keys.credential(digest(secret)) for secret in ("one", "s0", "s1", "s2")]
     assert [one and one.good_until_ms for one in good] == [None, None, 11, None]
     assert good[0] is None
@@ -184,18 +176,14 @@ async def test_only_the_previous_secret_stays_valid(keys: Registry) -> None:
 
 
 async def test_a_previous_secret_expires_with_its_key(keys: Registry) -> None:
-    await keys.replace_secret(
-        "p-1", "k-2", secret_digest=digest("new"), key_prefix="sk-n", old_secret_good_until_ms=99_000
-    )
+    await keys.replace_secret("p-1", "k-2", NewSecret(digest("new"), "sk-n", 99_000))
     old = await keys.credential(digest("two"))
     assert old is not None
     assert old.good_until_ms == 9_000
 
 
 async def test_a_secret_in_use_cannot_be_assigned_again(keys: Registry) -> None:
-    again = keys.replace_secret(
-        "p-1", "k-1", secret_digest=digest("two"), key_prefix="sk-x", old_secret_good_until_ms=None
-    )
+    again = keys.replace_secret("p-1", "k-1", NewSecret(digest("two"), "sk-x"))
     assert await refusal(again) == "name_taken"
     assert await keys.credential(digest("one")) == Credential(K1, P1, None)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from testsupport.engines import etcd, postgres
 
-from volcano_locks_server.ports.registry import Project, ServiceKey
+from volcano_locks_server.ports.registry import NewSecret, Project, ServiceKey
 from volcano_locks_server.ports.snapshot import (
     PAGE_ENTRIES_MAX,
     Entry,
@@ -67,9 +67,7 @@ async def fill(store: OpenStore) -> None:
         await store.registry.add_project(project)
     await store.registry.add_service_key(replace(K1, key_prefix="sk-old"), digest("old"))
     await store.registry.add_service_key(K2, digest("two"))
-    await store.registry.replace_secret(
-        "p-1", "k-9", secret_digest=digest("new"), key_prefix="sk-abcd", old_secret_good_until_ms=7_000
-    )
+    await store.registry.replace_secret("p-1", "k-9", NewSecret(digest("new"), "sk-abcd", 7_000))
     await write_records(store.locks, HELD, FREE)
 
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..ports.clock import Clock
-from ..ports.registry import Page, Project, Registry, ServiceKey
+from ..ports.registry import NewSecret, Page, Project, Registry, ServiceKey
 from ..rules.errors import LockError
 from ..rules.values import (
     KEEP_OLD_SECONDS_MAX,
@@ -123,13 +123,9 @@ class AdminRoutes:
         keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
         secret = new_secret()
         with self._effective_at_once():
-            service_key = await self._registry.replace_secret(
-                project_id,
-                key_id,
-                secret_digest=secret_digest(secret),
-                key_prefix=secret[:PREFIX_LENGTH],
-                old_secret_good_until_ms=self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None,
-            )
+            until_ms = self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None
+            new = NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH], until_ms)
+            service_key = await self._registry.replace_secret(project_id, key_id, new)
         self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
         return _json(_service_key(service_key) | {"key_value": secret})
 

@@ -1,8 +1,8 @@
 """The port of projects and service keys. Only the SHA-256 digest of a key's secret is stored."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, Self
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +13,14 @@ class Project:
     name: str
     requests_per_minute: int
     created_at_ms: int
+
+    def changed(self, name: str | None, requests_per_minute: int | None) -> Self:
+        """The project with these values; None keeps a value."""
+        return replace(
+            self,
+            name=self.name if name is None else name,
+            requests_per_minute=self.requests_per_minute if requests_per_minute is None else requests_per_minute,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +46,19 @@ class Credential(NamedTuple):
     service_key: ServiceKey
     project: Project
     good_until_ms: int | None
+
+    @classmethod
+    def of(cls, service_key: ServiceKey, project: Project, secret_good_until_ms: int | None) -> Self:
+        ends = [end for end in (service_key.expires_at_ms, secret_good_until_ms) if end is not None]
+        return cls(service_key, project, min(ends, default=None))
+
+
+class NewSecret(NamedTuple):
+    """A secret that replaces a service key's, which stays valid until `old_good_until_ms` or ends now (None)."""
+
+    digest: bytes
+    key_prefix: str
+    old_good_until_ms: int | None = None
 
 
 class Page(NamedTuple):
@@ -69,18 +90,7 @@ class Registry(Protocol):
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey: ...
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page: ...
     async def delete_service_key(self, project_id: str, key_id: str) -> None: ...
-    async def replace_secret(
-        self,
-        project_id: str,
-        key_id: str,
-        *,
-        secret_digest: bytes,
-        key_prefix: str,
-        old_secret_good_until_ms: int | None,
-    ) -> ServiceKey:
-        """Give the key a new secret. The old one stays valid until the given instant, or ends now (None)."""
-        ...
-
+    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey: ...
     async def credential(self, secret_digest: bytes) -> Credential | None:
         """The credential of a secret, expired or not: the caller checks `good_until_ms`."""
         ...

@@ -6,7 +6,7 @@ from functools import partial
 from typing import NamedTuple
 
 from ..http.auth import PREFIX_LENGTH, new_secret, secret_digest
-from ..ports.registry import Page, Project, Registry, ServiceKey
+from ..ports.registry import NewSecret, Page, Project, Registry, ServiceKey
 from ..rules.values import PAGE_LIMIT_MAX, REQUESTS_PER_MINUTE_DEFAULT, parse_name
 
 
@@ -35,13 +35,7 @@ async def issue_service_key(registry: Registry, now_ms: int, project_name: str, 
         service_key = ServiceKey(key_id, project_id, key_name, secret[:PREFIX_LENGTH], ("*",), now_ms)
         await registry.add_service_key(service_key, secret_digest(secret))
     else:
-        await registry.replace_secret(
-            project_id,
-            key_id,
-            secret_digest=secret_digest(secret),
-            key_prefix=secret[:PREFIX_LENGTH],
-            old_secret_good_until_ms=None,
-        )
+        await registry.replace_secret(project_id, key_id, NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH]))
     return IssuedKey(project_id, key_id, secret)
 
 

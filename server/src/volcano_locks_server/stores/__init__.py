@@ -4,10 +4,11 @@
 docs/architecture/stores.md explains how each isolates its transactions.
 """
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ..ports.clock import Clock, SystemClock
 from ..ports.lock_store import BATCH_MAX, LockStore, StoreCounts
@@ -16,6 +17,10 @@ from ..ports.registry import Registry
 from ..ports.signals import Signals
 from ..ports.snapshot import Backups, Snapshot
 from ..rules.values import shown
+
+if TYPE_CHECKING:
+    from .etcd import EtcdCluster
+    from .postgres import PostgresDatabase
 
 POSTGRES: Final = frozenset({"postgresql", "postgres"})
 ETCD: Final = "etcd"
@@ -91,10 +96,8 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
         file = await SqliteFile.open(path, clock)
         return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot, backups=file.backups)
     scheme = url.partition("://")[0]
-    if scheme in POSTGRES:
-        return await _open_postgres(url, None if isinstance(clock, SystemClock) else clock)
-    if scheme == ETCD:
-        return await _open_etcd(url, clock)
+    if scheme in POSTGRES | {ETCD}:
+        return await _open_shared(url, clock)
     from .memory import MemoryRegistry, MemorySnapshot, MemoryStore  # noqa: PLC0415
 
     locks = MemoryStore(clock)
@@ -102,46 +105,41 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
     return OpenStore(locks, registry, _nothing_to_close, snapshot=MemorySnapshot(locks, registry))
 
 
-async def _open_postgres(url: str, clock: Clock | None) -> OpenStore:
-    try:
-        from .postgres import BATCHES_IN_FLIGHT, PostgresDatabase  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ValueError(
-            f"store postgresql:// needs the package {error.name}: pip install 'volcano-locks-server[postgres]'"
-        ) from None
-    database = await PostgresDatabase.open(url, clock=clock)
+async def _open_shared(url: str, clock: Clock) -> OpenStore:
+    with driver_needed(url):
+        if url.startswith(ETCD):
+            from .etcd import EtcdCluster  # noqa: PLC0415
+
+            return _shared(await EtcdCluster.open(url, clock))
+        from .postgres import PostgresDatabase  # noqa: PLC0415
+
+        return _shared(await PostgresDatabase.open(url, clock=None if isinstance(clock, SystemClock) else clock))
+
+
+def _shared(opened: "PostgresDatabase | EtcdCluster") -> OpenStore:
     return OpenStore(
-        database.locks,
-        database.registry,
-        database.close,
-        database.quotas,
-        batches_in_flight=BATCHES_IN_FLIGHT,
-        counts=database.counts,
-        snapshot=database.snapshot,
-        signals=database.signals,
+        opened.locks,
+        opened.registry,
+        opened.close,
+        opened.quotas,
+        batches_in_flight=opened.batches_in_flight,
+        counts=opened.counts,
+        snapshot=opened.snapshot,
+        batch_max=opened.batch_max,
+        signals=opened.signals,
     )
 
 
-async def _open_etcd(url: str, clock: Clock) -> OpenStore:
+@contextmanager
+def driver_needed(url: str) -> Iterator[None]:
+    """Inside the block, a missing driver of the store that `url` names raises ValueError, which names its package."""
     try:
-        from .etcd import BATCH_MAX as ETCD_BATCH_MAX  # noqa: PLC0415
-        from .etcd import BATCHES_IN_FLIGHT, EtcdCluster  # noqa: PLC0415
+        yield
     except ModuleNotFoundError as error:
+        scheme, extra = ("etcd", "etcd") if url.startswith(ETCD) else ("postgresql", "postgres")
         raise ValueError(
-            f"store etcd:// needs the package {error.name}: pip install 'volcano-locks-server[etcd]'"
+            f"store {scheme}:// needs the package {error.name}: pip install 'volcano-locks-server[{extra}]'"
         ) from None
-    cluster = await EtcdCluster.open(url, clock)
-    return OpenStore(
-        cluster.locks,
-        cluster.registry,
-        cluster.close,
-        cluster.quotas,
-        batches_in_flight=BATCHES_IN_FLIGHT,
-        counts=cluster.endpoints.counts,
-        snapshot=cluster.snapshot,
-        batch_max=ETCD_BATCH_MAX,
-        signals=cluster.signals,
-    )
 
 
 async def _nothing_to_close() -> None:

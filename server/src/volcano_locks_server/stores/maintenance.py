@@ -1,15 +1,17 @@
 """Maintains a store without serving from it: migrates its schema, and checks its health.
 
-Like `open_store`, this module maps a URL to a store; the store's own package does the work.
+Like `open_store`, this module maps a URL to a store; the module `health` of the store's own package does the work.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 from ..ports.clock import Clock, SystemClock
-from . import shown_url, sqlite_path
+from . import POSTGRES, driver_needed, sqlite_path
 from .health_findings import HealthFinding
 
 
@@ -25,20 +27,8 @@ async def migrate(url: str, clock: Clock | None = None) -> MigrationResult:
 
     Raises ValueError if `url` names no durable store, and StoreUnavailableError, whose message says what to do.
     """
-    clock = clock if clock is not None else SystemClock()
-    path, scheme = _durable_store(url, "store memory:// keeps nothing, so it has no schema: name serve's store")
-    if path is not None:
-        from .sqlite.health import migrate as migrate_sqlite  # noqa: PLC0415 - load only the store in use
-
-        return MigrationResult(*await migrate_sqlite(path, clock))
-    with _driver_needed(scheme):
-        if scheme == "etcd":
-            from .etcd.health import migrate as migrate_etcd  # noqa: PLC0415
-
-            return MigrationResult(*await migrate_etcd(url, clock))
-        from .postgres import migrate as migrate_postgres  # noqa: PLC0415
-
-        return MigrationResult(*await migrate_postgres(url))
+    with _health(url, "so it has no schema") as (health, where):
+        return MigrationResult(*await health.migrate(where, clock or SystemClock()))
 
 
 async def check_health(url: str, clock: Clock | None = None) -> Sequence[HealthFinding]:
@@ -46,39 +36,16 @@ async def check_health(url: str, clock: Clock | None = None) -> Sequence[HealthF
 
     A check that an earlier failure makes impossible is left out. Raises ValueError if `url` names no durable store.
     """
-    clock = clock if clock is not None else SystemClock()
-    path, scheme = _durable_store(
-        url, "store memory:// keeps nothing, so there is nothing to check: name serve's store"
-    )
-    if path is not None:
-        from .sqlite.health import check_health as check_sqlite  # noqa: PLC0415
-
-        return await check_sqlite(path, clock)
-    with _driver_needed(scheme):
-        if scheme == "etcd":
-            from .etcd.health import check_health as check_etcd  # noqa: PLC0415
-
-            return await check_etcd(url, clock)
-        from .postgres.health import check_health as check_postgres  # noqa: PLC0415
-
-        return await check_postgres(url, clock)
-
-
-def _durable_store(url: str, if_memory: str) -> tuple[Path | None, str]:
-    """The SQLite file, or None, and the URL's scheme. ValueError for a URL of no store, and for memory://."""
-    path, scheme = sqlite_path(url), url.partition("://")[0]
-    if scheme == "memory":
-        raise ValueError(if_memory)
-    return path, scheme
+    with _health(url, "so there is nothing to check") as (health, where):
+        findings: Sequence[HealthFinding] = await health.check_health(where, clock or SystemClock())
+        return findings
 
 
 @contextmanager
-def _driver_needed(scheme: str) -> Iterator[None]:
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        extra = "etcd" if scheme == "etcd" else "postgres"
-        raise ValueError(
-            f"store {shown_url(scheme + '://')} needs the package {error.name}: "
-            f"pip install 'volcano-locks-server[{extra}]'"
-        ) from None
+def _health(url: str, if_memory: str) -> Iterator[tuple[ModuleType, Path | str]]:
+    """The module `health` of the store, and its file or URL. ValueError for a URL of no store, and for memory://."""
+    path, scheme = sqlite_path(url), url.partition("://")[0]
+    if scheme == "memory":
+        raise ValueError(f"store memory:// keeps nothing, {if_memory}: name serve's store")
+    with driver_needed(url):  # only the store in use is loaded
+        yield import_module(f".{'postgres' if scheme in POSTGRES else scheme}.health", __package__), path or url

@@ -4,7 +4,7 @@ Dictionaries on one event loop, without an await inside a method, so every updat
 store except durability.
 """
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import nsmallest
 from itertools import islice
@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from ..ports.clock import Clock
 from ..ports.lock_store import LockPage, LockQuery, RecordKey, Step
-from ..ports.registry import Credential, Page, Project, ServiceKey
+from ..ports.registry import Credential, NewSecret, Page, Project, ServiceKey
 from ..ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ..rules.errors import LockError
 from ..rules.lease import LockRecord, blocks_others, purgeable
@@ -21,7 +21,7 @@ from .cursor import decode_cursor, encode_cursor
 from .errors import clock_behind, project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from .lock_pages import build_page, key_range
 
-T = TypeVar("T")
+E = TypeVar("E", Project, ServiceKey)
 
 
 class MemoryStore:
@@ -79,9 +79,8 @@ class MemoryStore:
 
 @dataclass(slots=True)
 class _StoredKey:
-    """A service key with its position in order of creation, its secret, and the previous secret while that is valid."""
+    """A service key with its secret, and the previous secret while that is valid."""
 
-    position: int
     service_key: ServiceKey
     digest: bytes
     old_digest: bytes | None = None
@@ -94,7 +93,8 @@ class MemoryRegistry:
     def __init__(self, locks: MemoryStore) -> None:
         self._locks: Final = locks
         self._last_position = 0
-        self._projects: Final[dict[str, tuple[int, Project]]] = {}
+        self._positions: Final[dict[str, int]] = {}
+        self._projects: Final[dict[str, Project]] = {}
         self._keys: Final[dict[str, _StoredKey]] = {}
         self._by_digest: Final[dict[bytes, _StoredKey]] = {}
 
@@ -102,93 +102,74 @@ class MemoryRegistry:
         self._refuse_taken_project_name(project)
         if project.id in self._projects:
             raise LockError("name_taken", "a project with this id exists already")
-        self._projects[project.id] = self._next_position(), project
+        self._projects[project.id] = project
+        self._set_position(project.id)
 
     async def project(self, project_id: str) -> Project:
-        return self._positioned_project(project_id)[1]
+        if project_id not in self._projects:
+            raise project_not_found()
+        return self._projects[project_id]
 
     async def projects(self, *, limit: int, cursor: str | None) -> Page:
-        items, next_cursor = _page("projects", list(self._projects.values()), limit, cursor)
-        return Page(items, next_cursor)
+        return self._page("projects", self._projects.values(), limit, cursor)
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
-        position, before = self._positioned_project(project_id)
-        after = replace(
-            before,
-            name=before.name if name is None else name,
-            requests_per_minute=before.requests_per_minute if requests_per_minute is None else requests_per_minute,
-        )
+        after = (await self.project(project_id)).changed(name, requests_per_minute)
         self._refuse_taken_project_name(after)
-        self._projects[project_id] = position, after
+        self._projects[project_id] = after
         return after
 
     async def delete_project(self, project_id: str) -> None:
-        self._positioned_project(project_id)
-        del self._projects[project_id]
+        await self.project(project_id)
+        del self._projects[project_id], self._positions[project_id]
         for stored in [stored for stored in self._keys.values() if stored.service_key.project_id == project_id]:
             self._delete_key(stored)
         self._locks.delete_locks_of(project_id)
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
-        self._positioned_project(service_key.project_id)
+        await self.project(service_key.project_id)
         for stored in self._keys.values():
             if (stored.service_key.project_id, stored.service_key.name) == (service_key.project_id, service_key.name):
                 raise service_key_name_taken(service_key.name)
         if service_key.id in self._keys or secret_digest in self._by_digest:
             raise LockError("name_taken", "a service key with this id or secret exists already")
-        stored = _StoredKey(self._next_position(), service_key, secret_digest)
-        self._keys[service_key.id] = self._by_digest[secret_digest] = stored
+        self._keys[service_key.id] = self._by_digest[secret_digest] = _StoredKey(service_key, secret_digest)
+        self._set_position(service_key.id)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
         return self._stored_key(project_id, key_id).service_key
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
-        self._positioned_project(project_id)
-        mine = [
-            (stored.position, stored.service_key)
-            for stored in self._keys.values()
-            if stored.service_key.project_id == project_id
-        ]
-        items, next_cursor = _page("service-keys", mine, limit, cursor)
-        return Page(items, next_cursor)
+        await self.project(project_id)
+        keys = (stored.service_key for stored in self._keys.values())
+        return self._page("service-keys", (key for key in keys if key.project_id == project_id), limit, cursor)
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         self._delete_key(self._stored_key(project_id, key_id))
 
-    async def replace_secret(
-        self,
-        project_id: str,
-        key_id: str,
-        *,
-        secret_digest: bytes,
-        key_prefix: str,
-        old_secret_good_until_ms: int | None,
-    ) -> ServiceKey:
+    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
         stored = self._stored_key(project_id, key_id)
-        if secret_digest in self._by_digest:
+        if new.digest in self._by_digest:
             raise LockError("name_taken", "a service key with this secret exists already")
         if stored.old_digest is not None:
             del self._by_digest[stored.old_digest]
-        if old_secret_good_until_ms is None:
+        if new.old_good_until_ms is None:
             del self._by_digest[stored.digest]
             stored.old_digest = None
         else:
             stored.old_digest = stored.digest
-        stored.old_good_until_ms = old_secret_good_until_ms
-        stored.digest = secret_digest
-        stored.service_key = replace(stored.service_key, key_prefix=key_prefix)
-        self._by_digest[secret_digest] = stored
+        stored.old_good_until_ms = new.old_good_until_ms
+        stored.digest = new.digest
+        stored.service_key = replace(stored.service_key, key_prefix=new.key_prefix)
+        self._by_digest[new.digest] = stored
         return stored.service_key
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         stored = self._by_digest.get(secret_digest)
         if stored is None:
             return None
-        ends = [stored.service_key.expires_at_ms]
-        if secret_digest == stored.old_digest:
-            ends.append(stored.old_good_until_ms)
-        good_until_ms = min((end for end in ends if end is not None), default=None)
-        return Credential(stored.service_key, self._projects[stored.service_key.project_id][1], good_until_ms)
+        good_until_ms = stored.old_good_until_ms if secret_digest == stored.old_digest else None
+        return Credential.of(stored.service_key, self._projects[stored.service_key.project_id], good_until_ms)
 
     def entries(self) -> list[Entry]:
         """All projects, then all service keys, in order of creation."""
@@ -198,7 +179,7 @@ class MemoryRegistry:
             if stored.old_digest is not None:
                 secrets.append(StoredSecret(stored.old_digest, stored.old_good_until_ms))
             kept_keys.append(StoredServiceKey(stored.service_key, tuple(secrets)))
-        return [*(project for _, project in self._projects.values()), *kept_keys]
+        return [*self._projects.values(), *kept_keys]
 
     async def add_stored_key(self, kept_key: StoredServiceKey) -> None:
         """Add a service key of another store, with its secrets."""
@@ -214,15 +195,15 @@ class MemoryRegistry:
             if stored is not None and at_ms > (stored.service_key.last_used_at_ms or 0):
                 stored.service_key = replace(stored.service_key, last_used_at_ms=at_ms)
 
-    def _next_position(self) -> int:
+    def _set_position(self, entry_id: str) -> None:
         self._last_position += 1
-        return self._last_position
+        self._positions[entry_id] = self._last_position
 
-    def _positioned_project(self, project_id: str) -> tuple[int, Project]:
-        positioned = self._projects.get(project_id)
-        if positioned is None:
-            raise project_not_found()
-        return positioned
+    def _page(self, kind: str, entries: Iterable[E], limit: int, cursor: str | None) -> Page:
+        after = decode_cursor(kind, cursor)
+        remaining = [entry for entry in entries if self._positions[entry.id] > after]
+        shown = remaining[:limit]
+        return Page(shown, encode_cursor(kind, self._positions[shown[-1].id]) if len(remaining) > limit else None)
 
     def _stored_key(self, project_id: str, key_id: str) -> _StoredKey:
         stored = self._keys.get(key_id)
@@ -231,11 +212,11 @@ class MemoryRegistry:
         return stored
 
     def _refuse_taken_project_name(self, project: Project) -> None:
-        if any(other.name == project.name and other.id != project.id for _, other in self._projects.values()):
+        if any(other.name == project.name and other.id != project.id for other in self._projects.values()):
             raise project_name_taken(project.name)
 
     def _delete_key(self, stored: _StoredKey) -> None:
-        del self._keys[stored.service_key.id]
+        del self._keys[stored.service_key.id], self._positions[stored.service_key.id]
         del self._by_digest[stored.digest]
         if stored.old_digest is not None:
             del self._by_digest[stored.old_digest]
@@ -273,10 +254,3 @@ class MemorySnapshot:
     def _entries(self) -> list[Entry]:
         locks = (StoredLock(key, record) for key, record in self._locks.records.items())
         return [*self._registry.entries(), *locks]
-
-
-def _page(kind: str, positioned: list[tuple[int, T]], limit: int, cursor: str | None) -> tuple[list[T], str | None]:
-    after = decode_cursor(kind, cursor)
-    remaining = [(position, item) for position, item in positioned if position > after]
-    shown = remaining[:limit]
-    return [item for _, item in shown], encode_cursor(kind, shown[-1][0]) if len(remaining) > limit else None

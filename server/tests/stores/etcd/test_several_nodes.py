@@ -12,7 +12,7 @@ from testsupport.engines import etcd
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import Records, StepResult
-from volcano_locks_server.ports.registry import Project, ServiceKey
+from volcano_locks_server.ports.registry import NewSecret, Project, ServiceKey
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Release
 from volcano_locks_server.stores import OpenStore, open_store
@@ -191,9 +191,7 @@ async def test_deleting_a_project_leaves_no_keys(cluster: EtcdCluster) -> None:
     for number in range(70):
         added = ServiceKey(f"k-{number}", "p-1", f"n{number}", "sk-a", ("*",), 1)
         await registry.add_service_key(added, digest(str(number)))
-    await registry.replace_secret(
-        "p-1", "k-1", secret_digest=digest("new"), key_prefix="sk-b", old_secret_good_until_ms=9
-    )
+    await registry.replace_secret("p-1", "k-1", NewSecret(digest("new"), "sk-b", 9))
     await write_records(cluster.locks, *((key(f"k{number}", "p-1"), Free(1, 1)) for number in range(1_100)))
     await cluster.quotas.take("p-1", 0, limit=1, wanted=1)
     await registry.delete_project("p-1")

@@ -12,8 +12,9 @@ from testsupport.engines import postgres
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord
-from volcano_locks_server.stores import open_store
-from volcano_locks_server.stores.postgres import PostgresDatabase, lock_pages, locks, migrate, rows, schema
+from volcano_locks_server.stores import lock_rows, open_store
+from volcano_locks_server.stores.maintenance import migrate
+from volcano_locks_server.stores.postgres import PostgresDatabase, lock_pages, locks, schema
 from volcano_locks_server.stores.postgres.address import HOSTS_MAX, split_hosts
 from volcano_locks_server.stores.postgres.schema import Migration, migrations
 from volcano_locks_server.testing import ManualClock
@@ -118,7 +119,7 @@ async def test_an_invalid_record_rolls_back_its_batch(opened: PostgresDatabase, 
 
 async def test_count_purge_and_list_use_an_index(opened: PostgresDatabase, database: str) -> None:
     """LEASE-13, LIST-4: no scan of all records. The index uses the rules' grace."""
-    assert f"+ {GRACE_MS})" in rows.FREE_FROM
+    assert f"+ {GRACE_MS})" in lock_rows.FREE_FROM
     many = [(key(f"k{number}"), Free(1, 1)) for number in range(2_000)]
     await write_records(opened.locks, *many)
     with psycopg.connect(database) as connection:

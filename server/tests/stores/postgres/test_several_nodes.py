@@ -8,6 +8,7 @@ import psycopg
 import pytest
 
 from volcano_locks_server.ports.lock_store import Records, StepResult
+from volcano_locks_server.ports.registry import NewSecret
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
@@ -225,9 +226,7 @@ async def test_two_nodes_that_replace_a_secret_leave_one(node: Node) -> None:
     names = [f"{number}" for number in range(8)]
     await asyncio.gather(
         *(
-            (one, other)[place % 2].registry.replace_secret(
-                "p-1", "k-1", secret_digest=digest(name), key_prefix="sk-n", old_secret_good_until_ms=None
-            )
+            (one, other)[place % 2].registry.replace_secret("p-1", "k-1", NewSecret(digest(name), "sk-n"))
             for place, name in enumerate(names)
         ),
         *((one, other)[place % 2].registry.touch_service_keys({"k-1": place, "k-2": 1}) for place in range(8)),

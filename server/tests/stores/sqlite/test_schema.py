@@ -7,7 +7,8 @@ import pytest
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Free, Held, LockRecord
-from volcano_locks_server.stores.sqlite import SqliteFile, connection, lock_pages, locks, rows
+from volcano_locks_server.stores import lock_rows
+from volcano_locks_server.stores.sqlite import SqliteFile, connection, lock_pages, locks
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import digest, held, key, read_records, write_records
@@ -101,7 +102,7 @@ async def test_a_row_is_either_held_or_free(path: Path, clock: ManualClock, colu
 
 async def test_count_purge_and_list_use_an_index(path: Path, clock: ManualClock) -> None:
     """LEASE-13, LIST-4: no scan of all records. The index uses the rules' grace."""
-    assert f"+ {GRACE_MS})" in rows.FREE_FROM
+    assert f"+ {GRACE_MS})" in lock_rows.FREE_FROM
     file = await SqliteFile.open(path, clock)
     for sql, index in (
         (locks.COUNT_HELD, "lock_by_free_from (<expr>>?)"),

@@ -35,7 +35,6 @@ from .registry import EtcdRegistry
 from .transactions import Compare, Delete, Get, KeyValue, Put, TransactionResult
 
 BATCH_MAX: Final = 128  # etcd's default limit of operations and of comparisons in a transaction
-BATCHES_IN_FLIGHT: Final = 2  # while one batch is synced to the members' disks, the next one runs its step
 ATTEMPTS_MAX: Final = 20
 JITTER_SECONDS: Final = 0.004
 UPDATE_SECONDS_MAX: Final = 8.0

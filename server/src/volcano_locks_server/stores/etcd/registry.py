@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...ports.registry import Credential, NewSecret, Page, Project, ServiceKey
 from ...rules.errors import LockError, StoreUnavailableError
 from ..cursor import decode_cursor, encode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
@@ -62,11 +62,7 @@ class EtcdRegistry:
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         for _ in range(ATTEMPTS_MAX):
             found, before = await self._project(project_id)
-            changed = replace(
-                before,
-                name=before.name if name is None else name,
-                requests_per_minute=before.requests_per_minute if requests_per_minute is None else requests_per_minute,
-            )
+            changed = before.changed(name, requests_per_minute)
             compares, then = [Compare(found.key, found.mod_revision)], [Put(found.key, _written(changed))]
             otherwise = []
             if changed.name != before.name:
@@ -145,33 +141,24 @@ class EtcdRegistry:
                 return
         raise _conflict()
 
-    async def replace_secret(
-        self,
-        project_id: str,
-        key_id: str,
-        *,
-        secret_digest: bytes,
-        key_prefix: str,
-        old_secret_good_until_ms: int | None,
-    ) -> ServiceKey:
+    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
         """Only the secret before this one may stay valid; older ones end now."""
-        secret, target = self._layout.secret(secret_digest), msgspec.json.encode(SecretTarget(project_id, key_id))
+        secret, target = self._layout.secret(new.digest), msgspec.json.encode(SecretTarget(project_id, key_id))
         for _ in range(ATTEMPTS_MAX):
             found, before, project_compare = await self._stored(project_id, key_id)
             current, *older = before.secrets
-            expired = [*older, *([current] if old_secret_good_until_ms is None else [])]
-            previous = (
-                () if old_secret_good_until_ms is None else (SecretEntry(current.digest, old_secret_good_until_ms),)
-            )
-            changed = ServiceKeyEntry(
-                replace(before.service_key, key_prefix=key_prefix), (SecretEntry(secret_digest.hex()), *previous)
-            )
+            secrets = [SecretEntry(new.digest.hex())]
+            if new.old_good_until_ms is None:
+                older.append(current)
+            else:
+                secrets.append(SecretEntry(current.digest, new.old_good_until_ms))
+            changed = ServiceKeyEntry(replace(before.service_key, key_prefix=new.key_prefix), tuple(secrets))
             result = await self._endpoints.write(
                 (project_compare, Compare(found.key, found.mod_revision), Compare(secret, 0)),
                 (
                     Put(found.key, msgspec.json.encode(changed)),
                     Put(secret, target),
-                    *(Delete(self._layout.secret(bytes.fromhex(one.digest))) for one in expired),
+                    *(Delete(self._layout.secret(bytes.fromhex(one.digest))) for one in older),
                 ),
                 [Get(secret)],
             )
@@ -196,8 +183,7 @@ class EtcdRegistry:
         secret = next((one for one in stored.secrets if one.digest == secret_digest.hex()), None)
         if secret is None or stored.service_key.project_id != target.project_id:
             return None
-        ends = [end for end in (stored.service_key.expires_at_ms, secret.good_until_ms) if end is not None]
-        return Credential(stored.service_key, _project(project), min(ends, default=None))
+        return Credential.of(stored.service_key, _project(project), secret.good_until_ms)
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         for key_id, at_ms in last_used_at_ms.items():

@@ -8,7 +8,7 @@ from .address import EtcdAddress
 from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout
-from .locks import EtcdStore
+from .locks import BATCH_MAX, EtcdStore
 from .quotas import EtcdQuotas
 from .registry import EtcdRegistry
 from .signals import EtcdSignals
@@ -19,9 +19,13 @@ from .transactions import Compare, Get, Put
 class EtcdCluster:
     """The ports of one node. Any number of nodes share the keys under one prefix. Made by `open`."""
 
+    batches_in_flight: Final = 2  # while one batch is synced to the members' disks, the next one runs its step
+    batch_max: Final = BATCH_MAX
+
     def __init__(self, address: EtcdAddress, clock: Clock) -> None:
         layout = Layout(address.prefix)
         self.endpoints: Final = Endpoints(address)
+        self.counts: Final = self.endpoints.counts
         self.skew_monitor: Final = ClockSkewMonitor(clock, self.endpoints, layout)
         self.registry: Final = EtcdRegistry(self.endpoints, layout)
         self.locks: Final = EtcdStore(self.skew_monitor, self.endpoints, layout, self.registry)

@@ -1,6 +1,5 @@
 """The PostgreSQL store, for several nodes. Design: docs/architecture/stores.md."""
 
-from .schema import migrate
-from .store import BATCHES_IN_FLIGHT, PostgresDatabase
+from .store import PostgresDatabase
 
-__all__ = ["BATCHES_IN_FLIGHT", "PostgresDatabase", "migrate"]
+__all__ = ["PostgresDatabase"]

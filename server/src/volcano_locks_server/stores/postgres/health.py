@@ -1,4 +1,4 @@
-"""Checks the health of a PostgreSQL store, even while nodes serve from it. Writes only to the database's log."""
+"""Checks the health of a PostgreSQL store, even while nodes serve from it, and migrates its schema."""
 
 from collections.abc import Sequence
 from time import time
@@ -9,7 +9,7 @@ from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
 from ..health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
 from .connections import ConnectionPool
-from .schema import migrations, schema_version
+from .schema import apply_migrations, migrations, schema_version
 
 SERVER_MAJOR_MIN: Final = 13
 _SLOW: Final = "check the network to the database, its disk, and its synchronous standby"
@@ -24,8 +24,17 @@ _TABLES: Final = """
 _NONE_YET: Final = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 
+async def migrate(url: str, _clock: Clock) -> tuple[int, int]:
+    """The schema's version before and after. Raises ValueError for an invalid URL, and StoreUnavailableError."""
+    connections = ConnectionPool(url, StoreCounts())
+    try:
+        return await apply_migrations(connections)
+    finally:
+        await connections.close()
+
+
 async def check_health(url: str, own_clock: Clock) -> Sequence[HealthFinding]:
-    """All findings about the database. Raises ValueError for an invalid URL."""
+    """All findings about the database; writes only to its log. Raises ValueError for an invalid URL."""
     connections = ConnectionPool(url, StoreCounts())
     findings: list[HealthFinding] = []
     try:

@@ -12,8 +12,9 @@ from typing import Final
 
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records
 from ..lock_pages import SCAN_RECORDS_MAX, build_page, key_range, scan_limit
+from ..lock_rows import FREE_FROM
 from .connections import Transaction
-from .rows import COLUMNS, FREE_FROM, keyed_record
+from .rows import COLUMNS, keyed_record
 
 FEW_HELD: Final = f"""
     SELECT count(*) <= $2 FROM (SELECT FROM volcano_locks.lock WHERE {FREE_FROM} > $1 LIMIT $2 + 1) AS held"""

@@ -23,11 +23,12 @@ from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records, Step, S
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind, format_instant
+from ..lock_rows import FREE_FROM
 from .connections import ConnectionPool, Transaction
 from .faults import is_conflict
 from .lock_pages import read_locks
 from .read_only import read_transaction
-from .rows import FREE_FROM, NOW, lock_records, write_records, written_at_ms
+from .rows import NOW, lock_records, write_records, written_at_ms
 
 ATTEMPTS_MAX: Final = 5
 ATTEMPTS_SECONDS_MAX: Final = 4.0

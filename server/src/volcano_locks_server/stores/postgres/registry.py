@@ -4,28 +4,23 @@ Constraints make ids, names and secrets unique; a check beforehand would race wi
 `number`, which is never reused.
 """
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
 
 import asyncpg
 
-from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...ports.registry import Credential, NewSecret, Page, Project, ServiceKey
+from ...ports.snapshot import Entry, StoredSecret, StoredServiceKey
 from ...rules.errors import LockError, StoreUnavailableError
+from .. import registry_rows
 from ..cursor import decode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
-from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
+from ..registry_rows import KEY_COLUMNS, PROJECT_COLUMNS, project_of, service_key_of
 from .connections import ConnectionPool, Transaction
 from .read_only import read_transaction
 
 DELETE_ROWS_MAX: Final = 250
-
-PROJECT_COLUMNS: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
-KEY_COLUMNS: Final = (
-    "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
-    "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
-)
-_KEY_WIDTH: Final = KEY_COLUMNS.count(",") + 1
 _DUPLICATES: Final = {
     "project_id_taken": "project with this id",
     "service_key_id_taken": "service key with this id",
@@ -40,10 +35,8 @@ class PostgresRegistry:
         self._connections: Final = connections
 
     async def add_project(self, project: Project) -> None:
-        sql = "INSERT INTO volcano_locks.project (id, name, requests_per_minute, created_at_ms) VALUES ($1, $2, $3, $4)"
-        cells = (project.id, project.name, project.requests_per_minute, project.created_at_ms)
         async with self._writing(project.name) as transaction:
-            await transaction.fetch(sql, *cells)
+            await insert_entries(transaction, [project])
 
     async def project(self, project_id: str) -> Project:
         async with read_transaction(self._connections) as transaction:
@@ -54,7 +47,7 @@ class PostgresRegistry:
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM volcano_locks.project WHERE number > $1 ORDER BY number LIMIT $2"
         async with read_transaction(self._connections) as transaction:
             rows = await transaction.fetch(sql, after, limit + 1)
-        return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
+        return registry_rows.page_of("projects", rows, limit, project_of)
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         sql = (
@@ -86,11 +79,8 @@ class PostgresRegistry:
                 deleted = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
-        columns = KEY_COLUMNS.replace("service_key.", "")
-        sql = f"INSERT INTO volcano_locks.service_key ({columns}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
         async with self._writing(service_key.name) as transaction:
-            await transaction.fetch(sql, *key_cells(service_key))
-            await _insert_secret(transaction, service_key.id, secret_digest)
+            await insert_entries(transaction, [StoredServiceKey(service_key, (StoredSecret(secret_digest, None),))])
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
         async with read_transaction(self._connections) as transaction:
@@ -105,7 +95,7 @@ class PostgresRegistry:
         async with read_transaction(self._connections) as transaction:
             await _project_of(transaction, project_id)
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
-        return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
+        return registry_rows.page_of("service-keys", rows, limit, service_key_of)
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         async with self._writing("") as transaction:
@@ -113,15 +103,7 @@ class PostgresRegistry:
             if not await transaction.fetch(sql, project_id, key_id):
                 raise service_key_not_found()
 
-    async def replace_secret(
-        self,
-        project_id: str,
-        key_id: str,
-        *,
-        secret_digest: bytes,
-        key_prefix: str,
-        old_secret_good_until_ms: int | None,
-    ) -> ServiceKey:
+    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
         """Only the secret before this one may stay valid; older ones end now."""
         changed = (
             "UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 "
@@ -129,32 +111,27 @@ class PostgresRegistry:
         )
         async with self._writing("") as transaction:
             # The key's row first: two nodes that replace the secret at once take turns.
-            rows = await transaction.fetch(changed, project_id, key_id, key_prefix)
+            rows = await transaction.fetch(changed, project_id, key_id, new.key_prefix)
             if not rows:
                 raise service_key_not_found()
             await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1 AND is_old", key_id)
-            if old_secret_good_until_ms is None:
+            if new.old_good_until_ms is None:
                 await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1", key_id)
             else:
                 old = "UPDATE volcano_locks.secret SET is_old = true, good_until_ms = $2 WHERE key_id = $1"
-                await transaction.fetch(old, key_id, old_secret_good_until_ms)
-            await _insert_secret(transaction, key_id, secret_digest)
+                await transaction.fetch(old, key_id, new.old_good_until_ms)
+            added = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
+            await transaction.fetch(added, new.digest, key_id)
         return service_key_of(rows[0])
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
-            f"SELECT {KEY_COLUMNS}, {PROJECT_COLUMNS}, secret.good_until_ms FROM volcano_locks.secret "
+            f"SELECT {registry_rows.CREDENTIAL_COLUMNS} FROM volcano_locks.secret "
             "JOIN volcano_locks.service_key ON service_key.id = secret.key_id "
             "JOIN volcano_locks.project ON project.id = service_key.project_id WHERE secret.digest = $1"
         )
         async with read_transaction(self._connections) as transaction:
-            rows = await transaction.fetch(sql, secret_digest)
-        if not rows:
-            return None
-        row = rows[0]
-        service_key = service_key_of(row[:_KEY_WIDTH])
-        ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
-        return Credential(service_key, project_of(row[_KEY_WIDTH:-1]), min(ends, default=None))
+            return registry_rows.credential_of(await transaction.fetch(sql, secret_digest))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         """In order of ids, so that two nodes with the same keys cannot deadlock."""
@@ -211,6 +188,8 @@ async def _service_key_of(transaction: Transaction, project_id: str, key_id: str
     return service_key_of(rows[0])
 
 
-async def _insert_secret(transaction: Transaction, key_id: str, secret_digest: bytes) -> None:
-    sql = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
-    await transaction.fetch(sql, secret_digest, key_id)
+async def insert_entries(transaction: Transaction, entries: Iterable[Entry]) -> None:
+    """Insert the projects and service keys among `entries`."""
+    for table, columns, cells in registry_rows.entry_rows(entries):
+        placeholders = ", ".join(f"${index}" for index in range(1, len(cells) + 1))
+        await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({columns}) VALUES ({placeholders})", *cells)

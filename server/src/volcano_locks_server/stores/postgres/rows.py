@@ -1,15 +1,13 @@
 """Lock records as rows: many in a statement, as one array for each column."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from ...ports.lock_store import RecordKey
 from ...rules.lease import Free, Held, LockRecord
 from ...rules.values import LockKey
+from ..lock_rows import free_record, record_cells
 from .connections import Row, Transaction
-
-DIGEST_BYTES: Final = 32
-FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 
 _TYPES: Final = {
     "project_id": "text",
@@ -29,7 +27,6 @@ COLUMNS: Final = ", ".join(_TYPES)
 _KEPT: Final = ", ".join(list(_TYPES)[2:])
 _NOWHERE: Final = ", ".join(f"NULL::{kind}" for kind in _TYPES.values())
 _CLOCK: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
-_NO_LEASE: Final = (None,) * 7
 
 NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
 
@@ -100,7 +97,7 @@ async def write_records(
     """Write these records; False if another node created one of the new ones meanwhile."""
     if not changed:
         return True
-    columns = zip(*((*key, *_cells(record), before[key] is None) for key, record in changed.items()), strict=True)
+    columns = zip(*((*key, *record_cells(record), before[key] is None) for key, record in changed.items()), strict=True)
     rows = await transaction.fetch(WRITE, *map(list, columns), now_ms)
     return bool(rows[0][0] == len(changed))
 
@@ -110,26 +107,8 @@ def written_at_ms(record: LockRecord) -> int:
     return record.freed_at_ms if isinstance(record, Free) else record.renewed_at_ms
 
 
-def _cells(record: LockRecord) -> tuple[Any, ...]:
-    if isinstance(record, Free):
-        return (record.fencing_token, *_NO_LEASE, record.freed_at_ms, b"".join(record.retired_digests))
-    return (
-        record.fencing_token,
-        record.owner_digest,
-        record.expires_at_ms,
-        record.deadline_ms,
-        record.acquired_at_ms,
-        record.renewed_at_ms,
-        record.ttl_seconds,
-        record.holder,
-        None,
-        None,
-    )
-
-
 def _record(row: Row) -> LockRecord:
     fencing_token, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder, freed_at_ms, retired = row[2:12]
-    if freed_at_ms is None:
-        return Held(owner, fencing_token, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder)
-    cuts = range(0, len(retired), DIGEST_BYTES)
-    return Free(fencing_token, freed_at_ms, tuple(retired[cut : cut + DIGEST_BYTES] for cut in cuts))
+    if freed_at_ms is not None:
+        return free_record(fencing_token, freed_at_ms, retired)
+    return Held(owner, fencing_token, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder)

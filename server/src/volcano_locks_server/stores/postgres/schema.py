@@ -9,7 +9,6 @@ import re
 from importlib.resources import files
 from typing import Final, NamedTuple
 
-from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
 from .connections import ConnectionPool, Transaction
 
@@ -47,21 +46,9 @@ def migrations() -> list[Migration]:
     return sorted(scripts)
 
 
-async def migrate(url: str) -> tuple[int, int]:
-    """Migrate the database at `url` to the newest version; returns the versions before and after.
-
-    Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do.
-    """
-    connections = ConnectionPool(url, StoreCounts())
-    try:
-        return await apply_migrations(connections)
-    finally:
-        await connections.close()
-
-
 async def apply_migrations(connections: ConnectionPool) -> tuple[int, int]:
-    """`migrate` on open connections. Each script is a transaction under one lock, so nodes that start together take
-    turns, and a node that dies leaves the previous version.
+    """Migrate to the newest version; returns the versions before and after. Each script is a transaction under one
+    lock, so nodes that start together take turns, and a node that dies leaves the previous version.
     """
     before = await schema_version(connections)
     for migration in migrations():

@@ -9,13 +9,12 @@ from typing import Final
 
 from ...ports.clock import Clock
 from ...ports.lock_store import RecordKey
-from ...ports.registry import Project
 from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ...rules.lease import LockRecord
 from ...rules.values import LockKey
-from ..registry_rows import key_cells, project_of, service_key_of
-from .connections import ConnectionPool, Row, Transaction
-from .registry import KEY_COLUMNS, PROJECT_COLUMNS
+from ..registry_rows import KEY_COLUMNS, PROJECT_COLUMNS, project_of, service_key_of
+from .connections import ConnectionPool, Row
+from .registry import insert_entries
 from .rows import NOW, read_page, write_records
 
 LOAD_SECONDS_MAX: Final = 3_600.0
@@ -77,7 +76,9 @@ class PostgresSnapshot:
             if (await transaction.fetch(_HAS_ENTRIES))[0][0]:
                 raise store_not_empty()
             async for page in pages:
-                await _write(transaction, page, newest_ms)
+                await insert_entries(transaction, page)
+                records = {entry.key: entry.record for entry in page if isinstance(entry, StoredLock)}
+                await write_records(transaction, records, dict.fromkeys(records), newest_ms)
             await transaction.fetch(_ADVANCE_NEWEST, newest_ms)
 
     async def _rows(self, table: str, columns: str, after: int) -> list[Row]:
@@ -98,24 +99,3 @@ class PostgresSnapshot:
         async with self._connections.transaction() as transaction:
             transaction.keep = False
             return await read_page(transaction, after, PAGE_ENTRIES_MAX)
-
-
-async def _write(transaction: Transaction, page: Sequence[Entry], newest_ms: int) -> None:
-    for entry in page:
-        match entry:
-            case Project():
-                project = (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms)
-                await _insert(transaction, "project", PROJECT_COLUMNS, project)
-            case StoredServiceKey():
-                await _insert(transaction, "service_key", KEY_COLUMNS, key_cells(entry.service_key))
-                for index, secret in enumerate(entry.secrets):
-                    cells = (secret.digest, entry.service_key.id, index == 1, secret.good_until_ms)
-                    await _insert(transaction, "secret", "digest, key_id, is_old, good_until_ms", cells)
-    records = {entry.key: entry.record for entry in page if isinstance(entry, StoredLock)}
-    await write_records(transaction, records, dict.fromkeys(records), newest_ms)
-
-
-async def _insert(transaction: Transaction, table: str, columns: str, cells: tuple[object, ...]) -> None:
-    placeholders = ", ".join(f"${index}" for index in range(1, len(cells) + 1))
-    names = columns.replace(f"{table}.", "")
-    await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({names}) VALUES ({placeholders})", *cells)

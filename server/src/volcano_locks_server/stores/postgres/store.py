@@ -3,7 +3,7 @@
 from typing import Final, Self
 
 from ...ports.clock import Clock
-from ...ports.lock_store import StoreCounts
+from ...ports.lock_store import BATCH_MAX, StoreCounts
 from .connections import ConnectionPool
 from .locks import PostgresStore
 from .quotas import PostgresQuotas
@@ -12,11 +12,12 @@ from .schema import apply_migrations
 from .signals import PostgresSignals
 from .snapshot import PostgresSnapshot
 
-BATCHES_IN_FLIGHT: Final = 2  # one runs its step while the other commits
-
 
 class PostgresDatabase:
     """The ports of one node. Any number of nodes share the database. Made by `open`."""
+
+    batches_in_flight: Final = 2  # one runs its step while the other commits
+    batch_max: Final = BATCH_MAX
 
     def __init__(self, connections: ConnectionPool, counts: StoreCounts, clock: Clock | None) -> None:
         self._connections: Final = connections

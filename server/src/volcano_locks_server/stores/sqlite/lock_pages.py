@@ -12,7 +12,8 @@ from ...ports.lock_store import LockPage, LockQuery
 from ...rules.lease import LockRecord
 from ...rules.values import LockKey
 from ..lock_pages import SCAN_RECORDS_MAX, build_page, key_range, scan_limit
-from .rows import FREE_FROM, read_range
+from ..lock_rows import FREE_FROM
+from .rows import read_range
 
 FEW_HELD: Final = f"SELECT count(*) <= ?2 FROM (SELECT 1 FROM lock WHERE {FREE_FROM} > ?1 LIMIT ?2 + 1)"
 _IN_RANGE: Final = "project_id = ?1 AND key >= ?2 AND key < ?3 ORDER BY key LIMIT ?4"

@@ -19,10 +19,11 @@ from ...ports.clock import Clock
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind
+from ..lock_rows import FREE_FROM
 from .connection import run_in_transaction
 from .file_lock import FileLock
 from .lock_pages import read_locks
-from .rows import FREE_FROM, read_records, write_records
+from .rows import read_records, write_records
 from .writer import WriterThread
 
 PURGE_ROWS_MAX: Final = 250  # per transaction, so that batches wait only a few milliseconds

@@ -6,30 +6,29 @@ continues correctly whatever was deleted meanwhile.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import apsw
 
-from ...ports.registry import Credential, Page, Project, ServiceKey
+from ...ports.registry import Credential, NewSecret, Page, Project, ServiceKey
+from ...ports.snapshot import StoredSecret, StoredServiceKey
 from ...rules.errors import LockError
+from .. import registry_rows
 from ..cursor import decode_cursor
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
-from ..registry_rows import key_cells, next_cursor, project_of, service_key_of
+from ..registry_rows import KEY_COLUMNS, PROJECT_COLUMNS, project_of, service_key_of
 from .connection import run_in_transaction
 from .file_lock import FileLock
 from .writer import WriterThread
 
 DELETE_ROWS_MAX: Final = 250
-
-PROJECT_COLUMNS: Final = "project.id, project.name, project.requests_per_minute, project.created_at_ms"
-KEY_COLUMNS: Final = (
-    "service_key.id, service_key.project_id, service_key.name, service_key.key_prefix, service_key.permissions, "
-    "service_key.created_at_ms, service_key.expires_at_ms, service_key.last_used_at_ms"
-)
-_KEY_WIDTH: Final = KEY_COLUMNS.count(",") + 1
+_DUPLICATES: Final = {
+    "project": "a project with this id",
+    "service_key": "a service key with this id",
+    "secret": "a service key with this secret",
+}
 
 T = TypeVar("T")
-Row = Sequence[Any]
 
 
 class SqliteRegistry:
@@ -41,11 +40,9 @@ class SqliteRegistry:
         self._file_lock: Final = file_lock
 
     async def add_project(self, project: Project) -> None:
-        cells = (project.id, project.name, project.requests_per_minute, project.created_at_ms)
-
         def work() -> None:
             self._refuse_taken_project_name(project.id, project.name)
-            self._insert("project", "id, name, requests_per_minute, created_at_ms", cells, "a project with this id")
+            self._insert(project)
 
         await self._write(work)
 
@@ -56,7 +53,7 @@ class SqliteRegistry:
         after = decode_cursor("projects", cursor)
         sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
         rows = await self._writer.run(lambda: self._rows(sql, (after, limit + 1)))
-        return Page([project_of(row[1:]) for row in rows[:limit]], next_cursor("projects", rows, limit))
+        return registry_rows.page_of("projects", rows, limit, project_of)
 
     async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
         def work() -> Project:
@@ -96,9 +93,7 @@ class SqliteRegistry:
             named = "SELECT 1 FROM service_key WHERE project_id = ? AND name = ?"
             if self._rows(named, (service_key.project_id, service_key.name)):
                 raise service_key_name_taken(service_key.name)
-            columns = KEY_COLUMNS.replace("service_key.", "")
-            self._insert("service_key", columns, key_cells(service_key), "a service key with this id")
-            self._insert_secret(service_key.id, secret_digest)
+            self._insert(StoredServiceKey(service_key, (StoredSecret(secret_digest, None),)))
 
         await self._write(work)
 
@@ -107,16 +102,15 @@ class SqliteRegistry:
 
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page:
         after = decode_cursor("service-keys", cursor)
-        sql = (
-            f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
-        )
+        listed = f"SELECT number, {KEY_COLUMNS} FROM service_key"
+        sql = f"{listed} WHERE project_id = ? AND number > ? ORDER BY number LIMIT ?"
 
-        def work() -> list[Row]:
+        def work() -> list[registry_rows.Row]:
             self._project(project_id)
             return self._rows(sql, (project_id, after, limit + 1))
 
         rows = await self._writer.run(work)
-        return Page([service_key_of(row[1:]) for row in rows[:limit]], next_cursor("service-keys", rows, limit))
+        return registry_rows.page_of("service-keys", rows, limit, service_key_of)
 
     async def delete_service_key(self, project_id: str, key_id: str) -> None:
         def work() -> None:
@@ -125,45 +119,31 @@ class SqliteRegistry:
 
         await self._write(work)
 
-    async def replace_secret(
-        self,
-        project_id: str,
-        key_id: str,
-        *,
-        secret_digest: bytes,
-        key_prefix: str,
-        old_secret_good_until_ms: int | None,
-    ) -> ServiceKey:
+    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
         """Only the secret before this one may stay valid; older ones end now."""
 
         def work() -> ServiceKey:
             self._service_key(project_id, key_id)
             execute = self._connection.execute
             execute("DELETE FROM secret WHERE key_id = ? AND is_old = 1", (key_id,))
-            if old_secret_good_until_ms is None:
+            if new.old_good_until_ms is None:
                 execute("DELETE FROM secret WHERE key_id = ?", (key_id,))
             else:
-                until = (old_secret_good_until_ms, key_id)
+                until = (new.old_good_until_ms, key_id)
                 execute("UPDATE secret SET is_old = 1, good_until_ms = ? WHERE key_id = ?", until)
-            self._insert_secret(key_id, secret_digest)
-            execute("UPDATE service_key SET key_prefix = ? WHERE id = ?", (key_prefix, key_id))
+            self._insert_row("secret", "digest, key_id, is_old", (new.digest, key_id, 0))
+            execute("UPDATE service_key SET key_prefix = ? WHERE id = ?", (new.key_prefix, key_id))
             return self._service_key(project_id, key_id)
 
         return await self._write(work)
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
-            f"SELECT {KEY_COLUMNS}, {PROJECT_COLUMNS}, secret.good_until_ms FROM secret "
+            f"SELECT {registry_rows.CREDENTIAL_COLUMNS} FROM secret "
             "JOIN service_key ON service_key.id = secret.key_id JOIN project ON project.id = service_key.project_id "
             "WHERE secret.digest = ?"
         )
-        rows = await self._writer.run(lambda: self._rows(sql, (secret_digest,)))
-        if not rows:
-            return None
-        row = rows[0]
-        service_key = service_key_of(row[:_KEY_WIDTH])
-        ends = [end for end in (service_key.expires_at_ms, row[-1]) if end is not None]
-        return Credential(service_key, project_of(row[_KEY_WIDTH:-1]), min(ends, default=None))
+        return registry_rows.credential_of(await self._writer.run(lambda: self._rows(sql, (secret_digest,))))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         sql = "UPDATE service_key SET last_used_at_ms = max(coalesce(last_used_at_ms, 0), ?) WHERE id = ?"
@@ -178,7 +158,7 @@ class SqliteRegistry:
 
         return await self._writer.run(checked)
 
-    def _rows(self, sql: str, cells: Sequence[str | int | bytes | None]) -> list[Row]:
+    def _rows(self, sql: str, cells: Sequence[str | int | bytes | None]) -> list[registry_rows.Row]:
         return list(self._connection.execute(sql, cells))
 
     def _project(self, project_id: str) -> Project:
@@ -199,12 +179,18 @@ class SqliteRegistry:
         if self._rows("SELECT 1 FROM project WHERE name = ? AND id <> ?", (name, project_id)):
             raise project_name_taken(name)
 
-    def _insert_secret(self, key_id: str, secret_digest: bytes) -> None:
-        cells = (secret_digest, key_id, 0)
-        self._insert("secret", "digest, key_id, is_old", cells, "a service key with this secret")
+    def _insert(self, entry: Project | StoredServiceKey) -> None:
+        for row in registry_rows.entry_rows([entry]):
+            self._insert_row(*row)
 
-    def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None], what: str) -> None:
+    def _insert_row(self, table: str, columns: str, cells: Sequence[str | int | bytes | None]) -> None:
         try:
-            self._connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(cells))})", cells)
+            insert_row(self._connection, table, columns, cells)
         except apsw.ConstraintError as error:
-            raise LockError("name_taken", f"{what} exists already") from error
+            raise LockError("name_taken", f"{_DUPLICATES[table]} exists already") from error
+
+
+def insert_row(
+    connection: apsw.Connection, table: str, columns: str, cells: Sequence[str | int | bytes | None]
+) -> None:
+    connection.execute(f"INSERT INTO {table} ({columns}) VALUES ({','.join('?' * len(cells))})", cells)

@@ -14,19 +14,17 @@ import apsw
 import msgspec
 
 from ...ports.lock_store import RecordKey
-from ...rules.lease import Free, Held, LockRecord
+from ...rules.lease import Held, LockRecord
 from ...rules.values import LockKey
+from ..lock_rows import free_record, record_cells
 
 ROWS_MAX: Final = 512  # per statement: 512 x 12 values stay below SQLite's limit of 32,766
-DIGEST_BYTES: Final = 32
-FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 
 _COLUMNS: Final = (
     "project_id, key, fencing_token, owner_digest, expires_at_ms, deadline_ms, acquired_at_ms, renewed_at_ms, "
     "ttl_seconds, holder, freed_at_ms, retired_digests"
 )
 _WIDTH: Final = _COLUMNS.count(",") + 1
-_NO_LEASE: Final = (None,) * 7
 
 # index in the batch, fencing token, freed_at_ms, retired digests, owner digest, other fields of a lease
 _Row = tuple[int, int, int | None, str, str, int | None, int | None, int | None, int | None, int | None, str | None]
@@ -64,34 +62,15 @@ def write_records(connection: apsw.Connection, changed: Iterable[tuple[RecordKey
         values: list[str | int | bytes | None] = []
         for key, record in part:
             values += key
-            values += _cells(record)
+            values += record_cells(record)
         values += [None] * (_WIDTH * (rows - len(part)))
         connection.execute(_upsert(rows), values)
-
-
-def _cells(record: LockRecord) -> tuple[str | int | bytes | None, ...]:
-    if isinstance(record, Free):
-        return (record.fencing_token, *_NO_LEASE, record.freed_at_ms, b"".join(record.retired_digests))
-    return (
-        record.fencing_token,
-        record.owner_digest,
-        record.expires_at_ms,
-        record.deadline_ms,
-        record.acquired_at_ms,
-        record.renewed_at_ms,
-        record.ttl_seconds,
-        record.holder,
-        None,
-        None,
-    )
 
 
 def _record(row: _Row) -> LockRecord:
     _index, fencing_token, freed_at_ms, retired, owner, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder = row
     if freed_at_ms is not None:
-        digests = bytes.fromhex(retired)
-        cuts = range(0, len(digests), DIGEST_BYTES)
-        return Free(fencing_token, freed_at_ms, tuple(digests[cut : cut + DIGEST_BYTES] for cut in cuts))
+        return free_record(fencing_token, freed_at_ms, bytes.fromhex(retired))
     # The table's CHECK ensures that a held row has all of these.
     return Held(
         bytes.fromhex(owner),

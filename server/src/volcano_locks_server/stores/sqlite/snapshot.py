@@ -11,13 +11,12 @@ from typing import Final
 import apsw
 
 from ...ports.lock_store import RecordKey
-from ...ports.registry import Project
 from ...ports.snapshot import PAGE_ENTRIES_MAX, Entry, StoredLock, StoredSecret, StoredServiceKey, store_not_empty
 from ...rules.values import LockKey
-from ..registry_rows import key_cells, project_of, service_key_of
+from ..registry_rows import KEY_COLUMNS, PROJECT_COLUMNS, Row, entry_rows, project_of, service_key_of
 from .connection import roll_back_if_open
 from .locks import SqliteStore
-from .registry import KEY_COLUMNS, PROJECT_COLUMNS
+from .registry import insert_row
 from .rows import read_records, write_records
 from .writer import WriterThread
 
@@ -25,6 +24,8 @@ IS_EMPTY: Final = (
     "SELECT NOT EXISTS (SELECT 1 FROM project) AND NOT EXISTS (SELECT 1 FROM service_key) "
     "AND NOT EXISTS (SELECT 1 FROM lock)"
 )
+PROJECTS: Final = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
+KEYS: Final = f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE number > ? ORDER BY number LIMIT ?"
 # Leftovers of an interrupted project deletion are skipped.
 LOCK_KEYS: Final = (
     "SELECT number, project_id, key FROM lock WHERE number > ? AND project_id IN (SELECT id FROM project) "
@@ -75,42 +76,30 @@ class SqliteSnapshot:
         self._connection.execute("COMMIT")
 
     def _projects(self, after: int) -> tuple[int, list[Entry]]:
-        sql = f"SELECT number, {PROJECT_COLUMNS} FROM project WHERE number > ? ORDER BY number LIMIT ?"
-        rows = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
-        return (rows[-1][0] if rows else after), [project_of(row[1:]) for row in rows]
+        after, rows = self._rows(PROJECTS, after)
+        return after, [project_of(row) for row in rows]
 
     def _keys(self, after: int) -> tuple[int, list[Entry]]:
-        sql = f"SELECT number, {KEY_COLUMNS} FROM service_key WHERE number > ? ORDER BY number LIMIT ?"
-        rows = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
-        keys = [service_key_of(row[1:]) for row in rows]
-        return (rows[-1][0] if rows else after), [StoredServiceKey(key, self._secrets(key.id)) for key in keys]
+        after, rows = self._rows(KEYS, after)
+        keys = map(service_key_of, rows)
+        return after, [StoredServiceKey(key, self._secrets(key.id)) for key in keys]
 
     def _secrets(self, key_id: str) -> tuple[StoredSecret, ...]:
         sql = "SELECT digest, good_until_ms FROM secret WHERE key_id = ? ORDER BY is_old"
         return tuple(StoredSecret(*row) for row in self._connection.execute(sql, (key_id,)))
 
     def _held_and_free(self, after: int) -> tuple[int, list[Entry]]:
-        rows = list(self._connection.execute(LOCK_KEYS, (after, PAGE_ENTRIES_MAX)))
-        keys = [RecordKey(project_id, LockKey(key)) for _, project_id, key in rows]
+        after, rows = self._rows(LOCK_KEYS, after)
+        keys = [RecordKey(project_id, LockKey(key)) for project_id, key in rows]
         records = read_records(self._connection, keys) if keys else {}
-        entries: list[Entry] = [StoredLock(key, record) for key, record in records.items() if record is not None]
-        return (rows[-1][0] if rows else after), entries
+        return after, [StoredLock(key, record) for key, record in records.items() if record is not None]
+
+    def _rows(self, sql: str, after: int) -> tuple[int, list[Row]]:
+        """Rows after that number, without their numbers, and the last number."""
+        rows: list[Row] = list(self._connection.execute(sql, (after, PAGE_ENTRIES_MAX)))
+        return (rows[-1][0] if rows else after), [row[1:] for row in rows]
 
     def _write(self, page: Sequence[Entry]) -> None:
-        for entry in page:
-            if isinstance(entry, Project):
-                self._insert(
-                    "project",
-                    PROJECT_COLUMNS,
-                    (entry.id, entry.name, entry.requests_per_minute, entry.created_at_ms),
-                )
-            elif isinstance(entry, StoredServiceKey):
-                self._insert("service_key", KEY_COLUMNS, key_cells(entry.service_key))
-                for index, secret in enumerate(entry.secrets):
-                    cells = (secret.digest, entry.service_key.id, index, secret.good_until_ms)
-                    self._insert("secret", "digest, key_id, is_old, good_until_ms", cells)
+        for row in entry_rows(page):
+            insert_row(self._connection, *row)
         write_records(self._connection, (entry for entry in page if isinstance(entry, StoredLock)))
-
-    def _insert(self, table: str, columns: str, cells: Sequence[str | int | bytes | None]) -> None:
-        names = columns.replace(f"{table}.", "")
-        self._connection.execute(f"INSERT INTO {table} ({names}) VALUES ({','.join('?' * len(cells))})", cells)
