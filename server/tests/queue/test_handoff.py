@@ -12,7 +12,7 @@ NOW_MS = 1_784_556_000_000
 
 def outcomes(*, grants_max: int) -> list[object]:
     """A batch in which ann acquires with a wait, releases, and ben acquires with a wait."""
-    step = HandoffStep({LOCK: QueueSnapshot((), grants_max)}, recorder=None)
+    step = HandoffStep({LOCK: QueueSnapshot((), grants_max)}, records_changes=False)
     ann, ben = Acquire(b"ann", 30), Acquire(b"ben", 30)
     batch = [
         PendingCommand(ann, waiter=Waiter(LOCK, ann)),
@@ -44,7 +44,7 @@ def test_a_batch_below_its_limit_grants_more() -> None:
 
 def test_waiters_that_join_in_one_batch_keep_their_order() -> None:
     """WAIT-4."""
-    step = HandoffStep({LOCK: QueueSnapshot((), 9)}, recorder=None)
+    step = HandoffStep({LOCK: QueueSnapshot((), 9)}, records_changes=False)
     holder, ann, ben = (Acquire(name, 30) for name in (b"holder", b"ann", b"ben"))
     waiters = [Waiter(LOCK, ann), Waiter(LOCK, ben)]
     batch = [PendingCommand(holder), *(PendingCommand(waiter.acquire, waiter=waiter) for waiter in waiters)]

@@ -127,10 +127,10 @@ async def test_events_cost_nothing_without_subscribers(clock: ManualClock) -> No
         await do(a, Acquire(owner(1), 30))
         await do(a, Release(owner(1)))
         await turns()
-        assert (sent, a.queues.new_recorder, a.queues.begin_batch([lock(KEY)])) == ([], None, None)
+        assert (sent, a.queues.on_changes, a.queues.begin_batch([lock(KEY)])) == ([], None, None)
         watcher = Subscriber(PROJECT)
         await a.hub.subscribe(watcher)
-        assert a.queues.new_recorder is not None
+        assert a.queues.on_changes is not None
         a.hub.unsubscribe(watcher)
         await advance(clock, 60_000)
-        assert a.queues.new_recorder is None
+        assert a.queues.on_changes is None

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from ..ports.lock_store import RecordKey
 from ..rules.lease import Granted, Held, Refused, RevokeGrant
 from .fairness import Fairness
-from .handoff import CommandRecorder, HandoffStep, QueuedWaiter, QueueSnapshot, StepReport, WaiterOutcome
+from .handoff import HandoffStep, LockChange, QueuedWaiter, QueueSnapshot, StepReport, WaiterOutcome
 from .recheck import Rechecks
 from .undelivered import UndeliveredGrants
 from .wait_queue import RETRY_MS_MIN, WaitQueue
@@ -44,17 +44,17 @@ class BatchTurn:
         parts: QueueParts,
         snapshots: dict[RecordKey, QueueSnapshot],
         began_ms: int,
-        new_recorder: Callable[[], CommandRecorder] | None,
+        on_changes: Callable[[list[LockChange]], None] | None,
     ) -> None:
         self._parts: Final = parts
         self._snapshots: Final = snapshots
         self._began_ms: Final = began_ms
-        self._new_recorder: Final = new_recorder
+        self._on_changes: Final = on_changes
         self._runs: Final[list[HandoffStep]] = []
         self._waiters: Final = [queued.waiter for snapshot in snapshots.values() for queued in snapshot.waiters]
 
     def begin_run(self) -> HandoffStep:
-        run = HandoffStep(self._snapshots, None if self._new_recorder is None else self._new_recorder())
+        run = HandoffStep(self._snapshots, records_changes=self._on_changes is not None)
         self._runs.append(run)
         return run
 
@@ -76,8 +76,8 @@ class BatchTurn:
                 self._parts.table.end_wait(waiter)
             elif not waiter.announced:
                 self._parts.table.announce(waiter)
-        if report.recorder is not None:
-            report.recorder.publish()
+        if self._on_changes is not None and report.changes:
+            self._on_changes(report.changes)
 
     def failed(self) -> None:
         """The outcome is unknown: each grant of any run may have been committed (WAIT-9)."""

@@ -14,7 +14,7 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from ..ports.lock_store import RecordKey
 from ..rules.lease import (
@@ -96,33 +96,25 @@ class QueueReport(NamedTuple):
     has_waiters: bool
 
 
-class CommandRecorder(Protocol):
-    """Records what one run did to locks, for the events. Published only if that run was committed."""
+class LockChange(NamedTuple):
+    """What one command did to a lock, for the events; `waiter` is that of a queued acquire."""
 
-    def record(
-        self,
-        key: RecordKey,
-        command: Command,
-        before: LockRecord | None,
-        after: LockRecord | None,
-        outcome: Outcome | None,
-        *,
-        now_ms: int,
-        waiter: Waiter | None,
-    ) -> None:
-        """One command was evaluated; `waiter` is that of a queued acquire."""
-        ...
-
-    def publish(self) -> None: ...
+    key: RecordKey
+    command: Command
+    before: LockRecord | None
+    after: LockRecord | None
+    outcome: Outcome
+    now_ms: int
+    waiter: Waiter | None
 
 
 @dataclass(slots=True)
 class StepReport:
     """What a run did besides the outcomes of its commands. `joined`: waiters that found the lock held and are queued
-    now; `grant_counts`: how many grants each token got.
+    now; `grant_counts`: how many grants each token got; `changes`: None while no event is published.
     """
 
-    recorder: CommandRecorder | None
+    changes: list[LockChange] | None
     served: list[WaiterOutcome] = field(default_factory=list)
     joined: list[Waiter] = field(default_factory=list)
     queues: dict[RecordKey, QueueReport] = field(default_factory=dict)
@@ -132,7 +124,7 @@ class StepReport:
 class HandoffStep:
     """One run of a batch's step (`group_commit.BatchRun`)."""
 
-    def __init__(self, snapshots: Mapping[RecordKey, QueueSnapshot], recorder: CommandRecorder | None) -> None:
+    def __init__(self, snapshots: Mapping[RecordKey, QueueSnapshot], *, records_changes: bool) -> None:
         self._queues: Final = {key: deque(snapshot.waiters) for key, snapshot in snapshots.items()}
         self._may_hold: Final = {
             key for key, snapshot in snapshots.items() if any(queued.may_hold for queued in snapshot.waiters)
@@ -140,8 +132,8 @@ class HandoffStep:
         self._grants_left: Final = {key: snapshot.grants_max for key, snapshot in snapshots.items()}
         self._queued: Final = {queued.waiter for snapshot in snapshots.values() for queued in snapshot.waiters}
         self._outcomes: Final[dict[Waiter, Outcome]] = {}
-        self._recorder: Final = recorder
-        self._report: Final = StepReport(recorder)
+        self._changes: Final[list[LockChange] | None] = [] if records_changes else None
+        self._report: Final = StepReport(self._changes)
 
     @property
     def undelivered_grants(self) -> list[WaiterOutcome]:
@@ -160,8 +152,8 @@ class HandoffStep:
             outcome: Outcome | None = served
         else:
             after, outcome = self._evaluate_command(key, record, pending, now_ms)
-            if self._recorder is not None:
-                self._recorder.record(key, pending.command, record, after, outcome, now_ms=now_ms, waiter=waiter)
+            if self._changes is not None and outcome is not None:
+                self._changes.append(LockChange(key, pending.command, record, after, outcome, now_ms, waiter))
         if queue is not None:
             after = self._hand_on(key, queue, after, now_ms)
             self._report.queues[key] = QueueReport(free_in_ms(after, now_ms), after, bool(queue))
@@ -228,8 +220,8 @@ class HandoffStep:
         if isinstance(outcome, Granted):
             self._grants_left[key] -= 1
             self._report.grant_counts[key, command.owner_digest] += 1
-        if self._recorder is not None:
-            self._recorder.record(key, command, record, after, outcome, now_ms=now_ms, waiter=waiter)
+        if self._changes is not None:
+            self._changes.append(LockChange(key, command, record, after, outcome, now_ms, waiter))
         self._serve(key, waiter, command, outcome, now_ms, may_hold=may_hold)
         return after
 

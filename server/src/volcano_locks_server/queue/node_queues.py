@@ -22,7 +22,7 @@ from ..rules.errors import StoreUnavailableError
 from ..rules.lease import NOT_OWNER, Acquire, Outcome
 from .batch_turn import BatchTurn, QueueParts
 from .fairness import Fairness
-from .handoff import CommandRecorder, PendingCommand
+from .handoff import LockChange, PendingCommand
 from .recheck import Rechecks
 from .undelivered import Submit, UndeliveredGrants
 from .waiter import Waiter, WaitResult
@@ -33,12 +33,12 @@ class WaitQueues:
     """`start` says how commands are submitted; `close` ends every timer.
 
     `recheck_every_ms`: recheck all queues that often, for the sake of other nodes; None if this node is the only one.
-    `new_recorder` makes the recorder of one run of a batch's step; None while no event is published.
+    `on_changes` is called with what each committed batch did to locks; None while no event is published.
     """
 
     def __init__(self, clock: Clock, *, recheck_every_ms: int | None = None) -> None:
         self.clock: Final = clock
-        self.new_recorder: Callable[[], CommandRecorder] | None = None
+        self.on_changes: Callable[[list[LockChange]], None] | None = None
         self._undelivered: Final = UndeliveredGrants(clock)
         self.table: Final = WaiterTable(clock, self._undelivered)
         self._rechecks: Final = Rechecks(clock, self.table.queues, every_ms=recheck_every_ms)
@@ -113,16 +113,16 @@ class WaitQueues:
 
     def begin_batch(self, keys: list[RecordKey]) -> BatchTurn | None:
         """What a batch of `keys` does for waiters; None if it has only its commands to evaluate."""
-        if not self.table.queues and not self._undelivered and self.new_recorder is None:
+        if not self.table.queues and not self._undelivered and self.on_changes is None:
             return None
         snapshots = {}
         for key in keys:
             queue = self.table.queues.get(key)
             if queue is not None and queue.request_count:
                 snapshots[key] = self._parts.snapshot(key, queue)
-        if not snapshots and self.new_recorder is None and not self._undelivered.has_any_of(keys):
+        if not snapshots and self.on_changes is None and not self._undelivered.has_any_of(keys):
             return None
-        return BatchTurn(self._parts, snapshots, self.clock.now_ms(), self.new_recorder)
+        return BatchTurn(self._parts, snapshots, self.clock.now_ms(), self.on_changes)
 
     def stop(self) -> None:
         """End all waits and refuse new ones (WAIT-8). A waiter in a batch gets the outcome of that batch."""

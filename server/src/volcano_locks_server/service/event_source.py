@@ -3,45 +3,14 @@
 While no event is wanted, batches record none, so events cost nothing when there are no subscribers (EVENT-6).
 """
 
-from typing import Final
-
 from ..events import EventHub, LockEvent, lock_events
 from ..ports.clock import Clock
 from ..ports.lock_store import LockStore, RecordKey
 from ..ports.signals import Signals
+from ..queue.handoff import LockChange
 from ..queue.node_queues import WaitQueues
-from ..queue.waiter import Waiter
 from ..queue.waiter_table import RemovalReason
-from ..rules.lease import Command, LockRecord, Outcome, RevokeGrant
-
-
-class EventRecorder:
-    """The events of one run of a batch's step (`handoff.CommandRecorder`)."""
-
-    def __init__(self, hub: EventHub) -> None:
-        self._hub: Final = hub
-        self._events: Final[list[LockEvent]] = []
-
-    def record(
-        self,
-        key: RecordKey,
-        command: Command,
-        before: LockRecord | None,
-        after: LockRecord | None,
-        outcome: Outcome | None,
-        *,
-        now_ms: int,
-        waiter: Waiter | None,
-    ) -> None:
-        if outcome is None:
-            return
-        waited = waiter is not None and waiter.announced
-        why = "waited" if waited else "given_back" if isinstance(command, RevokeGrant) else None
-        self._events.extend(lock_events(key, command, before, after, outcome, now_ms=now_ms, why=why))
-
-    def publish(self) -> None:
-        if self._hub.live:
-            self._hub.publish(self._events)
+from ..rules.lease import RevokeGrant
 
 
 def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: Signals | None) -> EventHub:
@@ -49,7 +18,11 @@ def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: S
     hub = EventHub(store, clock, queues, signals=signals)
 
     def set_live(live: bool) -> None:
-        queues.new_recorder = (lambda: EventRecorder(hub)) if live else None
+        queues.on_changes = publish_changes if live else None
+
+    def publish_changes(changes: list[LockChange]) -> None:
+        if hub.live:
+            hub.publish([event for change in changes for event in _events(change)])
 
     def waiting(lock: RecordKey, holder: str | None) -> None:
         hub.queue_changed(lock)
@@ -65,3 +38,10 @@ def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: S
     queues.table.on_waiting, queues.table.on_removed = waiting, removed
     queues.fairness.others_wait = hub.others_wait
     return hub
+
+
+def _events(change: LockChange) -> tuple[LockEvent, ...]:
+    waited = change.waiter is not None and change.waiter.announced
+    why = "waited" if waited else "given_back" if isinstance(change.command, RevokeGrant) else None
+    key, command, before, after, outcome, now_ms, _waiter = change
+    return lock_events(key, command, before, after, outcome, now_ms=now_ms, why=why)
