@@ -1,7 +1,7 @@
 """`volcano-locks serve`: a production server (CLI-14, CLI-15)."""
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,17 +12,6 @@ from .startup import exit_on_startup_error, serve_until_stopped
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
-
-
-METAVARS: Final = {
-    "store": "URL",
-    "host": "ADDRESS",
-    "port": "NUMBER",
-    "tls_certificate": "FILE",
-    "tls_key": "FILE",
-    "workers": "NUMBER",
-    "log_level": "LEVEL",
-}
 
 
 def _option(setting: Setting) -> click.Option:
@@ -36,7 +25,7 @@ def _option(setting: Setting) -> click.Option:
         return click.Option([flags], default=None, help=f"{text} Default: {'yes' if default else 'no'}.")
     if default is not None:
         text += f" Default: {default}"
-    return click.Option([setting.flag], metavar=METAVARS.get(setting.name, "TEXT"), help=text)
+    return click.Option([setting.flag], metavar=setting.metavar, help=text)
 
 
 class ServeCommand(click.Command):

@@ -6,7 +6,7 @@ Nothing else in the server reads the environment. The command line and the docum
 
 import ipaddress
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
@@ -31,10 +31,14 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One row of the table: name and description of a setting. The value of a secret is never shown."""
+    """Name and description of a setting. `numbers` are the lowest and the highest of a number. The value of a secret is
+    never shown.
+    """
 
     name: str
     what: str
+    metavar: str = "TEXT"
+    numbers: tuple[int, int] | None = None
     secret: bool = False
     switch: bool = False
 
@@ -51,20 +55,26 @@ SETTINGS: Final = (
     Setting(
         "store",
         "URL of the store: sqlite:///relative.db, sqlite:////absolute.db, postgresql://…, etcd://… or memory://",
+        "URL",
     ),
-    Setting("host", "address to listen on; one that other machines reach needs TLS or --behind-proxy"),
-    Setting("port", "port to listen on; 0 chooses a free one"),
+    Setting("host", "address to listen on; one that other machines reach needs TLS or --behind-proxy", "ADDRESS"),
+    Setting("port", "port to listen on; 0 chooses a free one", "NUMBER", numbers=(0, 65_535)),
     Setting(
         "admin_token",
         "credential of the admin API; if unset, one is generated and stored beside a SQLite file",
         secret=True,
     ),
-    Setting("tls_certificate", "PEM file of the certificate chain; needs --tls-key"),
-    Setting("tls_key", "PEM file of the certificate's private key; needs --tls-certificate"),
+    Setting("tls_certificate", "PEM file of the certificate chain; needs --tls-key", "FILE"),
+    Setting("tls_key", "PEM file of the certificate's private key; needs --tls-certificate", "FILE"),
     Setting("behind_proxy", "allow plain HTTP beyond this machine, because a proxy in front handles TLS", switch=True),
     Setting("owner_reserve", "let owners renew and release after their project's quota is spent", switch=True),
-    Setting("workers", "number of processes that serve the port; more than 1 needs postgresql:// or etcd://"),
-    Setting("log_level", "lowest level that is logged: debug, info, warning or error"),
+    Setting(
+        "workers",
+        "number of processes that serve the port; more than 1 needs postgresql:// or etcd://",
+        "NUMBER",
+        numbers=(1, WORKERS_MAX),
+    ),
+    Setting("log_level", "lowest level that is logged: debug, info, warning or error", "LEVEL"),
 )
 _BY_NAME: Final = {setting.name: setting for setting in SETTINGS}
 
@@ -85,10 +95,12 @@ class Settings:
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     def __post_init__(self) -> None:
-        if not 0 <= self.port <= 65_535:
-            raise _refused("port", "must be a whole number from 0 to 65535", self.port)
-        if not 1 <= self.workers <= WORKERS_MAX:
-            raise _refused("workers", f"must be a whole number from 1 to {WORKERS_MAX}", self.workers)
+        for setting in SETTINGS:
+            number = getattr(self, setting.name)
+            if setting.numbers is not None:
+                low, high = setting.numbers
+                if type(number) is not int or not low <= number <= high:
+                    raise _refused(setting.name, f"must be a whole number from {low} to {high}", number)
         if self.workers > 1 and (scheme := self.store.partition("://")[0]) in _ONE_PROCESS:
             needs = f"must be 1: only one process can use a {scheme} store; use postgresql:// or etcd:// for more"
             raise _refused("workers", needs, self.workers)
@@ -130,39 +142,15 @@ def is_loopback(host: str) -> bool:
 
 
 def _parsed(setting: Setting, value: object) -> object:
-    parse = _PARSERS.get(setting.name)
-    return parse(setting.name, value) if parse is not None else str(value)
-
-
-def _number(name: str, value: object) -> object:
-    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 5:
-        return int(value)
-    if type(value) is int:
-        return value
-    low, high = _NUMBERS[name]
-    raise _refused(name, f"must be a whole number from {low} to {high}", value)
-
-
-def _switch(name: str, value: object) -> object:
-    text = str(value).lower()
-    if text in _TRUE | _FALSE:
-        return text in _TRUE
-    raise _refused(name, "must be true or false", value)
-
-
-def _path(_name: str, value: object) -> object:
-    return Path(str(value))
-
-
-_NUMBERS: Final = {"port": (0, 65_535), "workers": (1, WORKERS_MAX)}
-_PARSERS: Final[Mapping[str, Callable[[str, object], object]]] = {
-    "port": _number,
-    "workers": _number,
-    "tls_certificate": _path,
-    "tls_key": _path,
-    "behind_proxy": _switch,
-    "owner_reserve": _switch,
-}
+    """The value in the setting's type; a number that is none stays text, which `Settings` refuses."""
+    text = str(value)
+    if setting.numbers is not None:
+        return int(text) if isinstance(value, str) and text.isascii() and text.isdigit() and len(text) <= 5 else value
+    if setting.switch:
+        if text.lower() not in _TRUE | _FALSE:
+            raise _refused(setting.name, "must be true or false", value)
+        return text.lower() in _TRUE
+    return Path(text) if setting.metavar == "FILE" else text
 
 
 def _check_admin_token(token: str) -> None:
