@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks_server.rules.quota import Verdict, Window, admit, window_with_returned
+from volcano_locks_server.rules.quota import Verdict, Window, admit, with_returned
 
 MINUTE = 60_000
 NOW = 30_000_000 * MINUTE + 12_345
@@ -51,10 +51,10 @@ def test_a_returned_draw_can_be_used_again() -> None:
     window, drawn = admit(window, NOW, limit=1, may_draw_on_reserve=True)
     assert drawn.verdict is Verdict.RESERVE
     assert admit(window, NOW, limit=1, may_draw_on_reserve=True)[1].verdict is Verdict.SPENT
-    window = window_with_returned(window, drawn)
+    window = with_returned(window, drawn)
     assert admit(window, NOW, limit=1, may_draw_on_reserve=True)[1].verdict is Verdict.RESERVE
     later, _ = admit(window, NOW + MINUTE, limit=1, may_draw_on_reserve=True)
-    assert window_with_returned(later, drawn) is later
+    assert with_returned(later, drawn) is later
 
 
 def test_a_clock_that_goes_back_starts_no_new_minute() -> None:

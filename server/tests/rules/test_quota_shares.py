@@ -14,8 +14,8 @@ from volcano_locks_server.rules.quota import (
     Share,
     Verdict,
     admit_from,
-    share_with_returned,
     with_drawn,
+    with_returned,
 )
 
 MINUTE = 60_000
@@ -46,7 +46,7 @@ class Nodes:
     def give_back(self, node: int, admission: Admission) -> None:
         share = self.shares[node]
         assert share is not None
-        self.shares[node] = share_with_returned(share, admission)
+        self.shares[node] = with_returned(share, admission)
 
 
 @settings(deadline=None)

@@ -5,7 +5,7 @@ the owner would lose the lease. Therefore renewals and releases by a current own
 number in that minute.
 
 The functions are pure: windows are values, the time is an argument. Ownership is known only once the record is read
-(`lease.owns`). So `admit` draws on the reserve first, which never overdraws it, and `window_with_returned` returns the
+(`lease.owns`). So `admit` draws on the reserve first, which never overdraws it, and `with_returned` returns the
 draw of a request whose sender is not the owner.
 
 Nodes that share a quota each count from a `Share`, drawn ahead from a common count (`ports.quota_store`). A draw
@@ -14,9 +14,10 @@ minute's end. So each further node costs the others at most 1 / SHARE_PARTS of t
 gets at least 95 % of it, for any distribution of the load. Draws between the limit and twice the limit are the reserve.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 WINDOW_MS: Final = 60_000
 SHARE_PARTS: Final = 40
@@ -42,6 +43,9 @@ class Share:
     left: int = 0
     reserve_left: int = 0
     drawn: int = 0
+
+
+W = TypeVar("W", Window, Share)
 
 
 class Draw(NamedTuple):
@@ -72,17 +76,17 @@ class Admission(NamedTuple):
     retry_after_seconds: int
 
 
-def window_at(window: Window | None, now_ms: int) -> Window:
-    """The window at `now_ms`: the same one or a new one, never an earlier one."""
+def window_at(window: W | None, now_ms: int, new: Callable[[int], W]) -> W:
+    """The window or share at `now_ms`: the same one or a `new` one of that minute, never of an earlier one."""
     started_at_ms = now_ms - now_ms % WINDOW_MS
     if window is None or window.started_at_ms < started_at_ms:
-        return Window(started_at_ms)
+        return new(started_at_ms)
     return window
 
 
 def admit(window: Window | None, now_ms: int, *, limit: int, may_draw_on_reserve: bool) -> tuple[Window, Admission]:
     """Count one request. `may_draw_on_reserve` is for renew and release, if the reserve is switched on."""
-    current = window_at(window, now_ms)
+    current = window_at(window, now_ms, Window)
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
     if current.used < limit:
@@ -94,14 +98,6 @@ def admit(window: Window | None, now_ms: int, *, limit: int, may_draw_on_reserve
     return current, _admission(Verdict.SPENT, current, now_ms, limit)
 
 
-def share_at(share: Share | None, now_ms: int) -> Share:
-    """The share at `now_ms`: the same one or an empty one of a new minute, never of an earlier one."""
-    started_at_ms = now_ms - now_ms % WINDOW_MS
-    if share is None or share.started_at_ms < started_at_ms:
-        return Share(started_at_ms)
-    return share
-
-
 def admit_from(
     share: Share | None, now_ms: int, *, limit: int, may_draw_on_reserve: bool
 ) -> tuple[Share, Admission | Draw]:
@@ -109,7 +105,7 @@ def admit_from(
 
     `remaining` is an upper bound, because other nodes may have drawn since.
     """
-    current = share_at(share, now_ms)
+    current = window_at(share, now_ms, Share)
     if limit == 0:
         return current, _admission(Verdict.ADMITTED, current, now_ms, 0)
     if current.left and _used(current) < limit:
@@ -142,11 +138,13 @@ def with_drawn(share: Share, draw: Draw, count: int) -> Share:
     return replace(share, left=share.left + count, drawn=drawn)
 
 
-def share_with_returned(share: Share, drawn_from: Admission) -> Share:
-    """The share after a draw on the reserve is returned; a share of another minute is unchanged."""
-    if share.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
-        return share
-    return replace(share, reserve_left=share.reserve_left + 1)
+def with_returned(window: W, drawn_from: Admission) -> W:
+    """The window or share after a draw on the reserve is returned; that of another minute is unchanged."""
+    if window.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
+        return window
+    if isinstance(window, Window):
+        return replace(window, reserve_used=max(0, window.reserve_used - 1))
+    return replace(window, reserve_left=window.reserve_left + 1)
 
 
 def _part_of(limit: int) -> int:
@@ -155,13 +153,6 @@ def _part_of(limit: int) -> int:
 
 def _used(share: Share) -> int:
     return share.drawn - share.left - share.reserve_left
-
-
-def window_with_returned(window: Window, drawn_from: Admission) -> Window:
-    """The window after a draw on the reserve is returned; a window of another minute is unchanged."""
-    if window.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
-        return window
-    return Window(window.started_at_ms, window.used, max(0, window.reserve_used - 1))
 
 
 def _admission(verdict: Verdict, window: Window | Share, now_ms: int, limit: int) -> Admission:

@@ -10,52 +10,20 @@ has its limit.
 """
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final
 
 from ..ports.clock import Clock
 from ..ports.quota_store import QuotaStore
 from ..rules.errors import StoreUnavailableError
-from ..rules.quota import (
-    Admission,
-    Draw,
-    Share,
-    Window,
-    admit,
-    admit_from,
-    share_at,
-    share_with_returned,
-    window_at,
-    window_with_returned,
-    with_drawn,
-)
+from ..rules.quota import WINDOW_MS, Admission, Draw, Share, Window, admit, admit_from, with_drawn, with_returned
 from .group_commit import STOPPING
 
 WINDOWS_MAX: Final = 10_000
 DRAW_SECONDS_MAX: Final = 10.0
 
 
-class RateLimiter(Protocol):
-    """`may_draw_on_reserve` is for renew and release (QUOTA-5)."""
-
-    def admit_now(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission | None:
-        """Count one request of a project with this limit (0: none); None if `admit` has to draw for it."""
-        ...
-
-    async def admit(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
-        """Count one request, and draw if necessary. Raises StoreUnavailableError if it was not counted."""
-        ...
-
-    def refund(self, project_id: str, admission: Admission) -> None:
-        """Return to the reserve what was drawn for a client that proved not to be the owner."""
-        ...
-
-    async def close(self) -> None:
-        """Draw no more."""
-        ...
-
-
 class LocalRateLimiter:
-    """For one process that serves all requests."""
+    """For one process that serves all requests. `may_draw_on_reserve` is for renew and release (QUOTA-5)."""
 
     def __init__(self, clock: Clock, *, owner_reserve: bool) -> None:
         self._clock: Final = clock
@@ -63,6 +31,7 @@ class LocalRateLimiter:
         self._windows: dict[str, Window] = {}
 
     def admit_now(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
+        """Count one request of a project with this limit (0: none)."""
         now_ms = self._clock.now_ms()
         window, admission = admit(
             self._windows.get(project_id),
@@ -71,7 +40,9 @@ class LocalRateLimiter:
             may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve,
         )
         if project_id not in self._windows and len(self._windows) >= WINDOWS_MAX:
-            self._windows = {known: kept for known, kept in self._windows.items() if window_at(kept, now_ms) is kept}
+            self._windows = {
+                known: kept for known, kept in self._windows.items() if now_ms - kept.started_at_ms < WINDOW_MS
+            }
         self._windows[project_id] = window
         return admission
 
@@ -79,9 +50,10 @@ class LocalRateLimiter:
         return self.admit_now(project_id, limit, may_draw_on_reserve=may_draw_on_reserve)
 
     def refund(self, project_id: str, admission: Admission) -> None:
+        """Return to the reserve what was drawn for a client that proved not to be the owner."""
         window = self._windows.get(project_id)
         if window is not None:
-            self._windows[project_id] = window_with_returned(window, admission)
+            self._windows[project_id] = with_returned(window, admission)
 
     async def close(self) -> None:
         return
@@ -103,10 +75,12 @@ class SharedRateLimiter:
         self._closed = False
 
     def admit_now(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission | None:
+        """Count one request; None if `admit` has to draw for it."""
         admission = self._count(project_id, limit, may_draw_on_reserve)
         return None if isinstance(admission, Draw) else admission
 
     async def admit(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
+        """Count one request, and draw if necessary. Raises StoreUnavailableError if it was not counted."""
         self._waiting_counts[project_id] = self._waiting_counts.get(project_id, 0) + 1
         try:
             async with asyncio.timeout(self._draw_seconds_max):
@@ -123,7 +97,7 @@ class SharedRateLimiter:
     def refund(self, project_id: str, admission: Admission) -> None:
         share = self._shares.get(project_id)
         if share is not None:
-            self._shares[project_id] = share_with_returned(share, admission)
+            self._shares[project_id] = with_returned(share, admission)
 
     async def close(self) -> None:
         self._closed = True
@@ -142,7 +116,9 @@ class SharedRateLimiter:
             may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve,
         )
         if project_id not in self._shares and len(self._shares) >= WINDOWS_MAX:
-            self._shares = {known: kept for known, kept in self._shares.items() if share_at(kept, now_ms) is kept}
+            self._shares = {
+                known: kept for known, kept in self._shares.items() if now_ms - kept.started_at_ms < WINDOW_MS
+            }
         self._shares[project_id] = share
         return admission
 
@@ -183,6 +159,9 @@ class SharedRateLimiter:
         if share is not None:
             self._shares[project_id] = with_drawn(share, draw, count)
         return None
+
+
+RateLimiter = LocalRateLimiter | SharedRateLimiter
 
 
 def _draw_late(seconds: float) -> StoreUnavailableError:
