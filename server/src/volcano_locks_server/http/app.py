@@ -202,38 +202,16 @@ class App:
         return LockError(error.code, UNAVAILABLE_MESSAGE, retry_after_seconds=error.retry_after_seconds)
 
 
-class _Resource:
-    """One address: its endpoints by method, and the authenticator of the admin token if it needs one."""
-
-    def __init__(self, by_method: ByMethod, authenticator: Authenticator | None) -> None:
-        self._by_method: Final = by_method
-        self._authenticator: Final = authenticator
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        endpoint = self._by_method.get(request.method)
-        if endpoint is None:
-            raise MethodNotAllowedError(", ".join(self._by_method))
-        needs_admin = self._authenticator is not None
-        fields: dict[bytes, bytes] = scope[FIELDS_IN_SCOPE]
-        query: bytes = scope["query_string"]
-        check_before_credential(query, fields, draining=needs_admin and scope["volcano.draining"])
-        if self._authenticator is not None:
-            await self._authenticator.require_admin(fields.get(AUTHORIZATION))
-        check_after_credential(query, scope["volcano.request_id_fault"] if needs_admin else None)
-        await (await endpoint(request))(scope, receive, send)
-
-
 class _Router:
-    """Finds the resource of an address. Every second segment of a path is an id of what the segment before it names."""
+    """Finds the endpoint of an address. Every second segment of a path is an id of what the segment before it names."""
 
     def __init__(self, *, need_admin_token: Routes, need_no_credential: Routes, authenticator: Authenticator) -> None:
-        self._found: Final[dict[tuple[tuple[str, ...], int], tuple[_Resource, list[str]]]] = {}
-        for routes, admin in ((need_admin_token, authenticator), (need_no_credential, None)):
+        self._authenticator: Final = authenticator
+        self._found: Final[dict[tuple[tuple[str, ...], int], tuple[ByMethod, list[str], bool]]] = {}
+        for routes, needs_admin in ((need_admin_token, True), (need_no_credential, False)):
             for path, by_method in routes.items():
                 names, ids = _split(path)
-                resource = _Resource(by_method, admin)
-                self._found[names, len(ids)] = resource, [one.strip("{}") for one in ids]
+                self._found[names, len(ids)] = by_method, [one.strip("{}") for one in ids], needs_admin
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
@@ -241,9 +219,19 @@ class _Router:
         found = self._found.get((names, len(ids)))
         if found is None or "" in ids:
             raise LockError("not_found", "there is no such address: see /openapi.json for all addresses")
-        resource, id_names = found
+        by_method, id_names, needs_admin = found
         scope["path_params"] = dict(zip(id_names, ids, strict=True))
-        await resource(scope, receive, send)
+        request = Request(scope, receive)
+        endpoint = by_method.get(request.method)
+        if endpoint is None:
+            raise MethodNotAllowedError(", ".join(by_method))
+        fields: dict[bytes, bytes] = scope[FIELDS_IN_SCOPE]
+        query: bytes = scope["query_string"]
+        check_before_credential(query, fields, draining=needs_admin and scope["volcano.draining"])
+        if needs_admin:
+            await self._authenticator.require_admin(fields.get(AUTHORIZATION))
+        check_after_credential(query, scope["volcano.request_id_fault"] if needs_admin else None)
+        await (await endpoint(request))(scope, receive, send)
 
 
 def _split(path: str) -> tuple[tuple[str, ...], list[str]]:

@@ -14,7 +14,7 @@ import re
 import secrets
 from hashlib import sha256
 from hmac import compare_digest
-from typing import Final
+from typing import Any, Final
 
 from ..ports.clock import Clock
 from ..ports.registry import Credential, Registry
@@ -167,7 +167,7 @@ class Authenticator:
                     retry_after_seconds=1,
                 )
             lookup = self._lookups[digest] = asyncio.create_task(self._look_up(digest), name="credential")
-            lookup.add_done_callback(_retrieve_exception)
+            lookup.add_done_callback(retrieve_exception)
         try:
             async with asyncio.timeout(LOOKUP_SECONDS_MAX):
                 return await asyncio.shield(lookup)
@@ -223,7 +223,7 @@ def _is_other_kind(secret: bytes) -> bool:
     return secret.startswith(b"ak-") or _JWT.fullmatch(secret) is not None
 
 
-def _retrieve_exception(lookup: "asyncio.Task[Principal | None]") -> None:
-    """Prevent asyncio from logging a failed lookup whose clients have all disconnected."""
-    if not lookup.cancelled():
-        lookup.exception()
+def retrieve_exception(task: "asyncio.Task[Any]") -> None:
+    """Prevent asyncio from logging the failure of a task that no request awaits any longer."""
+    if not task.cancelled():
+        task.exception()

@@ -12,7 +12,7 @@ stream within the 15 seconds of EVENT-7.
 
 import asyncio
 import contextlib
-from typing import Final
+from typing import Final, Self
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -20,9 +20,8 @@ import msgspec
 from ..events import EventHub, LockEvent, NumberedEvent, Subscriber
 from ..ports.clock import Timer
 from ..rules.errors import LockError
-from ..rules.values import LockKey
-from .auth import Authenticator, Principal
-from .codec import AUTHORIZATION, LAST_EVENT_ID, Receive, Send, instant
+from .auth import Authenticator
+from .codec import AUTHORIZATION, LAST_EVENT_ID, Receive, Send, client_disconnect, instant
 from .problems import Headers
 
 PING_MS: Final = 8_000
@@ -52,6 +51,23 @@ class EventStreamResponse:
         self._authorization: Final = authorization
         self._ping_due = False
         self._timer: Timer | None = None
+
+    @classmethod
+    async def open(
+        cls, hub: EventHub, authenticator: Authenticator, subscriber: Subscriber, fields: dict[bytes, bytes]
+    ) -> Self:
+        """A stream of what the subscriber follows, resumed after the last id in `fields`.
+
+        Raises LockError `lock_service_unavailable` if too many streams are open (EVENT-7).
+        """
+        stream = cls(hub, authenticator, subscriber, fields.get(AUTHORIZATION))
+        after = fields.get(LAST_EVENT_ID) or None
+        try:
+            await hub.subscribe(subscriber, after=None if after is None else after.decode("latin-1"))
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     def close(self) -> None:
         """Unsubscribe from the hub."""
@@ -98,34 +114,8 @@ class EventStreamResponse:
         return False
 
     async def _end_on_disconnect(self, receive: Receive) -> None:
-        while (await receive())["type"] != "http.disconnect":
-            pass
+        await client_disconnect(receive)
         self._subscriber.end()
-
-
-class EventStreams:
-    """Opens event streams."""
-
-    def __init__(self, hub: EventHub, authenticator: Authenticator) -> None:
-        self._hub: Final = hub
-        self._authenticator: Final = authenticator
-
-    async def open(
-        self, principal: Principal, fields: dict[bytes, bytes], *, key: LockKey | None, prefix: str
-    ) -> EventStreamResponse:
-        """A stream of one lock's events, or of the events of all locks with that prefix.
-
-        Raises LockError `lock_service_unavailable` if too many streams are open (EVENT-7).
-        """
-        subscriber = Subscriber(principal.project_id, key=key, prefix=prefix)
-        stream = EventStreamResponse(self._hub, self._authenticator, subscriber, fields.get(AUTHORIZATION))
-        after = fields.get(LAST_EVENT_ID) or None
-        try:
-            await self._hub.subscribe(subscriber, after=None if after is None else after.decode("latin-1"))
-        except BaseException:
-            stream.close()
-            raise
-        return stream
 
 
 def asks_for_stream(parameters: bytes) -> bool:

@@ -9,6 +9,7 @@ import asyncio
 from time import perf_counter
 from typing import Final
 
+from ..events import Subscriber
 from ..ports.lock_store import RecordKey
 from ..queue.wait_request import WaitRequest
 from ..rules.errors import LockError, StoreUnavailableError
@@ -27,7 +28,7 @@ from ..service.lock_service import Denied, LockService
 from ..telemetry import Log, Metrics
 from . import lock_operations as operations
 from .audit_log import is_logged_at_info, log_outcome, log_rejection
-from .auth import Authenticator, Principal
+from .auth import Authenticator, Principal, retrieve_exception
 from .codec import (
     AUTHORIZATION,
     LOCK_HOLDER,
@@ -44,7 +45,7 @@ from .codec import (
     parse_renew_body,
     read_body,
 )
-from .event_stream import EventStreamResponse, EventStreams, asks_for_stream
+from .event_stream import EventStreamResponse, asks_for_stream
 from .lock_list_routes import LockListBody, LockListReader, wants_row, watched_prefix
 from .lock_operations import LockOperation, lock_operation
 from .problems import DRAINING_MESSAGE, INTERNAL_MESSAGE, UNAVAILABLE_MESSAGE
@@ -91,7 +92,6 @@ class LockRoutes:
         self.draining = False
         self._service: Final = service
         self._lock_list: Final = lock_list
-        self._streams: Final = EventStreams(service.hub, authenticator)
         self._authenticator: Final = authenticator
         self._log: Final = log
         self._metrics: Final = metrics
@@ -178,7 +178,7 @@ class LockRoutes:
                 await self._authenticator.principal(authorization)
 
         gone = asyncio.create_task(client_disconnect(request.receive), name="client-disconnect")
-        gone.add_done_callback(_retrieve_exception)
+        gone.add_done_callback(retrieve_exception)  # a failed `receive` ends the wait like a disconnect
         try:
             wait = WaitRequest(request.wait_ms, disconnected=gone, authorize=still_may)
             outcome = await self._service.perform(lock, command, admission, wait=wait)
@@ -200,7 +200,8 @@ class LockRoutes:
         if operation is operations.WATCH or operation is operations.WATCH_ALL:
             key = None if operation is operations.WATCH_ALL else lock_key(request.raw_key)
             prefix = "" if key is not None else watched_prefix(request.query)
-            return await self._streams.open(principal, request.fields, key=key, prefix=prefix)
+            subscriber = Subscriber(principal.project_id, key=key, prefix=prefix)
+            return await EventStreamResponse.open(self._service.hub, self._authenticator, subscriber, request.fields)
         if not request.query or not wants_row(request.query):
             return None
         request.operation = operations.VIEW
@@ -266,12 +267,6 @@ async def _command(operation: LockOperation, request: _LockRequest) -> tuple[Loc
         return key, Renew(owner.digest, parse_renew_body(body), label)
     ttl, request.wait_ms = parse_acquire_body(body)
     return key, Acquire(owner.digest, ttl, label)
-
-
-def _retrieve_exception(gone: "asyncio.Task[None]") -> None:
-    """Prevent asyncio from logging a failed `receive`, which ends the wait like a disconnect."""
-    if not gone.cancelled():
-        gone.exception()
 
 
 def _project_of(request: _LockRequest) -> str | None:

@@ -59,7 +59,7 @@ class Metrics(Collector):
         self.store_errors: Final[dict[str, int]] = {}
         self.batch_size: Final = Histogram(SIZE_BUCKETS)
         self.commit_seconds: Final = Histogram(SECONDS_BUCKETS)
-        self.waits: Final[dict[tuple[str], int]] = {}
+        self.waits: Final[dict[str, int]] = {}
         self.wait_seconds: Final = Histogram((*SECONDS_BUCKETS, 30.0, 60.0))
         self.waiters: Callable[[], int] = lambda: 0
         self.watchers: Callable[[], int] = lambda: 0
@@ -82,7 +82,7 @@ class Metrics(Collector):
 
     def waited(self, outcome: str, seconds: float) -> None:
         """Count the end of an acquire with `wait_seconds`; it is not counted by `request`."""
-        self.waits[outcome,] = self.waits.get((outcome,), 0) + 1
+        self.waits[outcome] = self.waits.get(outcome, 0) + 1
         if outcome in GRANTS:
             self.wait_seconds.observe(seconds)
 
@@ -108,51 +108,38 @@ class Metrics(Collector):
             yield family
 
     def _families_now(self) -> Iterable[Metric]:
-        yield _counts(
-            "volcano_locks_requests", "Responses to lock requests", ("operation", "outcome"), self.requests.items()
-        )
-        waits = "Acquires with wait_seconds, by outcome"
-        yield _counts("volcano_locks_waits", waits, ("outcome",), self.waits.items())
-        yield GaugeMetricFamily("volcano_locks_waiters", "Acquires that wait for a lock now", value=self.waiters())
-        yield GaugeMetricFamily("volcano_locks_watchers", "Event streams open now", value=self.watchers())
-        waited = HistogramMetricFamily("volcano_locks_wait_seconds", "Seconds that granted acquires waited")
-        waited.add_metric((), self.wait_seconds.buckets(), self.wait_seconds.total)
-        yield waited
-        yield _counts(
-            "volcano_locks_store_errors",
-            "Requests that the store could not answer, by cause",
-            ("cause",),
-            (((cause,), count) for cause, count in self.store_errors.items()),
-        )
-        for name, count in self.store_counts().items():
-            yield CounterMetricFamily(f"volcano_locks_store_{name}", _STORE_COUNTS[name], value=count)
-        quota = "Requests refused because the project's quota was spent"
-        yield CounterMetricFamily("volcano_locks_quota_refusals", quota, value=self.quota_refusals)
-        dropped = "Log lines dropped because the log stream was too slow"
-        yield CounterMetricFamily("volcano_locks_log_lines_dropped", dropped, value=self._log_lines_dropped())
-        if self._held is not None:
-            yield GaugeMetricFamily(
-                "volcano_locks_held", "Locks that are held now, in the whole store", value=self._held
-            )
-        yield GaugeMetricFamily("volcano_locks_connections", "Connections that are open now", value=self.connections())
-        size = HistogramMetricFamily("volcano_locks_batch_size", "Commands per committed batch")
-        size.add_metric((), self.batch_size.buckets(), self.batch_size.total)
-        yield size
-        commit = HistogramMetricFamily("volcano_locks_commit_seconds", "Seconds that the commit of a batch took")
-        commit.add_metric((), self.commit_seconds.buckets(), self.commit_seconds.total)
-        yield commit
+        for name, text, labels, counts in (
+            ("requests", "Responses to lock requests", ("operation", "outcome"), self.requests),
+            ("waits", "Acquires with wait_seconds, by outcome", ("outcome",), self.waits),
+            ("store_errors", "Requests that the store could not answer, by cause", ("cause",), self.store_errors),
+        ):
+            by_label = CounterMetricFamily(f"volcano_locks_{name}", text, labels=labels)
+            for values, count in counts.items():
+                by_label.add_metric(values if isinstance(values, tuple) else (values,), count)
+            yield by_label
+        for name, text, count in (
+            *((f"store_{name}", _STORE_COUNTS[name], count) for name, count in self.store_counts().items()),
+            ("quota_refusals", "Requests refused because the project's quota was spent", self.quota_refusals),
+            ("log_lines_dropped", "Log lines dropped because the log stream was too slow", self._log_lines_dropped()),
+        ):
+            yield CounterMetricFamily(f"volcano_locks_{name}", text, value=count)
+        for name, text, value in (
+            ("waiters", "Acquires that wait for a lock now", self.waiters()),
+            ("watchers", "Event streams open now", self.watchers()),
+            ("held", "Locks that are held now, in the whole store", self._held),
+            ("connections", "Connections that are open now", self.connections()),
+        ):
+            if value is not None:
+                yield GaugeMetricFamily(f"volcano_locks_{name}", text, value=value)
+        for name, text, histogram in (
+            ("wait_seconds", "Seconds that granted acquires waited", self.wait_seconds),
+            ("batch_size", "Commands per committed batch", self.batch_size),
+            ("commit_seconds", "Seconds that the commit of a batch took", self.commit_seconds),
+        ):
+            yield HistogramMetricFamily(f"volcano_locks_{name}", text, histogram.buckets(), histogram.total)
         answered = HistogramMetricFamily(
             "volcano_locks_request_seconds", "Seconds from a lock request to its response", labels=("operation",)
         )
         for operation, histogram in self.request_seconds.items():
             answered.add_metric((operation,), histogram.buckets(), histogram.total)
         yield answered
-
-
-def _counts(
-    name: str, text: str, labels: tuple[str, ...], counts: Iterable[tuple[tuple[str, ...], int]]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(name, text, labels=labels)
-    for values, count in counts:
-        family.add_metric(values, count)
-    return family

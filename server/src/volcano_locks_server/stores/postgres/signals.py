@@ -45,8 +45,8 @@ class PostgresSignals:
         self._wake: Final = asyncio.Event()
         self._session: DatabaseSession | None = None
         self._running: asyncio.Task[None] | None = None
-        self._on_message: Callable[[bytes], None] = _ignore_message
-        self._on_missed: Callable[[], None] = _ignore_gap
+        self._on_message: Callable[[bytes], None]
+        self._on_missed: Callable[[], None]
         self._echoed = 0
         self._is_closed = False
         self.working = False
@@ -167,11 +167,3 @@ class PostgresSignals:
 
     def _on_end(self, _connection: object) -> None:
         self._wake.set()
-
-
-def _ignore_message(_message: bytes) -> None:
-    return
-
-
-def _ignore_gap() -> None:
-    return
