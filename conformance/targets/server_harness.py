@@ -21,7 +21,7 @@ from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
-from volcano_locks_server.telemetry import Metrics, new_log
+from volcano_locks_server.telemetry import LineWriter, Log, Metrics
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
@@ -148,7 +148,7 @@ class ServerHarness:
         self._store = await open_store(self._store_url, self.clock)
         self._faults = FaultyStore(self._store.locks)
         self._service = LockService(self._faults, self.clock, owner_reserve=self._quota.owner_reserve)
-        self._own_log = new_log("debug", self._log)
+        self._own_log = Log(LineWriter(self._log), "debug")
         self._app = App(
             service=self._service,
             store=self._faults,

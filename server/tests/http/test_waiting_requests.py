@@ -242,7 +242,7 @@ async def connected(running: RunningServer) -> Client:
 
 async def until_waiting(running: RunningServer, count: int) -> None:
     async with asyncio.timeout(5):
-        while running.server.service.queues.request_count != count:
+        while running.server.service.queues.table.request_count != count:
             await asyncio.sleep(0.001)
 
 
@@ -333,7 +333,7 @@ async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monke
     waiting.acquire_waiting("a", new_token())
     await until_waiting(running, 1)
     await asyncio.sleep(1.5)  # a sweep that had begun used the old limits
-    assert service.queues.request_count == 1
+    assert service.queues.table.request_count == 1
     async with httpx2.AsyncClient(base_url=running.url) as client:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": token}
         assert (await client.delete("/locks/a/lease", headers=headers)).status_code == 204

@@ -15,4 +15,4 @@ async def harness() -> AsyncIterator[Harness]:
     harness.store.gate.set()
     await harness.service.close()
     left = harness.service.queues
-    assert (left.request_count, len(left.table), left.table.queues, len(left._undelivered)) == (0, 0, {}, 0)
+    assert (left.table.request_count, len(left.table), left.table.queues, len(left._undelivered)) == (0, 0, {}, 0)

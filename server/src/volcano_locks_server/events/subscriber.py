@@ -6,6 +6,7 @@ is ended, and may resume from the last id that it saw (EVENT-5).
 
 import asyncio
 from collections import deque
+from dataclasses import dataclass
 from typing import Final
 
 from .event import LockEvent
@@ -14,17 +15,15 @@ QUEUE_MAX: Final = 4_096
 TAKE_MAX: Final = 128  # a stream has a copy of the events it takes; queued ones are shared
 
 
+@dataclass(slots=True, eq=False)
 class NumberedEvent:
     """An event with its id in a project's feed. `event` is None for a reset: events before it may be missing."""
 
-    __slots__ = ("at_ms", "encoded", "event", "id", "why")
-
-    def __init__(self, id_: str, event: LockEvent | None, at_ms: int, why: str) -> None:
-        self.id: Final = id_
-        self.event: Final = event
-        self.at_ms: Final = at_ms
-        self.why: Final = why
-        self.encoded: bytes | None = None  # its HTTP form, made by the first stream that sends it
+    id: str
+    event: LockEvent | None
+    at_ms: int
+    why: str
+    encoded: bytes | None = None  # its HTTP form, made by the first stream that sends it
 
 
 class Subscriber:

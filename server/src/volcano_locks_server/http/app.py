@@ -142,7 +142,7 @@ class App:
     def is_idle_but_for(self, waiting: int) -> bool:
         """Whether nothing runs but `waiting` requests in wait queues; for tests that move the clock."""
         still = self._service.is_idle and self._hub.is_idle
-        return still and self._in_flight == waiting == self._service.queues.request_count
+        return still and self._in_flight == waiting == self._service.queues.table.request_count
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and complete those in flight. Returns False if some are left after `seconds`."""

@@ -30,34 +30,24 @@ from .waiter_table import STOPPING, WaiterTable
 
 
 class WaitQueues:
-    """`start` says how commands are submitted; `close` ends every timer.
+    """`submit` submits a command to the next batch; `close` ends every timer.
 
     `recheck_every_ms`: recheck all queues that often, for the sake of other nodes; None if this node is the only one.
     `on_changes` is called with what each committed batch did to locks; None while no event is published.
     """
 
-    def __init__(self, clock: Clock, *, recheck_every_ms: int | None = None) -> None:
+    def __init__(self, clock: Clock, submit: Submit, *, recheck_every_ms: int | None = None) -> None:
         self.clock: Final = clock
         self.on_changes: Callable[[list[LockChange]], None] | None = None
-        self._undelivered: Final = UndeliveredGrants(clock)
+        self._undelivered: Final = UndeliveredGrants(clock, submit)
         self.table: Final = WaiterTable(clock, self._undelivered)
-        self._rechecks: Final = Rechecks(clock, self.table.queues, every_ms=recheck_every_ms)
+        self._rechecks: Final = Rechecks(clock, submit, self.table.queues, every_ms=recheck_every_ms)
         self.fairness: Final = Fairness(clock, self._rechecks.recheck)
         self.recheck: Final = self._rechecks.recheck
         self.recheck_all: Final = self._rechecks.recheck_all
         self.revoke: Final = self._undelivered.revoke_result
         self._parts: Final = QueueParts(self.table, self.fairness, self._rechecks, self._undelivered)
-        self._submit: Submit
-
-    def start(self, submit: Submit) -> None:
-        self._submit = submit
-        self._undelivered.start(submit)
-        self._rechecks.start(submit)
-
-    @property
-    def request_count(self) -> int:
-        """How many requests wait on this node now."""
-        return self.table.request_count
+        self._submit: Final = submit
 
     def count(self, key: RecordKey) -> int:
         """How many requests wait for that lock on this node now."""

@@ -32,16 +32,15 @@ class Rechecks:
     `every_ms`: recheck each queue that often, for the sake of other nodes; None if this node is the only one.
     """
 
-    def __init__(self, clock: Clock, queues: Mapping[RecordKey, WaitQueue], *, every_ms: int | None) -> None:
+    def __init__(
+        self, clock: Clock, submit: Submit, queues: Mapping[RecordKey, WaitQueue], *, every_ms: int | None
+    ) -> None:
         self._clock: Final = clock
+        self._submit: Final = submit
         self._queues: Final = queues
         self._every_ms: Final = every_ms
         self._poll_timer: Timer | None = None
         self._stopped = False
-        self._submit: Submit
-
-    def start(self, submit: Submit) -> None:
-        self._submit = submit
 
     def stop(self) -> None:
         self._stopped = True

@@ -7,6 +7,7 @@ service ends, expires by itself.
 
 import asyncio
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from ..ports.clock import Clock, Timer
@@ -22,15 +23,13 @@ RETRY_MS_MAX: Final = 1_000
 Submit = Callable[[RecordKey, PendingCommand], "asyncio.Future[Outcome | None]"]
 
 
+@dataclass(slots=True, eq=False)
 class _Revocation:
-    __slots__ = ("command", "key", "submitted", "timer", "tries")
-
-    def __init__(self, key: RecordKey, command: RevokeGrant) -> None:
-        self.key: Final = key
-        self.command: Final = command
-        self.submitted: asyncio.Future[Outcome | None] | None = None
-        self.timer: Timer | None = None
-        self.tries = 0
+    key: RecordKey
+    command: RevokeGrant
+    submitted: "asyncio.Future[Outcome | None] | None" = None
+    timer: Timer | None = None
+    tries: int = 0
 
     def cancel(self) -> None:
         for pending in (self.submitted, self.timer):
@@ -41,17 +40,14 @@ class _Revocation:
 class UndeliveredGrants:
     """The undelivered grants of one node, by lock and token. `close` ends every timer."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, submit: Submit) -> None:
         self._clock: Final = clock
         self._revocations: Final[dict[tuple[RecordKey, bytes], _Revocation]] = {}
-        self._submit: Submit
+        self._submit: Final = submit
         self._stopped = False
 
     def __len__(self) -> int:
         return len(self._revocations)
-
-    def start(self, submit: Submit) -> None:
-        self._submit = submit
 
     def has_any_of(self, keys: Iterable[RecordKey]) -> bool:
         """Whether a grant of one of these locks must be revoked."""

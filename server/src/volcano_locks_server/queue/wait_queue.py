@@ -1,5 +1,6 @@
 """The wait queue of one lock on one node: its waiters in order of arrival, and when to recheck it."""
 
+from dataclasses import dataclass, field
 from typing import Final
 
 from ..ports.clock import Timer
@@ -9,25 +10,20 @@ from .waiter import Waiter
 RETRY_MS_MIN: Final = 50
 
 
+@dataclass(slots=True, eq=False)
 class WaitQueue:
     """`waiters` are by the digest of their owner token. `failing`: the outcome of its last batch is unknown."""
 
-    __slots__ = (
-        "expiry_timer", "failing", "free_at_ms", "lease", "recheck_submitted", "request_count", "retry_ms",
-        "retry_timer", "waiters", "yielding",
-    )  # fmt: skip
-
-    def __init__(self) -> None:
-        self.waiters: Final[dict[bytes, Waiter]] = {}
-        self.request_count = 0  # waiters with a request
-        self.expiry_timer: Timer | None = None
-        self.free_at_ms = 0  # on this node's clock
-        self.lease: Held | None = None  # that blocked the waiters in the last batch
-        self.retry_timer: Timer | None = None
-        self.retry_ms = RETRY_MS_MIN
-        self.failing = False
-        self.recheck_submitted = False  # and in no batch yet
-        self.yielding = False
+    waiters: dict[bytes, Waiter] = field(default_factory=dict)
+    request_count: int = 0  # waiters with a request
+    expiry_timer: Timer | None = None
+    free_at_ms: int = 0  # on this node's clock
+    lease: Held | None = None  # that blocked the waiters in the last batch
+    retry_timer: Timer | None = None
+    retry_ms: int = RETRY_MS_MIN
+    failing: bool = False
+    recheck_submitted: bool = False  # and in no batch yet
+    yielding: bool = False
 
     def cancel_timers(self) -> None:
         for timer in (self.expiry_timer, self.retry_timer):

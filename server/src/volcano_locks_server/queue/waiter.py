@@ -19,8 +19,9 @@ waits for the evaluation or the batch (WAIT-9).
 """
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..ports.clock import Timer
 from ..ports.lock_store import RecordKey
@@ -52,23 +53,19 @@ class WaitResult(NamedTuple):
     undelivered: bool = False
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Waiter:
     """Compared by identity. `result` is that of its request, None while no request waits."""
 
-    __slots__ = (
-        "acquire", "announced", "command", "key", "result", "state", "timed_out", "timer", "uncertain_grant",
-    )  # fmt: skip
-
-    def __init__(self, key: RecordKey, acquire: Acquire) -> None:
-        self.key: Final = key
-        self.acquire = acquire
-        self.state = WaiterState.JOINING
-        self.result: asyncio.Future[WaitResult] | None = None
-        self.command: asyncio.Future[Outcome | None] | None = None
-        self.timer: Timer | None = None  # the deadline of its request, or the end of KEPT
-        self.timed_out = False
-        self.uncertain_grant: RevokeGrant | None = None  # revokes what a failed batch may have granted
-        self.announced = False  # a `waiting` event was published for it
+    key: RecordKey
+    acquire: Acquire
+    state: WaiterState = WaiterState.JOINING
+    result: asyncio.Future[WaitResult] | None = None
+    command: asyncio.Future[Outcome | None] | None = None
+    timer: Timer | None = None  # the deadline of its request, or the end of KEPT
+    timed_out: bool = False
+    uncertain_grant: RevokeGrant | None = None  # revokes what a failed batch may have granted
+    announced: bool = False  # a `waiting` event was published for it
 
     def __repr__(self) -> str:
         return f"Waiter({self.key}, {self.state.name})"

@@ -26,7 +26,7 @@ from ..ports.clock import Clock, SystemClock
 from ..rules.errors import LockError, StoreUnavailableError
 from ..service.lock_service import LockService
 from ..stores import OpenStore, open_store, shown_url, sqlite_path
-from ..telemetry import Log, Metrics, new_log
+from ..telemetry import LineWriter, Log, Metrics
 from .admin_token import admin_token
 from .issue_service_key import IssuedKey, issue_service_key
 from .settings import Settings, SettingsError
@@ -64,7 +64,7 @@ class Server:
     ) -> None:
         self.settings: Final = settings
         self.clock: Final[Clock] = clock if clock is not None else SystemClock()
-        self.log: Final[Log] = new_log(settings.log_level, log_stream, worker=worker)
+        self.log: Final[Log] = Log(LineWriter(log_stream), settings.log_level, worker=worker)
         self.metrics: Final = Metrics(log_lines_dropped=lambda: self.log.writer.dropped, worker=worker)
         self._bound: Final = bound
         self.admin_token = ""
@@ -122,7 +122,7 @@ class Server:
             on_batch=self.metrics.batch,
         )
         service.hub.start()
-        self.metrics.waiters = lambda: service.queues.request_count
+        self.metrics.waiters = lambda: service.queues.table.request_count
         self.metrics.watchers = lambda: service.hub.subscriber_count
         if (counts := store.counts) is not None:
             self.metrics.store_counts = lambda: dataclasses.asdict(counts)

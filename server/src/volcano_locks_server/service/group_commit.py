@@ -22,6 +22,7 @@ notified of the batch's outcome.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -83,14 +84,12 @@ class _Pending(NamedTuple, Generic[C, R]):
     since: float
 
 
+@dataclass(slots=True, eq=False)
 class _Batch(Generic[C, R]):
-    __slots__ = ("began", "commands", "handler", "is_overdue")
-
-    def __init__(self, commands: list[_Pending[C, R]], handler: BatchHandler[C, R] | None, began: float) -> None:
-        self.commands: Final = commands
-        self.handler: Final = handler
-        self.began: Final = began
-        self.is_overdue = False
+    commands: list[_Pending[C, R]]
+    handler: BatchHandler[C, R] | None
+    began: float
+    is_overdue: bool = False
 
 
 class GroupCommit(Generic[C, R]):

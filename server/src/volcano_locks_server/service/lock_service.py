@@ -72,18 +72,16 @@ class LockService:
         )
         self.admit_now: Final = self._limiter.admit_now
         self.admit: Final = self._limiter.admit
-        self.queues: Final = WaitQueues(
-            clock, recheck_every_ms=RECHECK_EVERY_SECONDS * 1_000 if several_nodes else None
-        )
         self._commit: Final = GroupCommit[PendingCommand, Outcome | None](
             store,
             evaluate,
-            begin_batch=self.queues.begin_batch,
+            begin_batch=lambda keys: self.queues.begin_batch(keys),  # noqa: PLW0108 - the queues are made from it
             on_batch=on_batch,
             batches_in_flight=batches_in_flight,
             batch_max=batch_max,
         )
-        self.queues.start(self._commit.submit)
+        recheck_every_ms = RECHECK_EVERY_SECONDS * 1_000 if several_nodes else None
+        self.queues: Final = WaitQueues(clock, self._commit.submit, recheck_every_ms=recheck_every_ms)
         self.hub: Final = connected_hub(store, clock, self.queues, signals)
 
     @property

@@ -4,7 +4,7 @@ Both belong to one `Server`, so that several servers fit in one process. Neither
 credential. Lock keys and project ids may appear in log lines, never in the labels of metrics.
 """
 
-from .log import LineWriter, Log, PlainWriter, new_log
+from .log import LineWriter, Log, PlainWriter
 from .metrics import Metrics
 
-__all__ = ["LineWriter", "Log", "Metrics", "PlainWriter", "new_log"]
+__all__ = ["LineWriter", "Log", "Metrics", "PlainWriter"]

@@ -83,13 +83,15 @@ class PlainWriter(LineWriter):
 class Log:
     """A structured log. Check `debug_enabled` before building a line of level debug.
 
-    `worker` is a number that every line has.
+    `info` is for events of interest to operators, `warning` for those that an operator should look at. `worker` is a
+    number that every line has.
     """
 
     def __init__(self, writer: LineWriter, level: str, *, worker: int | None = None) -> None:
         self.debug_enabled: Final = LEVELS[level] <= logging.DEBUG
         self.writer: Final = writer
-        self._info: Final = LEVELS[level] <= logging.INFO
+        self._is_info_enabled: Final = LEVELS[level] <= logging.INFO
+        about = {} if worker is None else {"worker": worker}
         logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
             writer,
             processors=[
@@ -99,49 +101,34 @@ class Log:
                 _render,
             ],
             wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
-            cache_logger_on_first_use=True,
-        )
-        self._logger: Final = logger if worker is None else logger.bind(worker=worker)
+        ).bind(**about)
+        self.debug: Final = logger.debug
+        self.info: Final = logger.info
+        self.warning: Final = logger.warning
+        self._error: Final = logger.error
         self._second = 0
         self._left = LIMITED_PER_SECOND_MAX
         self._left_out = 0
 
-    def info(self, name: str, /, **fields: object) -> None:
-        """Log an event of interest to operators."""
-        self._logger.info(name, **fields)
-
-    def debug(self, name: str, /, **fields: object) -> None:
-        """Log a detail for debugging."""
-        self._logger.debug(name, **fields)
-
-    def warning(self, name: str, /, **fields: object) -> None:
-        """Log an event that an operator should look at."""
-        self._logger.warning(name, **fields)
-
     def unexpected_error(self, name: str, error: BaseException, /, **fields: object) -> None:
         """Log a bug of this program with its trace (level error)."""
-        self._logger.error(name, exc_info=error, **fields)
+        self._error(name, exc_info=error, **fields)
 
     def within_rate(self) -> bool:
         """Whether a line that clients can cause at will may be written; takes one from this second's allowance."""
-        if not self._info:
+        if not self._is_info_enabled:
             return False
         second = int(time.monotonic())
         if second != self._second:
             left_out, self._left_out = self._left_out, 0
             self._second, self._left = second, LIMITED_PER_SECOND_MAX
             if left_out:
-                self._logger.info("lines_passed_over", count=left_out)
+                self.info("lines_passed_over", count=left_out)
         if self._left == 0:
             self._left_out += 1
             return False
         self._left -= 1
         return True
-
-
-def new_log(level: str, stream: TextIO | None = None, *, worker: int | None = None) -> Log:
-    """A log of `level` (`debug`, `info`, `warning`, `error`) on `stream`, which defaults to stderr."""
-    return Log(LineWriter(stream), level, worker=worker)
 
 
 def _render(_logger: object, _method: str, event: MutableMapping[str, Any]) -> str:
