@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.connection import API_URL_DEFAULT, API_URL_VARIABLE, Connection
+from volcano_locks.cli.connection import ADMIN_TOKEN, API_URL_DEFAULT, API_URL_VARIABLE, Connection
 from volcano_locks.cli.exit_codes import INPUT_OUTPUT, UNAVAILABLE, USAGE, Exit
 from volcano_locks.cli.output import message, print_json, print_line
 
@@ -66,7 +66,7 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
     with exit_on_startup_error(), _new_file(Path(file)) as part:
         if store is None:
             url = api_url or os.environ.get(API_URL_VARIABLE) or API_URL_DEFAULT
-            _download(Connection.for_admin(url, admin_token_file), part)
+            _download(Connection.with_secret(ADMIN_TOKEN, url, admin_token_file), part)
         else:
             _copy_file(store, part)
         contents = _verify(part, file)

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -29,12 +29,6 @@ SERVICE_KEY_VARIABLE: Final = "VOLCANO_SERVICE_KEY"
 ADMIN_TOKEN_VARIABLE: Final = "VOLCANO_LOCKS_ADMIN_TOKEN"  # noqa: S105 (the variable's name)
 SECRET_VARIABLES: Final = (SERVICE_KEY_VARIABLE, ADMIN_TOKEN_VARIABLE)
 _SECRET_BYTES_MAX: Final = 4096
-_SERVICE_KEY_REMEDY: Final = (
-    "`volcano-locks key create PROJECT NAME` creates a service key,\n"
-    "`volcano-locks key rotate PROJECT KEY` replaces its secret,\n"
-    "and `volcano-locks dev` prints a new one at each start."
-)
-_ADMIN_REMEDY: Final = "`serve` prints the path of the token's file at its start; `dev` prints the token."
 
 R = TypeVar("R")
 
@@ -49,18 +43,19 @@ class Connection:
     remedy: str = ""
 
     @classmethod
-    def for_work(cls, api_url: str, service_key_file: Path | None) -> "Connection":
-        """With the service key. Exit 77 if there is none, 64 if it is invalid."""
-        found = _secret(
-            "service key", SERVICE_KEY_VARIABLE, "--service-key-file", service_key_file, _SERVICE_KEY_REMEDY
-        )
-        return cls(api_url, *found)
-
-    @classmethod
-    def for_admin(cls, api_url: str, admin_token_file: Path | None) -> "Connection":
-        """With the admin token. Exit 77 if there is none, 64 if it is invalid."""
-        found = _secret("admin token", ADMIN_TOKEN_VARIABLE, "--admin-token-file", admin_token_file, _ADMIN_REMEDY)
-        return cls(api_url, *found)
+    def with_secret(cls, kind: "SecretKind", api_url: str, file: Path | None) -> "Connection":
+        """With the secret in `file`, else in the variable. Exit 77 if there is none, 64 if it is invalid."""
+        if file is None:
+            text, origin = os.environ.get(kind.variable, ""), kind.variable
+        else:
+            text, origin = _read(file), str(file)
+        secret, secret_origin = text.strip(), f"the {kind.name} in {origin}"
+        if not secret:
+            missing = f"no {kind.name}: set {kind.variable} or pass {kind.option} PATH\n{kind.remedy}"
+            raise exit_codes.Exit(missing, exit_codes.CREDENTIALS)
+        with _exit_on_invalid_value():
+            checked_service_key(secret_origin, secret)
+        return cls(api_url, secret, secret_origin, kind.remedy)
 
     def client(self, timeout_seconds: float = TIMEOUT_SECONDS) -> "Client":
         """A client for this connection."""
@@ -69,48 +64,49 @@ class Connection:
         return Client(self.api_url, self.secret, timeout_seconds=timeout_seconds)
 
 
-def service_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --api-url and --service-key-file; `command` gets them as its argument `connection`."""
-    return _connected(command, Connection.for_work, "--service-key-file", SERVICE_KEY_VARIABLE)
+class SecretKind(NamedTuple):
+    """A kind of secret: its name for people, its sources, and how to get one."""
+
+    name: str
+    variable: str
+    option: str
+    remedy: str
+
+    def options(self, command: Callable[..., R]) -> Callable[..., R]:
+        """Adds --api-url and the option for the secret's file; `command` gets them as its argument `connection`."""
+
+        @wraps(command)
+        def connected(*, api_url: str, secret_file: Path | None, **arguments: Any) -> R:
+            source = click.get_current_context().get_parameter_source("api_url")
+            name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
+            with _exit_on_invalid_value():
+                checked_url(name, api_url)
+            return command(connection=Connection.with_secret(self, api_url, secret_file), **arguments)
+
+        url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
+        url = click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)
+        file_type = click.Path(dir_okay=False, path_type=Path)
+        file_help = f"A file with the secret, instead of {self.variable}."
+        file = click.option(self.option, "secret_file", type=file_type, metavar="PATH", help=file_help)
+        return url(file(connected))
 
 
-def admin_options(command: Callable[..., R]) -> Callable[..., R]:
-    """Adds --api-url and --admin-token-file; `command` gets them as its argument `connection`."""
-    return _connected(command, Connection.for_admin, "--admin-token-file", ADMIN_TOKEN_VARIABLE)
-
-
-def _connected(
-    command: Callable[..., R], connect: Callable[[str, Path | None], Connection], option: str, variable: str
-) -> Callable[..., R]:
-    @wraps(command)
-    def connected(*, api_url: str, secret_file: Path | None, **arguments: Any) -> R:
-        source = click.get_current_context().get_parameter_source("api_url")
-        name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
-        with _exit_on_invalid_value():
-            checked_url(name, api_url)
-        return command(connection=connect(api_url, secret_file), **arguments)
-
-    url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
-    url = click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)
-    file_type = click.Path(dir_okay=False, path_type=Path)
-    file_help = f"A file with the secret, instead of {variable}."
-    file = click.option(option, "secret_file", type=file_type, metavar="PATH", help=file_help)
-    return url(file(connected))
-
-
-def _secret(what: str, variable: str, option: str, file: Path | None, remedy: str) -> tuple[str, str, str]:
-    """The secret, the words for it and its source, and the remedy."""
-    if file is None:
-        text, origin = os.environ.get(variable, ""), variable
-    else:
-        text, origin = _read(file), str(file)
-    text = text.strip()
-    if not text:
-        raise exit_codes.Exit(f"no {what}: set {variable} or pass {option} PATH\n{remedy}", exit_codes.CREDENTIALS)
-    origin_text = f"the {what} in {origin}"
-    with _exit_on_invalid_value():
-        checked_service_key(origin_text, text)
-    return text, origin_text, remedy
+SERVICE_KEY: Final = SecretKind(
+    "service key",
+    SERVICE_KEY_VARIABLE,
+    "--service-key-file",
+    "`volcano-locks key create PROJECT NAME` creates a service key,\n"
+    "`volcano-locks key rotate PROJECT KEY` replaces its secret,\n"
+    "and `volcano-locks dev` prints a new one at each start.",
+)
+ADMIN_TOKEN: Final = SecretKind(
+    "admin token",
+    ADMIN_TOKEN_VARIABLE,
+    "--admin-token-file",
+    "`serve` prints the path of the token's file at its start; `dev` prints the token.",
+)
+service_options: Final = SERVICE_KEY.options
+admin_options: Final = ADMIN_TOKEN.options
 
 
 @contextmanager

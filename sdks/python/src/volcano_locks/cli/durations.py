@@ -3,13 +3,6 @@
 import re
 from typing import Final
 
-TTL_SECONDS_MIN: Final = 5
-TTL_SECONDS_MAX: Final = 7_776_000
-WAIT_SECONDS_MAX: Final = 7_776_000
-HOLD_SECONDS_MAX: Final = TTL_SECONDS_MAX
-KEEP_OLD_SECONDS_MAX: Final = 604_800
-KEY_LIFE_SECONDS_MAX: Final = 3_650 * 86_400
-
 _UNIT_SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION: Final = re.compile(r"([0-9]{1,12})([smhd]?)", re.ASCII)
 

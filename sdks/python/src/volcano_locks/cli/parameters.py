@@ -4,16 +4,7 @@ from typing import Final
 
 import click
 
-from .durations import (
-    HOLD_SECONDS_MAX,
-    KEEP_OLD_SECONDS_MAX,
-    KEY_LIFE_SECONDS_MAX,
-    TTL_SECONDS_MAX,
-    TTL_SECONDS_MIN,
-    WAIT_SECONDS_MAX,
-    duration_text,
-    parse_duration,
-)
+from .durations import duration_text, parse_duration
 
 
 class Duration(click.ParamType[int]):
@@ -40,9 +31,9 @@ class Duration(click.ParamType[int]):
         return seconds
 
 
-TTL: Final = Duration(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
-WAIT: Final = Duration(0, WAIT_SECONDS_MAX)
-HOLD: Final = Duration(1, HOLD_SECONDS_MAX)
-KEEP_OLD: Final = Duration(0, KEEP_OLD_SECONDS_MAX)
-KEY_LIFE: Final = Duration(1, KEY_LIFE_SECONDS_MAX)
+TTL: Final = Duration(5, 90 * 86_400)
+WAIT: Final = Duration(0, 90 * 86_400)
+HOLD: Final = Duration(1, 90 * 86_400)
+KEEP_OLD: Final = Duration(0, 7 * 86_400)
+KEY_LIFE: Final = Duration(1, 3_650 * 86_400)
 EXIT_CODE: Final = click.IntRange(0, 255)

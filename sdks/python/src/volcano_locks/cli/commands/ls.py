@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -79,17 +80,5 @@ def _row(view: "LockView", now: datetime) -> tuple[str, ...]:
 def _as_json(view: "LockView") -> dict[str, Any]:
     """The row as in the HTTP API (LIST-2)."""
     return {
-        "key": view.key,
-        "held": view.held,
-        "holder": view.holder,
-        "acquired_at": _instant(view.acquired_at),
-        "renewed_at": _instant(view.renewed_at),
-        "expires_at": _instant(view.expires_at),
-        "ttl_seconds": view.ttl_seconds,
-        "fencing_token": view.fencing_token,
-        "waiters": view.waiters,
+        name: output.instant_json(cell) if isinstance(cell, datetime) else cell for name, cell in asdict(view).items()
     }
-
-
-def _instant(at: datetime | None) -> str | None:
-    return None if at is None else output.instant_json(at)

@@ -9,25 +9,19 @@ A trigger's body contains statements, so the script changes the client's DELIMIT
 from typing import Final
 
 from .identifiers import MYSQL
-from .script import REFUSAL, FencedTable, FencingScript, Statement
+from .script import EVENTS, REFUSAL, FencedTable, FencingScript, Statement
 
 _DELIMITER: Final = "//"
 _CAUTION: Final = "The driver must count rows found, not rows changed (CLIENT_FOUND_ROWS)."
-_EVENTS: Final = ("insert", "update")
 
 
 def script(table: tuple[str, ...], id_column: str, token_column: str) -> FencingScript:
     """The script for a table, named with or without its database. ValueError if a derived name is too long."""
     *database, name = table
-    triggers = {event: f"{name}_fence_{event}" for event in _EVENTS}
+    triggers = {event: f"{name}_fence_{event}" for event in EVENTS}
     for derived in triggers.values():
         MYSQL.check(derived)
-    names = FencedTable(
-        MYSQL.quoted(*table),
-        MYSQL.quoted(*database, f"{name}_fence"),
-        MYSQL.quoted(id_column),
-        MYSQL.quoted(token_column),
-    )
+    names = FencedTable.of(MYSQL, table, id_column, token_column)
     quoted = {event: MYSQL.quoted(*database, trigger) for event, trigger in triggers.items()}
     removal = (*(f"DROP TRIGGER {trigger}" for trigger in quoted.values()), f"DROP TABLE {names.fence}")
     return FencingScript("MySQL or MariaDB", names, _statements(names, quoted), removal, _DELIMITER, _CAUTION)

@@ -18,15 +18,8 @@ _TRIGGER: Final = "volcano_fence"
 
 def script(table: tuple[str, ...], id_column: str, token_column: str) -> FencingScript:
     """The script for a table, named with or without its schema. ValueError if a derived name is too long."""
-    schema, name = table if len(table) == 2 else (_SCHEMA_DEFAULT, *table)
-    fence = f"{name}_fence"
-    POSTGRESQL.check(fence)
-    names = FencedTable(
-        POSTGRESQL.quoted(schema, name),
-        POSTGRESQL.quoted(schema, fence),
-        POSTGRESQL.quoted(id_column),
-        POSTGRESQL.quoted(token_column),
-    )
+    full_name = table if len(table) == 2 else (_SCHEMA_DEFAULT, *table)
+    names = FencedTable.of(POSTGRESQL, full_name, id_column, token_column)
     trigger = POSTGRESQL.quoted(_TRIGGER)
     return FencingScript(
         "PostgreSQL",

@@ -11,9 +11,12 @@ In patterns, `:id` and `:fencing_token` are values that the application binds.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import indent, wrap
-from typing import Final
+from typing import Final, Self
+
+from .identifiers import IdentifierSyntax
 
 REFUSAL: Final = "fencing token too low"
+EVENTS: Final = ("insert", "update")
 WIDTH: Final = 80
 
 
@@ -25,6 +28,16 @@ class FencedTable:
     fence: str
     id: str
     token: str
+
+    @classmethod
+    def of(cls, syntax: IdentifierSyntax, table: Sequence[str], id_column: str, token_column: str) -> Self:
+        """The names of a table, given with or without its schema. ValueError if the fence's name is too long."""
+        *schema, name = table
+        fence = f"{name}_fence"
+        syntax.check(fence)
+        return cls(
+            syntax.quoted(*table), syntax.quoted(*schema, fence), syntax.quoted(id_column), syntax.quoted(token_column)
+        )
 
     @property
     def write(self) -> str:

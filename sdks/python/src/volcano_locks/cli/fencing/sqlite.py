@@ -5,26 +5,17 @@ these never conflict. In a comparison NEW's id is on the left: its collation the
 the table.
 """
 
-from typing import Final
-
 from .identifiers import SQLITE
-from .script import REFUSAL, FencedTable, FencingScript, Statement
-
-_EVENTS: Final = ("insert", "update")
+from .script import EVENTS, REFUSAL, FencedTable, FencingScript, Statement
 
 
 def script(table: tuple[str, ...], id_column: str, token_column: str) -> FencingScript:
     """The script for a table, named with or without its schema. ValueError if a derived name is too long."""
     *schema, name = table
-    triggers = {event: f"{name}_fence_{event}" for event in _EVENTS}
+    triggers = {event: f"{name}_fence_{event}" for event in EVENTS}
     for derived in triggers.values():
         SQLITE.check(derived)
-    names = FencedTable(
-        SQLITE.quoted(*table),
-        SQLITE.quoted(*schema, f"{name}_fence"),
-        SQLITE.quoted(id_column),
-        SQLITE.quoted(token_column),
-    )
+    names = FencedTable.of(SQLITE, table, id_column, token_column)
     quoted = {event: SQLITE.quoted(*schema, trigger) for event, trigger in triggers.items()}
     # In a trigger a table has no schema: SQLite uses that of the trigger.
     inside = FencedTable(SQLITE.quoted(name), SQLITE.quoted(f"{name}_fence"), names.id, names.token)

@@ -1,18 +1,21 @@
 """Checks of what programs use: `with_lock` of the Python client with this service."""
 
 import asyncio
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from volcano_locks.errors import LockOwnershipLostError
 
-from .check import ScratchLock, new_token
+from .check import Checks, ScratchLock, new_token
 from .http_client import BrokenPromise
+
+CHECKS: Final = Checks()
 
 
 class _BodyError(Exception):
     """The body's own error."""
 
 
+@CHECKS.add("released after success", "public", "SDK-5")
 async def released_after_success(lock: ScratchLock) -> str:
     """When the body has ended, the lock is free."""
     async with lock.async_client() as client, client.locks.with_lock(lock.key, ttl=lock.ttl_seconds) as guard:
@@ -21,6 +24,7 @@ async def released_after_success(lock: ScratchLock) -> str:
     return "held inside the block, free after it"
 
 
+@CHECKS.add("released after failure", "public", "SDK-5")
 async def released_after_failure(lock: ScratchLock) -> str:
     """When the body has raised, the lock is free and the body's error propagates."""
     try:
@@ -32,6 +36,7 @@ async def released_after_failure(lock: ScratchLock) -> str:
     return "free after a body that raised, its error kept"
 
 
+@CHECKS.add("a loss reaches the block", "public", "SDK-3", "SDK-4", waits=True)
 async def a_loss_reaches_the_block(lock: ScratchLock) -> str:
     """A thread that waits on its guard is notified at the next renewal, before its lease would end."""
     loop = asyncio.get_running_loop()
@@ -54,6 +59,7 @@ async def a_loss_reaches_the_block(lock: ScratchLock) -> str:
     return _expect_notified(loss if notified else None, lock, began)
 
 
+@CHECKS.add("a loss cancels an async block", "public", "SDK-3", "SDK-4", waits=True)
 async def a_loss_cancels_the_block(lock: ScratchLock) -> str:
     """An asyncio body is cancelled at the next renewal, before its lease would end."""
     began = lock.clock.now()

@@ -66,6 +66,9 @@ class ScratchLock:
         return AsyncClient(**self.client_options, timeout_seconds=REQUEST_SECONDS_MAX)
 
 
+Run = Callable[[ScratchLock], Awaitable[str]]
+
+
 class Check(NamedTuple):
     """A promise and how to observe it. `run` returns what it observed, or raises BrokenPromise or Inconclusive.
 
@@ -75,8 +78,21 @@ class Check(NamedTuple):
     name: str
     whose: Whose
     rules: tuple[str, ...]
-    run: Callable[[ScratchLock], Awaitable[str]]
+    run: Run
     waits: bool = False
+
+
+class Checks(list[Check]):
+    """The checks of one module, in the order of their definition."""
+
+    def add(self, name: str, whose: Whose, *rules: str, waits: bool = False) -> Callable[[Run], Run]:
+        """Adds the decorated function as a check."""
+
+        def added(run: Run) -> Run:
+            self.append(Check(name, whose, rules, run, waits))
+            return run
+
+        return added
 
 
 def new_token() -> str:

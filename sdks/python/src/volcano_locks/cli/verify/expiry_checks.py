@@ -9,15 +9,17 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from .check import ScratchLock, expect_lost, new_token
+from .check import Checks, ScratchLock, expect_lost, new_token
 from .http_client import BrokenPromise, Inconclusive, TimedResponse, parse_lease, parse_state
 from .ownership_checks import expect_higher_token
 
+CHECKS: Final = Checks()
 MARGIN_SECONDS: Final = 1.0
 GRACE_SECONDS: Final = 1.0
 INTO_INTERVAL_SECONDS: Final = 0.15
 
 
+@CHECKS.add("no extension in the margin", "public", "LEASE-5", "LEASE-8", waits=True)
 async def no_extension_in_the_margin(lock: ScratchLock) -> str:
     """In the last second before expiry neither a renewal nor a repeated acquire extends the lease."""
     token = new_token()
@@ -33,6 +35,7 @@ async def no_extension_in_the_margin(lock: ScratchLock) -> str:
     return "renewal and repeated acquire in the last second: lock_ownership_lost"
 
 
+@CHECKS.add("no takeover in the grace", "public", "LEASE-6", "LEASE-12", waits=True)
 async def no_takeover_in_the_grace(lock: ScratchLock) -> str:
     """In the second after expiry the lock cannot be taken over, and a read returns held."""
     granted = await _granted(lock, new_token())
@@ -47,6 +50,7 @@ async def no_takeover_in_the_grace(lock: ScratchLock) -> str:
     return "another's acquire in the second after expiry: lock_held; a read: held"
 
 
+@CHECKS.add("a takeover after the grace", "public", "LEASE-3", "LEASE-7", waits=True)
 async def a_takeover_after_the_grace(lock: ScratchLock) -> str:
     """A second after expiry the lock is free, gets a higher fencing token, and the old holder has lost it."""
     token = new_token()

@@ -7,9 +7,10 @@ from typing import Final, NamedTuple
 
 from volcano_locks.protocol.effects import lease_path, lock_path
 
-from .check import ScratchLock, new_token
+from .check import Checks, ScratchLock, new_token
 from .http_client import BrokenPromise, Inconclusive, TimedResponse
 
+CHECKS: Final = Checks()
 QUOTA_FIELDS: Final = ("x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset")
 
 _NUMBER: Final = re.compile(r"[0-9]{1,15}")
@@ -26,6 +27,7 @@ class _BadRequest(NamedTuple):
     headers: Mapping[str, str | None] = {}
 
 
+@CHECKS.add("a read returns the state", "public", "LEASE-12", "HTTP-3")
 async def a_read_returns_the_state(lock: ScratchLock) -> str:
     """A free lock reads as exactly {"held": false}; a held one with the expiry and fencing token of its lease."""
     free = (await lock.http.read(lock.key)).expect(200, to="a read of an unused lock")
@@ -42,6 +44,7 @@ async def a_read_returns_the_state(lock: ScratchLock) -> str:
     return '{"held": false} when free, the lease when held'
 
 
+@CHECKS.add("a key is decoded once", "public", "HTTP-7")
 async def a_key_is_decoded_once(lock: ScratchLock) -> str:
     """`a%3Ab` in a path is the lock `a:b`."""
     lease = await lock.hold()
@@ -51,6 +54,7 @@ async def a_key_is_decoded_once(lock: ScratchLock) -> str:
     return "%3A in a path is :"
 
 
+@CHECKS.add("quota headers", "public", "QUOTA-3")
 async def quota_headers(lock: ScratchLock) -> str:
     """Each response has the limit, what remains and when the minute ends; each request counts."""
     first, second = await lock.http.read(lock.key), await lock.http.acquire(lock.key, new_token(), lock.ttl_seconds)
@@ -67,6 +71,7 @@ async def quota_headers(lock: ScratchLock) -> str:
     return f"{limit} a minute, {later_remaining} remain"
 
 
+@CHECKS.add("wrong input is refused", "public", "HTTP-7", "HTTP-8", "HTTP-9", "HTTP-11")
 async def wrong_input_is_refused(lock: ScratchLock) -> str:
     """Invalid keys, owner tokens, request ids and TTLs get 400 and grant nothing."""
     for request in _malformed_requests(lock):
@@ -75,6 +80,20 @@ async def wrong_input_is_refused(lock: ScratchLock) -> str:
     return "bad keys, tokens, request ids and TTLs: 400"
 
 
+@CHECKS.add("no credential, no response", "public", "HTTP-14")
+async def a_credential_is_required(lock: ScratchLock) -> str:
+    """A request without a service key, or with an unknown one, gets 401 and changes nothing."""
+    for what, credential in (("no credential", None), ("an unknown key", f"Bearer sk-{uuid.uuid4().hex}")):
+        headers = {"Authorization": credential}
+        (await lock.http.send("GET", lock_path(lock.key), headers=headers)).expect(401, to=f"a read with {what}")
+        body = {"ttl_seconds": lock.ttl_seconds}
+        acquire = await lock.http.send("POST", lease_path(lock.key), token=new_token(), body=body, headers=headers)
+        acquire.expect(401, to=f"an acquire with {what}")
+    await lock.expect_free("acquires that were refused")
+    return "none or unknown: 401"
+
+
+@CHECKS.add("refusals have codes", "ours", "HTTP-17", "HTTP-18")
 async def refusals_have_codes(lock: ScratchLock) -> str:
     """A refusal is {"error": sentence, "code": code}; the code names the error."""
     requests = _malformed_requests(lock)
@@ -86,6 +105,7 @@ async def refusals_have_codes(lock: ScratchLock) -> str:
     return ", ".join(sorted({request.code for request in requests}))
 
 
+@CHECKS.add("input is strict", "ours", "HTTP-11", "HTTP-12")
 async def input_is_strict(lock: ScratchLock) -> str:
     """A TTL of 30.0, an unknown field and a body that is not an object are refused."""
     token, ttl = new_token(), lock.ttl_seconds
@@ -102,18 +122,7 @@ async def input_is_strict(lock: ScratchLock) -> str:
     return "30.0, unknown fields, broken JSON: 400"
 
 
-async def a_credential_is_required(lock: ScratchLock) -> str:
-    """A request without a service key, or with an unknown one, gets 401 and changes nothing."""
-    for what, credential in (("no credential", None), ("an unknown key", f"Bearer sk-{uuid.uuid4().hex}")):
-        headers = {"Authorization": credential}
-        (await lock.http.send("GET", lock_path(lock.key), headers=headers)).expect(401, to=f"a read with {what}")
-        body = {"ttl_seconds": lock.ttl_seconds}
-        acquire = await lock.http.send("POST", lease_path(lock.key), token=new_token(), body=body, headers=headers)
-        acquire.expect(401, to=f"an acquire with {what}")
-    await lock.expect_free("acquires that were refused")
-    return "none or unknown: 401"
-
-
+@CHECKS.add("an anon key is refused", "ours", "HTTP-14", "HTTP-15")
 async def an_anon_key_is_refused(lock: ScratchLock) -> str:
     """An anon key gets 403 service_key_required; a missing credential gets a code too."""
     anon = {"Authorization": f"Bearer ak-{uuid.uuid4().hex}"}
@@ -124,6 +133,7 @@ async def an_anon_key_is_refused(lock: ScratchLock) -> str:
     return "an anon key: 403 service_key_required"
 
 
+@CHECKS.add("request ids are echoed or generated", "ours", "HTTP-9")
 async def request_ids(lock: ScratchLock) -> str:
     """A response has the request's id in lower case, or a new one if none was sent; so do refusals."""
     own = str(uuid.uuid4())
@@ -138,6 +148,7 @@ async def request_ids(lock: ScratchLock) -> str:
     return "echoed, and generated if none was sent"
 
 
+@CHECKS.add("holder labels", "ours", "HTTP-10")
 async def holder_labels(lock: ScratchLock) -> str:
     """A holder label is accepted, or refused if it cannot be shown in one line."""
     body = {"ttl_seconds": lock.ttl_seconds}
@@ -148,6 +159,7 @@ async def holder_labels(lock: ScratchLock) -> str:
     return "visible ASCII up to 128: accepted; else invalid_holder"
 
 
+@CHECKS.add("addresses and methods", "ours", "HTTP-6")
 async def addresses_and_methods(lock: ScratchLock) -> str:
     """An unknown address is 404; a known one with another method is 405 with `Allow`."""
     unknown = await lock.http.send("GET", f"{lock_path(lock.key)}/leases")
@@ -160,6 +172,7 @@ async def addresses_and_methods(lock: ScratchLock) -> str:
     return "404 not_found, 405 with Allow"
 
 
+@CHECKS.add("the owner token is in no response", "ours", "LEASE-15", "HTTP-8", "HTTP-19")
 async def owner_token_not_in_responses(lock: ScratchLock) -> str:
     """No response repeats the owner token: no grant, refusal, read, or error about a malformed token."""
     malformed = f"{new_token()}-{uuid.uuid4().hex}"

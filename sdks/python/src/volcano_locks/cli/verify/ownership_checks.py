@@ -6,13 +6,15 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Final
 
-from .check import ScratchLock, expect_lost, new_token
+from .check import Checks, ScratchLock, expect_lost, new_token
 from .http_client import BrokenPromise, parse_lease
 
+CHECKS: Final = Checks()
 CONTENDERS: Final = 6
 CLOCK_SLACK: Final = timedelta(milliseconds=50)
 
 
+@CHECKS.add("one of several acquires wins", "public", "LEASE-6")
 async def one_of_several_acquires_wins(lock: ScratchLock) -> str:
     """Of several concurrent acquires one is granted, and the others get lock_held."""
     tokens = [new_token() for _ in range(CONTENDERS)]
@@ -26,6 +28,7 @@ async def one_of_several_acquires_wins(lock: ScratchLock) -> str:
     return f"{CONTENDERS} concurrent acquires: 1 granted, {CONTENDERS - 1} lock_held"
 
 
+@CHECKS.add("a repeated acquire is the same lease", "public", "LEASE-4")
 async def the_same_token_is_the_same_lease(lock: ScratchLock) -> str:
     """A repeated acquire returns the same lease."""
     first = await lock.hold()
@@ -38,6 +41,7 @@ async def the_same_token_is_the_same_lease(lock: ScratchLock) -> str:
     return "201 again, the same fencing token"
 
 
+@CHECKS.add("a renewal sets a new expiry", "public", "LEASE-8")
 async def a_renewal_sets_the_expiry(lock: ScratchLock) -> str:
     """A renewal sets the expiry to its TTL from now, longer or shorter, and keeps the fencing token."""
     token, longer = new_token(), lock.ttl_seconds * 2
@@ -60,6 +64,7 @@ async def a_renewal_sets_the_expiry(lock: ScratchLock) -> str:
     return f"to {longer} s and back to {lock.ttl_seconds} s, the fencing token kept"
 
 
+@CHECKS.add("a release frees the lock", "public", "LEASE-9")
 async def a_release_frees(lock: ScratchLock) -> str:
     """After the owner's release the lock can be acquired at once."""
     lease = await lock.hold()
@@ -69,6 +74,7 @@ async def a_release_frees(lock: ScratchLock) -> str:
     return "204, then free, then granted to another"
 
 
+@CHECKS.add("only the owner renews and releases", "public", "LEASE-8", "LEASE-9")
 async def only_the_owner_may(lock: ScratchLock) -> str:
     """A renewal or release with another token does not change the lease."""
     lease, other_token = await lock.hold(), new_token()
@@ -78,6 +84,7 @@ async def only_the_owner_may(lock: ScratchLock) -> str:
     return "another token's renewal and release: lock_ownership_lost"
 
 
+@CHECKS.add("a late renewal creates nothing", "public", "LEASE-8")
 async def a_late_renewal_creates_nothing(lock: ScratchLock) -> str:
     """A renewal that arrives after the release is refused and leaves the lock free."""
     lease = await lock.hold()
@@ -87,6 +94,42 @@ async def a_late_renewal_creates_nothing(lock: ScratchLock) -> str:
     return "lock_ownership_lost, and the lock stays free"
 
 
+@CHECKS.add("a free lock may be force released", "public", "LEASE-10")
+async def a_free_lock_may_be_forced(lock: ScratchLock) -> str:
+    """A force release of a free lock succeeds."""
+    (await lock.http.force_release(lock.key)).expect(204, to="a force release of a free lock")
+    return "204"
+
+
+@CHECKS.add("a release may be repeated", "ours", "LEASE-9")
+async def a_release_may_be_repeated(lock: ScratchLock) -> str:
+    """A release whose response was lost can be sent again, even if the lock was never held."""
+    (await lock.http.release(lock.key, new_token())).expect(204, to="a release of an unused lock")
+    lease = await lock.hold()
+    for which in ("a release by the owner", "the same release again"):
+        (await lock.http.release(lock.key, lease.token)).expect(204, to=which)
+    return "204 each time"
+
+
+@CHECKS.add("a retired token cannot acquire", "ours", "LEASE-11")
+async def a_retired_token_cannot_acquire(lock: ScratchLock) -> str:
+    """A released or forced-out token cannot acquire again, even if its acquire arrives late."""
+    overtaken = new_token()
+    (await lock.http.release(lock.key, overtaken)).expect(204, to="a release that overtakes its acquire")
+    late = await lock.http.acquire(lock.key, overtaken, lock.ttl_seconds)
+    expect_lost(late, "an acquire that arrives after its release")
+    released = await lock.hold()
+    (await lock.http.release(lock.key, released.token)).expect(204, to="a release by the owner")
+    again = await lock.http.acquire(lock.key, released.token, lock.ttl_seconds)
+    expect_lost(again, "an acquire with a released token")
+    forced = await lock.hold()
+    (await lock.http.force_release(lock.key)).expect(204, to="a force release")
+    again = await lock.http.acquire(lock.key, forced.token, lock.ttl_seconds)
+    expect_lost(again, "an acquire with a token that was forced out")
+    return "released, forced out, overtaken: lock_ownership_lost"
+
+
+@CHECKS.add("the fencing token rises after a release", "public", "LEASE-3")
 async def the_token_rises_after_a_release(lock: ScratchLock) -> str:
     """After a release the next holder has a higher fencing token."""
     first = await lock.hold()
@@ -94,6 +137,7 @@ async def the_token_rises_after_a_release(lock: ScratchLock) -> str:
     return expect_higher_token(first.fencing_token, (await lock.hold()).fencing_token, "a release")
 
 
+@CHECKS.add("the fencing token rises after a force release", "public", "LEASE-3", "LEASE-10")
 async def the_token_rises_after_a_force_release(lock: ScratchLock) -> str:
     """A force release frees the lock, and the next holder has a higher fencing token."""
     first = await lock.hold()
@@ -103,6 +147,7 @@ async def the_token_rises_after_a_force_release(lock: ScratchLock) -> str:
     return expect_higher_token(first.fencing_token, (await lock.hold()).fencing_token, "a force release")
 
 
+@CHECKS.add("a lower fencing token is refused", "public", "LEASE-3")
 async def a_lower_token_is_refused(lock: ScratchLock) -> str:
     """A row that stores the highest fencing token refuses the write of an earlier holder."""
     first = await lock.hold()
@@ -123,38 +168,6 @@ async def a_lower_token_is_refused(lock: ScratchLock) -> str:
         if write("late", first.fencing_token):
             raise BrokenPromise("the late write of the earlier holder was not refused")
     return "a guarded UPDATE accepted the new holder's write and refused the earlier one's"
-
-
-async def a_free_lock_may_be_forced(lock: ScratchLock) -> str:
-    """A force release of a free lock succeeds."""
-    (await lock.http.force_release(lock.key)).expect(204, to="a force release of a free lock")
-    return "204"
-
-
-async def a_release_may_be_repeated(lock: ScratchLock) -> str:
-    """A release whose response was lost can be sent again, even if the lock was never held."""
-    (await lock.http.release(lock.key, new_token())).expect(204, to="a release of an unused lock")
-    lease = await lock.hold()
-    for which in ("a release by the owner", "the same release again"):
-        (await lock.http.release(lock.key, lease.token)).expect(204, to=which)
-    return "204 each time"
-
-
-async def a_retired_token_cannot_acquire(lock: ScratchLock) -> str:
-    """A released or forced-out token cannot acquire again, even if its acquire arrives late."""
-    overtaken = new_token()
-    (await lock.http.release(lock.key, overtaken)).expect(204, to="a release that overtakes its acquire")
-    late = await lock.http.acquire(lock.key, overtaken, lock.ttl_seconds)
-    expect_lost(late, "an acquire that arrives after its release")
-    released = await lock.hold()
-    (await lock.http.release(lock.key, released.token)).expect(204, to="a release by the owner")
-    again = await lock.http.acquire(lock.key, released.token, lock.ttl_seconds)
-    expect_lost(again, "an acquire with a released token")
-    forced = await lock.hold()
-    (await lock.http.force_release(lock.key)).expect(204, to="a force release")
-    again = await lock.http.acquire(lock.key, forced.token, lock.ttl_seconds)
-    expect_lost(again, "an acquire with a token that was forced out")
-    return "released, forced out, overtaken: lock_ownership_lost"
 
 
 def expect_higher_token(before: int, after: int, event: str) -> str:
