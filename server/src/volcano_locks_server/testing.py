@@ -5,7 +5,7 @@ import contextlib
 import heapq
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -278,13 +278,9 @@ class RunningServer:
     admin_token: str = field(repr=False)
 
 
-def memory_store(locks: MemoryStore, *, close: Callable[[], Awaitable[None]] | None = None) -> OpenStore:
+def memory_store(locks: MemoryStore) -> OpenStore:
     """An open store around `locks`, for a `Server` that gets its store from the test."""
-
-    async def nothing_to_close() -> None:
-        return
-
-    return OpenStore(locks, MemoryRegistry(locks), close if close is not None else nothing_to_close)
+    return OpenStore(locks, MemoryRegistry(locks))
 
 
 def _settings(settings: Settings | None, store_url: str) -> Settings:

@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
@@ -43,7 +44,7 @@ async def test_a_hanging_store_does_not_keep_the_process_running(monkeypatch: py
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    store = memory_store(MemoryStore(ManualClock()), close=hang)
+    store = replace(memory_store(MemoryStore(ManualClock())), close=hang)
     async with running_server_async(Settings(port=0), store=store, log_stream=log):
         pass
     events = [json.loads(line)["event"] for line in log.getvalue().splitlines()]

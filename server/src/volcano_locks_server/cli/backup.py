@@ -110,7 +110,7 @@ def sqlite_store(url: str) -> Path:
 @contextmanager
 def _new_file(file: Path) -> Iterator[Path]:
     """A temporary path that becomes `file` at the end, complete. On an error nothing is left of it."""
-    from ..stores.sqlite.backup import sync  # noqa: PLC0415
+    from ..stores.sqlite.file_lock import sync  # noqa: PLC0415
 
     if os.path.lexists(file):
         raise Exit(f"--to: {file} already exists: name another file", USAGE)

@@ -2,17 +2,14 @@
 
 import click
 
-from volcano_locks.cli.event_loop import run_to_end
-from volcano_locks.cli.exit_codes import NOT_DONE, USAGE, Exit
+from volcano_locks.cli.exit_codes import NOT_DONE, Exit
 from volcano_locks.cli.output import print_json, print_line
 
-from .startup import exit_on_startup_error, store_url
+from .startup import run_on_store, store_option
 
 
 @click.command(short_help="Find problems with a store.")
-@click.option(
-    "--store", metavar="URL", help="The store. Default: VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db."
-)
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 def doctor(store: str | None, as_json: bool) -> None:
     """Find problems with a store, and say how to fix them.
@@ -32,19 +29,13 @@ def doctor(store: str | None, as_json: bool) -> None:
       1   a problem was found; its line says what to do
       64  the store's URL is invalid
     """
-    from ..stores import shown_url  # noqa: PLC0415
     from ..stores.maintenance import check_health  # noqa: PLC0415
 
-    with exit_on_startup_error():
-        url = store_url(store)
-        try:
-            findings = run_to_end(lambda: check_health(url))
-        except ValueError as error:
-            raise Exit(f"--store: {error}", USAGE) from None
+    shown_url, findings = run_on_store(store, check_health)
     good = all(finding.good for finding in findings)
     if as_json:
         items = [{"about": one.about, "good": one.good, "found": one.found, "advice": one.advice} for one in findings]
-        print_json({"store": shown_url(url), "good": good, "findings": items})
+        print_json({"store": shown_url, "good": good, "findings": items})
     else:
         width = max(len(finding.about) for finding in findings)
         for about, found, advice in findings:

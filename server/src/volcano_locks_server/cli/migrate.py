@@ -2,17 +2,13 @@
 
 import click
 
-from volcano_locks.cli.event_loop import run_to_end
-from volcano_locks.cli.exit_codes import USAGE, Exit
 from volcano_locks.cli.output import print_json, print_line
 
-from .startup import exit_on_startup_error, store_url
+from .startup import run_on_store, store_option
 
 
 @click.command(short_help="Upgrade a store's schema to this release.")
-@click.option(
-    "--store", metavar="URL", help="The store. Default: VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db."
-)
+@store_option
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
 def migrate(store: str | None, as_json: bool) -> None:
     """Upgrade a store's schema to this release's version; create it if missing.
@@ -31,18 +27,12 @@ def migrate(store: str | None, as_json: bool) -> None:
       64  the store's URL is invalid
       69  the store cannot be used, or a newer release wrote it
     """
-    from ..stores import shown_url  # noqa: PLC0415
     from ..stores.maintenance import migrate as migrate_store  # noqa: PLC0415
 
-    with exit_on_startup_error():
-        url = store_url(store)
-        try:
-            before, after = run_to_end(lambda: migrate_store(url))
-        except ValueError as error:
-            raise Exit(f"--store: {error}", USAGE) from None
+    shown_url, (before, after) = run_on_store(store, migrate_store)
     if as_json:
-        print_json({"store": shown_url(url), "before": before, "after": after})
+        print_json({"store": shown_url, "before": before, "after": after})
     elif before == after:
-        print_line(f"{shown_url(url)}: schema version {after}, nothing to do")
+        print_line(f"{shown_url}: schema version {after}, nothing to do")
     else:
-        print_line(f"{shown_url(url)}: schema version {before or 'none'}, now {after}")
+        print_line(f"{shown_url}: schema version {before or 'none'}, now {after}")

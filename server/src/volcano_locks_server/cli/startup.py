@@ -1,23 +1,38 @@
 """Starts a server from its settings, and turns startup errors into a message and an exit code (CLI-4)."""
 
 import os
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+import click
+
+from volcano_locks.cli.event_loop import run_to_end
 from volcano_locks.cli.exit_codes import UNAVAILABLE, USAGE, Exit
 
 if TYPE_CHECKING:
     from ..runtime.server import Server
     from ..runtime.settings import Settings
 
+T = TypeVar("T")
 
-def store_url(flag: str | None) -> str:
-    """The store's URL from the flag, else the environment, else the default, as in `serve`."""
+store_option: Final = click.option(
+    "--store", metavar="URL", help="The store. Default: VOLCANO_LOCKS_STORE, else sqlite:///volcano-locks.db."
+)
+
+
+def run_on_store(flag: str | None, work: Callable[[str], Coroutine[Any, Any, T]]) -> tuple[str, T]:
+    """The store's URL for people, and the result of `work` on it. Without the flag, the store is that of `serve`."""
     from ..runtime.settings import Settings  # noqa: PLC0415
+    from ..stores import shown_url  # noqa: PLC0415
 
     variable = "VOLCANO_LOCKS_STORE"
-    return Settings.load({"store": flag}, {variable: os.environ.get(variable, "")}).store
+    with exit_on_startup_error():
+        url = Settings.load({"store": flag}, {variable: os.environ.get(variable, "")}).store
+        try:
+            return shown_url(url), run_to_end(lambda: work(url))
+        except ValueError as error:
+            raise Exit(f"--store: {error}", USAGE) from None
 
 
 @contextmanager

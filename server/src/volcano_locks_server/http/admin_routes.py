@@ -43,7 +43,7 @@ class AdminRoutes:
         self._log: Final = log
 
     async def create_project(self, request: Request) -> Response:
-        fields = json_object(await _body(request), ("name",))
+        fields = json_object(await read_body(request.receive), ("name",))
         project = Project(
             str(uuid.uuid4()), parse_name(fields.get("name")), REQUESTS_PER_MINUTE_DEFAULT, self._clock.now_ms()
         )
@@ -60,7 +60,7 @@ class AdminRoutes:
 
     async def change_project(self, request: Request) -> Response:
         project_id = _project_id(request)
-        fields = json_object(await _body(request), ("name", "requests_per_minute"))
+        fields = json_object(await read_body(request.receive), ("name", "requests_per_minute"))
         if not fields:
             raise LockError("invalid_request", "the body must have name, requests_per_minute or both; got neither")
         name = parse_name(fields["name"]) if "name" in fields else None
@@ -85,7 +85,7 @@ class AdminRoutes:
 
     async def create_service_key(self, request: Request) -> Response:
         project_id = _project_id(request)
-        fields = json_object(await _body(request), ("name", "permissions", "expires_at"))
+        fields = json_object(await read_body(request.receive), ("name", "permissions", "expires_at"))
         now_ms = self._clock.now_ms()
         secret = new_secret()
         service_key = ServiceKey(
@@ -118,7 +118,7 @@ class AdminRoutes:
 
     async def regenerate_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
-        fields = json_object(await _body(request), ("keep_old_seconds",), empty_is_object=True)
+        fields = json_object(await read_body(request.receive), ("keep_old_seconds",), empty_is_object=True)
         asked = fields.get("keep_old_seconds", 0)
         keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
         secret = new_secret()
@@ -146,10 +146,6 @@ class AdminRoutes:
 
 
 # --- requests ---------------------------------------------------------------------------------------------
-
-
-async def _body(request: Request) -> bytes:
-    return await read_body(request.receive)
 
 
 def _project_id(request: Request) -> str:

@@ -127,7 +127,7 @@ class WaitQueues:
         self.stop()
         for waiter in self.table.all():
             if waiter.result is not None:
-                self.table.fail(waiter, StoreUnavailableError("stopping", STOPPING))
+                self.table.complete(waiter, StoreUnavailableError("stopping", STOPPING))
             self.table.remove(waiter, "left")
         self._undelivered.close()
 
@@ -137,5 +137,5 @@ class WaitQueues:
             return
         if waiter.command is done and not waiter.is_evaluated:
             assert isinstance(error, StoreUnavailableError)
-            self.table.fail(waiter, error)
+            self.table.complete(waiter, error)
             self.table.keep(waiter)

@@ -95,21 +95,17 @@ class WaiterTable:
         self.queues[waiter.key].request_count -= 1
         self.request_count -= 1
 
-    def complete(self, waiter: Waiter, result: WaitResult) -> None:
-        """Detach the request and resolve it."""
+    def complete(self, waiter: Waiter, result: WaitResult | StoreUnavailableError) -> None:
+        """Detach the request, and resolve or reject it."""
         future = waiter.result
         assert future is not None
         self.detach_request(waiter)
-        if not future.done():
+        if future.done():
+            return
+        if isinstance(result, StoreUnavailableError):
+            future.set_exception(result)
+        else:
             future.set_result(result)
-
-    def fail(self, waiter: Waiter, error: StoreUnavailableError) -> None:
-        """Detach the request and reject it."""
-        future = waiter.result
-        assert future is not None
-        self.detach_request(waiter)
-        if not future.done():
-            future.set_exception(error)
 
     def time_out(self, waiter: Waiter) -> None:
         """The deadline passed. The response waits until it is known whether the lock was granted (WAIT-9)."""
@@ -122,10 +118,10 @@ class WaiterTable:
     def end_wait(self, waiter: Waiter) -> None:
         """End a wait without a grant, and keep the waiter for a while (WAIT-6)."""
         if self.stopped:
-            self.fail(waiter, StoreUnavailableError("stopping", STOPPING))
+            self.complete(waiter, StoreUnavailableError("stopping", STOPPING))
         elif self.queues[waiter.key].failing or waiter.uncertain_grant is not None:
             unknown = "the store failed during the wait: it is not known whether the lock was granted"
-            self.fail(waiter, StoreUnavailableError("wait_unknown", unknown))
+            self.complete(waiter, StoreUnavailableError("wait_unknown", unknown))
         else:
             self.complete(waiter, WaitResult(held_by(self.queues[waiter.key].lease)))
         self.keep(waiter)

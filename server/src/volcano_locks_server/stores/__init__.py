@@ -26,6 +26,10 @@ POSTGRES: Final = frozenset({"postgresql", "postgres"})
 ETCD: Final = "etcd"
 
 
+async def _nothing_to_close() -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True)
 class OpenStore:
     """An open store: its ports, and `close`, which finishes queued work and releases all resources.
@@ -40,7 +44,7 @@ class OpenStore:
 
     locks: LockStore
     registry: Registry
-    close: Callable[[], Awaitable[None]]
+    close: Callable[[], Awaitable[None]] = _nothing_to_close
     quotas: QuotaStore | None = None
     batches_in_flight: int = 1
     counts: StoreCounts | None = None
@@ -102,7 +106,7 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
 
     locks = MemoryStore(clock)
     registry = MemoryRegistry(locks)
-    return OpenStore(locks, registry, _nothing_to_close, snapshot=MemorySnapshot(locks, registry))
+    return OpenStore(locks, registry, snapshot=MemorySnapshot(locks, registry))
 
 
 async def _open_shared(url: str, clock: Clock) -> OpenStore:
@@ -140,7 +144,3 @@ def driver_needed(url: str) -> Iterator[None]:
         raise ValueError(
             f"store {scheme}:// needs the package {error.name}: pip install 'volcano-locks-server[{extra}]'"
         ) from None
-
-
-async def _nothing_to_close() -> None:
-    return

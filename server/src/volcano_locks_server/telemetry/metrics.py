@@ -4,6 +4,7 @@ All methods, `text` included, must be called on the server's event loop.
 """
 
 from bisect import bisect_left
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -54,12 +55,12 @@ class Metrics(Collector):
 
     def __init__(self, *, log_lines_dropped: Callable[[], int] = lambda: 0, worker: int | None = None) -> None:
         self._worker: Final = worker
-        self.requests: Final[dict[tuple[str, str], int]] = {}
-        self.request_seconds: Final[dict[str, Histogram]] = {}
-        self.store_errors: Final[dict[str, int]] = {}
+        self.requests: Final[Counter[tuple[str, str]]] = Counter()
+        self.request_seconds: Final = defaultdict[str, Histogram](lambda: Histogram(SECONDS_BUCKETS))
+        self.store_errors: Final[Counter[str]] = Counter()
         self.batch_size: Final = Histogram(SIZE_BUCKETS)
         self.commit_seconds: Final = Histogram(SECONDS_BUCKETS)
-        self.waits: Final[dict[str, int]] = {}
+        self.waits: Final[Counter[str]] = Counter()
         self.wait_seconds: Final = Histogram((*SECONDS_BUCKETS, 30.0, 60.0))
         self.waiters: Callable[[], int] = lambda: 0
         self.watchers: Callable[[], int] = lambda: 0
@@ -73,16 +74,12 @@ class Metrics(Collector):
 
     def request(self, operation: str, outcome: str, seconds: float) -> None:
         """Count a response to a lock request."""
-        by = (operation, outcome)
-        self.requests[by] = self.requests.get(by, 0) + 1
-        histogram = self.request_seconds.get(operation)
-        if histogram is None:
-            histogram = self.request_seconds[operation] = Histogram(SECONDS_BUCKETS)
-        histogram.observe(seconds)
+        self.requests[operation, outcome] += 1
+        self.request_seconds[operation].observe(seconds)
 
     def waited(self, outcome: str, seconds: float) -> None:
         """Count the end of an acquire with `wait_seconds`; it is not counted by `request`."""
-        self.waits[outcome] = self.waits.get(outcome, 0) + 1
+        self.waits[outcome] += 1
         if outcome in GRANTS:
             self.wait_seconds.observe(seconds)
 
@@ -93,7 +90,7 @@ class Metrics(Collector):
 
     def store_error(self, cause_code: str) -> None:
         """Count a request that the store could not answer, by cause."""
-        self.store_errors[cause_code] = self.store_errors.get(cause_code, 0) + 1
+        self.store_errors[cause_code] += 1
 
     def text(self, held: int | None) -> bytes:
         """The metrics in the Prometheus text format. `held` is the number of held locks, None if unknown."""

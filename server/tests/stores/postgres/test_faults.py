@@ -47,7 +47,7 @@ async def node(server: Postgres) -> AsyncIterator[PostgresDatabase]:
 
 def connect(node: PostgresDatabase) -> "psycopg.Connection[tuple[object, ...]]":
     """A connection of another program to the node's database."""
-    return psycopg.connect(node._connections.hosts.first, autocommit=True)
+    return psycopg.connect(node._connections.hosts._hosts[0], autocommit=True)
 
 
 async def unavailable(awaitable: object) -> str:
@@ -164,7 +164,7 @@ async def test_a_node_suspended_during_a_transaction_blocks_others_briefly(
         return StepResult({key("a"): Free(99, at_ms), key("new"): Free(99, at_ms)}, ())
 
     async def other_node() -> None:
-        other = await PostgresDatabase.open(node._connections.hosts.first)
+        other = await PostgresDatabase.open(node._connections.hosts._hosts[0])
         outcome.append(await unavailable(other.locks.update([key("a"), key("new")], step)))
         await other.close()
 
@@ -229,7 +229,7 @@ async def test_a_cancelled_caller_does_not_disturb_others(node: PostgresDatabase
 @pytest.mark.real_time
 async def test_the_doctor_detects_commits_that_wait_for_a_missing_standby(node: PostgresDatabase) -> None:
     """CLI-25: everything else looks healthy."""
-    url = node._connections.hosts.first
+    url = node._connections.hosts._hosts[0]
     with connect(node) as other:
         other.execute("ALTER SYSTEM SET synchronous_standby_names = 'no_standby'")
         other.execute("SELECT pg_reload_conf()")

@@ -31,20 +31,10 @@ async def migrate(url: str, clock: Clock) -> tuple[int, int]:
 async def check_health(url: str, clock: Clock) -> Sequence[HealthFinding]:
     """Check members, layout, write latency, and this machine's clock against those of serving nodes."""
     address = EtcdAddress.parse(url)
-    endpoints = Endpoints(address)
+    endpoints, layout = Endpoints(address), Layout(address.prefix)
+    findings = [*_certificate_key(address.certificate_key)]
     try:
-        return await _check_health(address, endpoints, clock)
-    finally:
-        await endpoints.close()
-
-
-async def _check_health(address: EtcdAddress, endpoints: Endpoints, clock: Clock) -> Sequence[HealthFinding]:
-    findings = [
-        *_certificate_key(address.certificate_key),
-        *(_member(endpoint, version) for endpoint, version in (await endpoints.versions()).items()),
-    ]
-    layout = Layout(address.prefix)
-    try:
+        findings += [_member(endpoint, version) for endpoint, version in (await endpoints.versions()).items()]
         findings.append(_schema(found.value if (found := (await endpoints.read(Get(layout.schema))).one(0)) else b"0"))
         write = partial(endpoints.write, (), [Put(layout.probe, b"")])
         findings.append(await latency_finding(write, "check the members' disks and the network between them"))
@@ -52,6 +42,8 @@ async def _check_health(address: EtcdAddress, endpoints: Endpoints, clock: Clock
         offsets_ms = await PeerClocks(clock, endpoints, layout).offsets_ms()
     except StoreUnavailableError as error:
         return [*findings, HealthFinding("cluster", f"the store cannot be used: {error.cause_code}", error.message)]
+    finally:
+        await endpoints.close()
     if not offsets_ms:
         return [*findings, HealthFinding("clock", "no node is serving, so there is no clock to compare with")]
     consequence = "a node whose clock deviates by more than a second refuses to serve"

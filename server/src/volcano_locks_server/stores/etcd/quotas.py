@@ -13,7 +13,7 @@ import msgspec
 from ...rules.errors import StoreUnavailableError
 from .endpoints import Endpoints
 from .layout import Layout
-from .transactions import Compare, Get, KeyValue, Put
+from .transactions import Compare, Get, Put
 
 WINDOWS_STORED: Final = 2
 ATTEMPTS_MAX: Final = 20
@@ -33,7 +33,7 @@ class EtcdQuotas:
         key = self._layout.quota(project_id)
         found = (await self._endpoints.read(Get(key))).one(0)
         for attempt in range(ATTEMPTS_MAX):
-            drawn = _drawn(found)
+            drawn: _Drawn = {} if found is None else msgspec.json.decode(found.value, type=_Drawn)
             took = max(0, min(wanted, limit - drawn.get(window_started_at_ms, 0)))
             if took == 0 or (len(drawn) == WINDOWS_STORED and window_started_at_ms < min(drawn)):
                 return 0
@@ -47,7 +47,3 @@ class EtcdQuotas:
             self._endpoints.counts.conflicts += 1
             await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
         raise StoreUnavailableError("conflict", "other nodes kept drawing on the same quota: try again in a moment")
-
-
-def _drawn(found: KeyValue | None) -> _Drawn:
-    return {} if found is None else msgspec.json.decode(found.value, type=_Drawn)

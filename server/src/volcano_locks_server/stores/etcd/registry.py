@@ -43,7 +43,7 @@ class EtcdRegistry:
         deleting = self._layout.deletion(project.id)
         result = await self._endpoints.write(
             (Compare(key, 0), Compare(name, 0), Compare(deleting, 0)),
-            (Put(key, _written(project)), Put(name, project.id.encode())),
+            (Put(key, msgspec.json.encode(project)), Put(name, project.id.encode())),
             (Get(name),),
         )
         if not result.succeeded:
@@ -63,7 +63,7 @@ class EtcdRegistry:
         for _ in range(ATTEMPTS_MAX):
             found, before = await self._project(project_id)
             changed = before.changed(name, requests_per_minute)
-            compares, then = [Compare(found.key, found.mod_revision)], [Put(found.key, _written(changed))]
+            compares, then = [Compare(found.key, found.mod_revision)], [Put(found.key, msgspec.json.encode(changed))]
             otherwise = []
             if changed.name != before.name:
                 new_name = self._layout.project_name(changed.name)
@@ -260,10 +260,6 @@ class EtcdRegistry:
         await self._endpoints.write(
             (), [Delete(self._layout.quota(project_id)), Delete(self._layout.deletion(project_id))]
         )
-
-
-def _written(project: Project) -> bytes:
-    return msgspec.json.encode(project)
 
 
 def _project(found: KeyValue) -> Project:

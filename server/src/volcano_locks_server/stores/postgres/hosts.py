@@ -77,11 +77,6 @@ class Hosts:
         self._retry_at: Final[dict[str, float]] = {}  # by host, while its server hangs
 
     @property
-    def first(self) -> str:
-        """The URL of the first host alone."""
-        return self._hosts[0]
-
-    @property
     def last(self) -> str:
         """The URL of the host that was last writable."""
         return self._hosts[self._last]

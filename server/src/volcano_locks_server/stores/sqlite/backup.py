@@ -21,9 +21,9 @@ from typing import Final, TypeVar
 import apsw
 
 from ...rules.errors import LockError, StoreUnavailableError
-from .connection import schema_version
-from .faults import file_fault, store_fault
-from .file_lock import FileLock
+from .connection import closed_after, schema_version
+from .faults import file_fault, store_errors
+from .file_lock import FileLock, sync
 from .writer import WriterThread
 
 PAGES_PER_STEP: Final = 128  # 512 KiB: a batch waits for at most one step
@@ -122,8 +122,8 @@ def back_up_stopped(path: Path, to: Path) -> None:
     """
     file_lock = FileLock.acquire_path(path)
     try:
-        source = apsw.Connection(str(file_lock.path), flags=apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE)
-        try:
+        flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE
+        with store_errors(), closed_after(apsw.Connection(str(file_lock.path), flags=flags)) as source:
             source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             schema_version(source)
             copy = BackupCopy(source, to)
@@ -135,10 +135,6 @@ def back_up_stopped(path: Path, to: Path) -> None:
             except BaseException:
                 copy.abandon()
                 raise
-        finally:
-            source.close(True)
-    except apsw.Error as error:
-        raise store_fault(error) from error
     finally:
         file_lock.release()
 
@@ -156,23 +152,17 @@ class BackupContents:
 
 def inspect_backup(path: Path) -> BackupContents:
     """The contents of this backup, after checking every page. StoreUnavailableError if it is damaged or no backup."""
-    try:
-        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-        try:
-            version = schema_version(connection)
-            if connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
-                raise StoreUnavailableError("store_corrupt", "it is damaged")
-            if version == 0:
-                raise StoreUnavailableError("not_a_store", "it is empty")
-            counts: list[int] = list(connection.execute(_CONTENTS).fetchall()[0])  # type: ignore[arg-type]
-            return BackupContents(*counts)
-        finally:
-            connection.close(True)
-    except apsw.Error as error:
-        fault = store_fault(error)
-        raise StoreUnavailableError(fault.cause_code, f"{path} cannot be used: {fault.message}") from error
-    except StoreUnavailableError as error:
-        raise StoreUnavailableError(error.cause_code, f"{path} cannot be used: {error.message}") from error
+    with (
+        store_errors(f"{path} cannot be used: "),
+        closed_after(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as connection,
+    ):
+        version = schema_version(connection)
+        if connection.execute("PRAGMA quick_check").fetchall() != [("ok",)]:
+            raise StoreUnavailableError("store_corrupt", "it is damaged")
+        if version == 0:
+            raise StoreUnavailableError("not_a_store", "it is empty")
+        counts: list[int] = list(connection.execute(_CONTENTS).fetchall()[0])  # type: ignore[arg-type]
+        return BackupContents(*counts)
 
 
 _CONTENTS: Final = (
@@ -185,15 +175,6 @@ def remove(path: Path) -> None:
     """Delete the database at `path` and SQLite's files beside it, if they exist."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-
-
-def sync(path: Path) -> None:
-    """Make the file, or the names in the directory, durable."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _require_disk_space(path: Path) -> None:

@@ -7,8 +7,8 @@ before the server acts on them.
 """
 
 import re
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.resources import files
 from pathlib import Path
@@ -47,6 +47,15 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
         connection.close(True)
         raise
     return connection
+
+
+@contextmanager
+def closed_after(connection: apsw.Connection) -> Iterator[apsw.Connection]:
+    """Closes the connection after the block, whatever is still open on it."""
+    try:
+        yield connection
+    finally:
+        connection.close(True)
 
 
 def run_in_transaction(connection: apsw.Connection, work: Callable[[], T]) -> T:

@@ -5,6 +5,8 @@ because it may name paths and SQL, which no client should see.
 """
 
 import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -38,6 +40,18 @@ def store_fault(error: apsw.Error) -> StoreUnavailableError:
     fault = StoreUnavailableError(*next(previous, ("store_error", "the store failed; the log says why")))
     fault.__cause__ = error
     return fault
+
+
+@contextmanager
+def store_errors(prefix: str = "") -> Iterator[None]:
+    """Inside the block, errors of SQLite become StoreUnavailableError, whose messages begin with `prefix`."""
+    try:
+        yield
+    except apsw.Error as error:
+        fault = store_fault(error)
+        raise StoreUnavailableError(fault.cause_code, prefix + fault.message) from error
+    except StoreUnavailableError as error:
+        raise StoreUnavailableError(error.cause_code, prefix + error.message) from error
 
 
 def file_fault(error: OSError, path: Path) -> StoreUnavailableError:

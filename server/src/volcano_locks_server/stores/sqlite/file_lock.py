@@ -131,7 +131,7 @@ def _create(path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         found = os.fstat(descriptor)
         os.close(descriptor)
-        _sync_directory(path.parent)
+        sync(path.parent)
     if not stat.S_ISREG(found.st_mode):
         raise StoreUnavailableError("not_a_file", f"cannot open {path}: it is not a regular file")
     if found.st_nlink > 1:
@@ -142,8 +142,9 @@ def _create(path: Path) -> None:
         raise PermissionError(errno.EACCES, "permission denied", str(path))
 
 
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync(path: Path) -> None:
+    """Make the file, or the names in the directory, durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
     finally:

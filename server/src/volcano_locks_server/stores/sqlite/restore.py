@@ -30,10 +30,10 @@ import apsw
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from ..errors import format_instant
-from .backup import BackupContents, inspect_backup, remove, sync
-from .connection import open_connection, run_in_transaction
-from .faults import file_fault, store_fault
-from .file_lock import FileLock
+from .backup import BackupContents, inspect_backup, remove
+from .connection import closed_after, open_connection, run_in_transaction
+from .faults import file_fault, store_errors
+from .file_lock import FileLock, sync
 from .store import CLOCK_WAIT_MAX_MS
 
 AHEAD_MS: Final = CLOCK_WAIT_MAX_MS  # no longer than a server waits at its start
@@ -150,14 +150,11 @@ def _read_previous(path: Path, report: Callable[[str], None]) -> _PreviousFile:
         _copy(path, inspected)
         if log.exists():
             _copy(log, inspected.with_name(inspected.name + "-wal"))
-        connection = apsw.Connection(str(inspected), flags=apsw.SQLITE_OPEN_READWRITE)
-        try:
+        with closed_after(apsw.Connection(str(inspected), flags=apsw.SQLITE_OPEN_READWRITE)) as connection:
             connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
             longest_ttl_seconds = int(connection.execute("SELECT coalesce(max(ttl_seconds), 0) FROM lock").get)
             return _PreviousFile(newest_ms, longest_ttl_seconds, connection.execute(_AHEAD, (newest_ms,)).fetchall())
-        finally:
-            connection.close(True)
     except apsw.Error:
         report(f"{path} cannot be read: its newest instant and its fencing tokens are not copied")
         return _PreviousFile(0, 0, [])
@@ -178,21 +175,15 @@ def _wait_for_clock(newest_ms: int, clock: Clock, sleep: Callable[[float], None]
 
 
 def _prepare(newest_ms: int, prepared: Path, tokens: list[Any]) -> None:
-    try:
-        connection = open_connection(prepared)
-        try:
+    with store_errors(), closed_after(open_connection(prepared)) as connection:
 
-            def write() -> None:
-                connection.execute("UPDATE newest_instant SET now_ms = ?", (newest_ms,))
-                ahead = [(*lock, token, newest_ms) for *lock, token in tokens if token >= newest_ms]
-                connection.executemany(_RAISE, ahead).fetchall()
+        def write() -> None:
+            connection.execute("UPDATE newest_instant SET now_ms = ?", (newest_ms,))
+            ahead = [(*lock, token, newest_ms) for *lock, token in tokens if token >= newest_ms]
+            connection.executemany(_RAISE, ahead).fetchall()
 
-            run_in_transaction(connection, write)
-            connection.execute("PRAGMA journal_mode = DELETE").fetchall()
-        finally:
-            connection.close(True)
-    except apsw.Error as error:
-        raise store_fault(error) from error
+        run_in_transaction(connection, write)
+        connection.execute("PRAGMA journal_mode = DELETE").fetchall()
     sync(prepared)
 
 

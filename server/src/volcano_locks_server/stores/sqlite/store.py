@@ -12,7 +12,7 @@ from ...rules.errors import StoreUnavailableError
 from ..errors import format_instant
 from .backup import SqliteBackups
 from .connection import open_connection
-from .faults import store_fault
+from .faults import store_errors
 from .file_lock import FileLock
 from .locks import SqliteStore
 from .registry import SqliteRegistry
@@ -67,7 +67,8 @@ class SqliteFile:
     def _open(cls, path: Path, clock: Clock, writer: WriterThread, vfs: str) -> Self:
         file_lock = FileLock.acquire(path)
         try:
-            connection = _connect(file_lock.path, vfs)
+            with store_errors(f"cannot open {file_lock.path}: "):  # for the operator who starts the server
+                connection = open_connection(file_lock.path, vfs)
             try:
                 file_lock.remember_files()
                 return cls(file_lock, connection, writer, clock)
@@ -95,14 +96,3 @@ class SqliteFile:
             self._connection.close(True)
         finally:
             self._file_lock.release()
-
-
-def _connect(path: Path, vfs: str) -> apsw.Connection:
-    """The connection. Errors name the path, for the operator who starts the server."""
-    try:
-        return open_connection(path, vfs)
-    except apsw.Error as error:
-        fault = store_fault(error)
-        raise StoreUnavailableError(fault.cause_code, f"cannot open {path}: {fault.message}") from error
-    except StoreUnavailableError as error:
-        raise StoreUnavailableError(error.cause_code, f"cannot open {path}: {error.message}") from error
