@@ -45,7 +45,7 @@ async def test_a_stop_ends_all_waits_at_once(harness: Harness) -> None:
     harness.store.gate.clear()
     releasing = asyncio.create_task(harness.release(1))
     await settled()
-    harness.service.stop_waiting()
+    harness.service.queues.stop()
     late = await harness.perform(Acquire(digest(4), 30), 20_000)
     assert code(late) == "lock_service_unavailable"
     harness.store.gate.set()
@@ -59,7 +59,7 @@ async def test_a_stop_waits_for_no_commit_of_another_lock(harness: Harness) -> N
     """WAIT-8."""
     await harness.acquire(1)
     waiting = await harness.wait(2)
-    harness.service.stop_waiting()
+    harness.service.queues.stop()
     await settled()
     assert code(waiting.result()) == "lock_service_unavailable"
 

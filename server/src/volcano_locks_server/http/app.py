@@ -147,7 +147,7 @@ class App:
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and complete those in flight. Returns False if some are left after `seconds`."""
         self._locks.draining = self._health.draining = True
-        self._service.stop_waiting()
+        self._service.queues.stop()
         self._hub.end_subscribers()
         self._backups.discard()
         self._idle.clear()

@@ -66,7 +66,7 @@ class _LockRequest:
     """One request, and what the checks have found out about it so far."""
 
     __slots__ = (
-        "admission", "fields", "id", "id_fault", "key", "operation", "principal", "query", "raw_key", "receive",
+        "admission", "fields", "id", "id_fault", "key", "operation", "project_id", "query", "raw_key", "receive",
         "wait_ms",
     )  # fmt: skip
 
@@ -78,7 +78,7 @@ class _LockRequest:
         self.raw_key = b""
         self.query: Final[bytes] = scope.get("query_string", b"")
         self.key: str | None = None
-        self.principal: Principal | None = None
+        self.project_id: str | None = None
         self.admission: Admission | None = None
         self.wait_ms = 0
 
@@ -113,7 +113,7 @@ class LockRoutes:
             if not isinstance(outcome, LockListBody) and (
                 self._log.debug_enabled or is_logged_at_info(operation.name, outcome, waited=request.wait_ms > 0)
             ):
-                about = {"project_id": _project_of(request), "key": request.key, "request_id": request.id.decode()}
+                about = {"project_id": request.project_id, "key": request.key, "request_id": request.id.decode()}
                 log_outcome(self._log, operation.name, outcome, about)
             response = self._response(operation, outcome)
         except ClientGoneError:
@@ -139,7 +139,7 @@ class LockRoutes:
         principal = self._authenticator.cached_principal(authorization)
         if principal is None:
             principal = await self._authenticator.principal(authorization)
-        request.principal = principal
+        request.project_id = principal.project_id
         may_draw = operation is operations.RENEW or operation is operations.RELEASE
         limit = principal.requests_per_minute
         admission = self._service.admit_now(principal.project_id, limit, may_draw_on_reserve=may_draw)
@@ -232,7 +232,7 @@ class LockRoutes:
             self._metrics.store_error(error.cause_code)
             message = UNAVAILABLE_MESSAGE
         if self._log.within_rate():
-            log_rejection(self._log, error, request.id.decode(), _project_of(request))
+            log_rejection(self._log, error, request.id.decode(), request.project_id)
         return error_response(error, message)
 
 
@@ -267,7 +267,3 @@ async def _command(operation: LockOperation, request: _LockRequest) -> tuple[Loc
         return key, Renew(owner.digest, parse_renew_body(body), label)
     ttl, request.wait_ms = parse_acquire_body(body)
     return key, Acquire(owner.digest, ttl, label)
-
-
-def _project_of(request: _LockRequest) -> str | None:
-    return None if request.principal is None else request.principal.project_id

@@ -96,18 +96,15 @@ class UndeliveredGrants:
         if done.exception() is not None:
             self._retry_later(revocation)
         elif self._is_current(revocation):
-            self._remove(revocation)
+            del self._revocations[revocation.key, revocation.command.owner_digest]
 
     def _retry_later(self, revocation: _Revocation) -> None:
         if not self._is_current(revocation):
             return
         if self._stopped or revocation.tries >= REVOKE_TRIES_MAX:
-            self._remove(revocation)
+            del self._revocations[revocation.key, revocation.command.owner_digest]
         else:
             revocation.timer = self._clock.call_in(RETRY_MS_MAX, lambda: self._try(revocation))
 
     def _is_current(self, revocation: _Revocation) -> bool:
         return self._revocations.get((revocation.key, revocation.command.owner_digest)) is revocation
-
-    def _remove(self, revocation: _Revocation) -> None:
-        del self._revocations[revocation.key, revocation.command.owner_digest]

@@ -203,13 +203,10 @@ class _Prefork:
         if not self._first_is_ready:
             raise SystemExit(code if code >= 0 else EXIT_NOT_STARTED)
         settled = time.monotonic() - worker.started_at >= SETTLED_SECONDS
-        worker.backoff_seconds = BACKOFF_SECONDS_MIN if settled else _next_backoff(worker.backoff_seconds)
+        grown = 0.0 if settled else min(BACKOFF_SECONDS_MAX, worker.backoff_seconds * 2)
+        worker.backoff_seconds = max(BACKOFF_SECONDS_MIN, grown)
         worker.due_at = time.monotonic() + worker.backoff_seconds
         self._log.warning("worker_ended", worker=worker.number, pid=pid, exit_code=code)
-
-
-def _next_backoff(backoff_seconds: float) -> float:
-    return min(BACKOFF_SECONDS_MAX, max(BACKOFF_SECONDS_MIN, backoff_seconds * 2))
 
 
 def _ignore(_number: int, _frame: object) -> None:

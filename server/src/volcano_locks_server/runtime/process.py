@@ -17,16 +17,7 @@ COLLECT_AFTER_OBJECTS: Final = (20_000, 20, 50)
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-async def _do_nothing(_server: Server) -> None:
-    return
-
-
-def run(
-    server: Server,
-    *,
-    started: Callable[[Server], Awaitable[None]] = _do_nothing,
-    parent_pipe: int | None = None,
-) -> None:
+def run(server: Server, *, started: Callable[[Server], Awaitable[None]], parent_pipe: int | None = None) -> None:
     """Run until SIGTERM or SIGINT, then stop gracefully.
 
     `started` is awaited once the server listens. A second signal ends the process at once. `parent_pipe` is for a

@@ -39,6 +39,11 @@ PURGE_MAX: Final = 1_000
 PURGES_MAX: Final = 1_000
 LAST_USED_EVERY_SECONDS: Final = 10.0
 STORE_CLOSE_SECONDS_MAX: Final = 10.0
+_LISTEN_ADVICE: Final = {
+    errno.EADDRINUSE: "another program listens there; stop it, or choose another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own",
+    errno.EACCES: "this user may not listen on ports below 1024; choose a higher one",
+}
 
 
 class ListenError(SettingsError):
@@ -283,19 +288,8 @@ def listen_errors(settings: Settings) -> Iterator[None]:
         yield
     except OSError as error:
         where = f"{settings.host} port {settings.port}"
-        raise ListenError(f"cannot listen on {where} (--host, --port): {_listen_advice(error)}") from None
-
-
-def _listen_advice(error: OSError) -> str:
-    """What went wrong, and what to do about it if that is known."""
-    match error.errno:
-        case errno.EADDRINUSE:
-            return "another program listens there; stop it, or choose another port"
-        case errno.EADDRNOTAVAIL:
-            return "this machine has no such address; choose one of its own"
-        case errno.EACCES:
-            return "this user may not listen on ports below 1024; choose a higher one"
-    return error.strerror or str(error)
+        advice = _LISTEN_ADVICE.get(error.errno or 0, error.strerror or str(error))
+        raise ListenError(f"cannot listen on {where} (--host, --port): {advice}") from None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

@@ -128,10 +128,6 @@ class LockService:
             self._limiter.refund(project_id, admission)
         return _quota_spent(admission)
 
-    def stop_waiting(self) -> None:
-        """End all waits, so that clients go on at another node, and refuse new ones (WAIT-8)."""
-        self.queues.stop()
-
     async def close(self) -> None:
         """Commit what is pending, and refuse later commands."""
         self.queues.stop()
