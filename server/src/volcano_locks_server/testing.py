@@ -283,10 +283,6 @@ def memory_store(locks: MemoryStore) -> OpenStore:
     return OpenStore(locks, MemoryRegistry(locks))
 
 
-def _settings(settings: Settings | None, store_url: str) -> Settings:
-    return settings if settings is not None else Settings(store=store_url, port=0, log_level="warning")
-
-
 @asynccontextmanager
 async def running_server_async(
     settings: Settings | None = None,
@@ -300,8 +296,8 @@ async def running_server_async(
 
     `store` is an open store to use in place of `store_url`, such as `memory_store(FaultyStore(…))`.
     """
-    server = Server(_settings(settings, store_url), clock=clock, store=store, log_stream=log_stream)
-    async with server:
+    used = settings or Settings(store=store_url, port=0, log_level="warning")
+    async with Server(used, clock=clock, store=store, log_stream=log_stream) as server:
         issued = await server.issue_service_key("test", "test")
         yield RunningServer(server, server.url, issued.project_id, issued.secret, server.admin_token)
 

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -128,42 +129,37 @@ async def _opened(url: str, flag: str, opened: AsyncExitStack) -> "Snapshot":
     return store.snapshot
 
 
+@dataclass(slots=True)
 class Tally:
     """Counts entries and adds up their hashes; the sum does not depend on the order."""
 
-    def __init__(self, action: str) -> None:
-        self._action: Final = action
-        self._kinds: Counter[str] = Counter()
-        self._sum = 0
-        self._progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tally) and (self._kinds, self._sum) == (other._kinds, other._sum)
-
-    __hash__ = None  # type: ignore[assignment]
+    action: str = field(compare=False)
+    kinds: Counter[str] = field(default_factory=Counter)
+    sum: int = 0
 
     @property
     def counts(self) -> dict[str, int]:
         """How many of each kind."""
         names = {"projects": "Project", "service_keys": "StoredServiceKey", "locks": "StoredLock"}
-        return {name: self._kinds[kind] for name, kind in names.items()}
+        return {name: self.kinds[kind] for name, kind in names.items()}
 
     async def count_pages(self, pages: "AsyncIterator[Sequence[Entry]]") -> "AsyncIterator[Sequence[Entry]]":
         """Yields the same pages and counts them; reports progress on long runs."""
+        progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
         async for page in pages:
             for entry in page:
                 self._count(entry)
-            if time.monotonic() >= self._progress_at:
-                self._progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
-                message(f"{self._action} so far: {_counts_text(self.counts)}")
+            if time.monotonic() >= progress_at:
+                progress_at = time.monotonic() + PROGRESS_EVERY_SECONDS
+                message(f"{self.action} so far: {_counts_text(self.counts)}")
             yield page
 
     def _count(self, entry: "Entry") -> None:
         import msgspec  # noqa: PLC0415
 
-        self._kinds[type(entry).__name__] += 1
-        self._sum = (
-            self._sum + int.from_bytes(hashlib.sha256(msgspec.msgpack.encode(entry, enc_hook=str)).digest())
+        self.kinds[type(entry).__name__] += 1
+        self.sum = (
+            self.sum + int.from_bytes(hashlib.sha256(msgspec.msgpack.encode(entry, enc_hook=str)).digest())
         ) % 2**256
 
 

@@ -6,7 +6,7 @@ LISTS_WAITING_MAX wait, each for at most LIST_SECONDS_MAX.
 
 import asyncio
 from collections.abc import Callable, Iterable
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -25,12 +25,6 @@ Waiters = Callable[[RecordKey], int]
 
 _HELD_BY_STATE: Final = {"held": True, "free": False, "all": None}
 _CURSOR: Final = "locks."
-
-
-class LockListBody(NamedTuple):
-    """A page or a row as JSON."""
-
-    body: bytes
 
 
 class _LockRow(msgspec.Struct):
@@ -54,7 +48,7 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class LockListReader:
-    """Reads pages and rows of one store's locks. `waiters` counts the waiters of a lock."""
+    """Reads pages and rows of one store's locks as JSON. `waiters` counts the waiters of a lock."""
 
     def __init__(self, store: LockStore, waiters: Waiters) -> None:
         self._store: Final = store
@@ -62,18 +56,18 @@ class LockListReader:
         self._at_once: Final = asyncio.Semaphore(LISTS_AT_ONCE)
         self._pending = 0
 
-    async def page(self, project_id: str, query: bytes) -> LockListBody:
+    async def page(self, project_id: str, query: bytes) -> bytes:
         """The page that the query asks for. Raises LockError `invalid_request`, `lock_service_unavailable`."""
         page = await self._query(lock_query(project_id, query))
         rows = [self._row(project_id, key, record, page.now_ms) for key, record in page.records]
         next_cursor = None if page.next_after is None else _CURSOR + page.next_after
-        return LockListBody(_encode(_LockPage(rows, next_cursor)))
+        return _encode(_LockPage(rows, next_cursor))
 
-    async def row(self, project_id: str, key: LockKey) -> LockListBody:
+    async def row(self, project_id: str, key: LockKey) -> bytes:
         """The row of one lock, known or not. Raises LockError `lock_service_unavailable`."""
         page = await self._query(LockQuery(project_id, 1, prefix=key))  # a key sorts before the keys that begin with it
         record = next((record for found, record in page.records if found == key), None)
-        return LockListBody(_encode(self._row(project_id, key, record, page.now_ms)))
+        return _encode(self._row(project_id, key, record, page.now_ms))
 
     def _row(self, project_id: str, key: LockKey, record: LockRecord | None, now_ms: int) -> _LockRow:
         waiters = self._waiters(RecordKey(project_id, key))

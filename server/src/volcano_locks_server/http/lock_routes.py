@@ -46,7 +46,7 @@ from .codec import (
     read_body,
 )
 from .event_stream import EventStreamResponse, asks_for_stream
-from .lock_list_routes import LockListBody, LockListReader, wants_row, watched_prefix
+from .lock_list_routes import LockListReader, wants_row, watched_prefix
 from .lock_operations import LockOperation, lock_operation
 from .problems import DRAINING_MESSAGE, INTERNAL_MESSAGE, UNAVAILABLE_MESSAGE
 from .request_checks import check_after_credential, check_before_credential, request_id_of
@@ -110,7 +110,7 @@ class LockRoutes:
                 outcome.headers = request_headers(request.id, request.admission)
                 self._metrics.request(operations.WATCH.name, "streaming", perf_counter() - began)
                 return outcome
-            if not isinstance(outcome, LockListBody) and (
+            if not isinstance(outcome, bytes) and (
                 self._log.debug_enabled or is_logged_at_info(operation.name, outcome, waited=request.wait_ms > 0)
             ):
                 about = {"project_id": request.project_id, "key": request.key, "request_id": request.id.decode()}
@@ -132,7 +132,7 @@ class LockRoutes:
 
     async def _outcome(
         self, operation: LockOperation, request: _LockRequest
-    ) -> Outcome | Denied | LockListBody | EventStreamResponse:
+    ) -> Outcome | Denied | bytes | EventStreamResponse:
         """The outcome of a request. Raises LockError if a check fails, and ClientGoneError."""
         check_before_credential(request.query, request.fields, draining=self.draining)
         authorization = request.fields.get(AUTHORIZATION)
@@ -191,7 +191,7 @@ class LockRoutes:
 
     async def _read(
         self, operation: LockOperation, request: _LockRequest, principal: Principal
-    ) -> LockListBody | EventStreamResponse | None:
+    ) -> bytes | EventStreamResponse | None:
         """The list, row or stream that is asked for; None for a plain read. Raises LockError."""
         if operation is operations.LIST:
             return await self._lock_list.page(principal.project_id, request.query)
@@ -208,9 +208,9 @@ class LockRoutes:
         request.key = key = lock_key(request.raw_key)
         return await self._lock_list.row(principal.project_id, key)
 
-    def _response(self, operation: LockOperation, outcome: Outcome | Denied | LockListBody) -> LockResponse:
-        if isinstance(outcome, LockListBody):
-            return LockResponse(200, outcome.body, "listed", [])
+    def _response(self, operation: LockOperation, outcome: Outcome | Denied | bytes) -> LockResponse:
+        if isinstance(outcome, bytes):
+            return LockResponse(200, outcome, "listed", [])
         if isinstance(outcome, Denied):
             return self._denied(outcome)
         return outcome_response(operation, outcome)

@@ -23,10 +23,8 @@ def exit_on_client_error(connection: Connection) -> Iterator[None]:
 
 def exit_for(error: errors.VolcanoError, connection: Connection) -> exit_codes.Exit:
     """The Exit for `error`."""
-    for kind, exit_code in _EXIT_CODES:
-        if isinstance(error, kind):
-            return exit_codes.Exit(_message(error, connection), exit_code)
-    return exit_codes.Exit(_message(error, connection), exit_codes.UNAVAILABLE)
+    fitting = (exit_code for kind, exit_code in _EXIT_CODES if isinstance(error, kind))
+    return exit_codes.Exit(_message(error, connection), next(fitting, exit_codes.UNAVAILABLE))
 
 
 _EXIT_CODES = (
