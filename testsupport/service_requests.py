@@ -4,14 +4,15 @@ from typing import NamedTuple
 
 from volcano_locks_server.ports.lock_store import RecordKey
 from volcano_locks_server.queue.wait_request import WaitRequest
+from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import Command, Outcome, Release, Renew
 from volcano_locks_server.rules.quota import Admission
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 
 
 class Reply(NamedTuple):
-    outcome: Outcome | Denied
+    outcome: Outcome | LockError
     admission: Admission
 
 

@@ -31,7 +31,7 @@ from volcano_locks_server.rules.values import (
     parse_ttl_seconds,
     parse_wait_ms,
 )
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
@@ -243,7 +243,7 @@ def _digest(args: Mapping[str, object]) -> bytes:
 
 def _result(reply: Reply) -> Result:
     match reply.outcome:
-        case Denied() as denied:
+        case LockError() as denied:
             return failure(denied.code, denied.retry_after_seconds)
         case Refused() as refused:
             return {**failure(refused.code), **_holder_result(refused)}

@@ -5,6 +5,7 @@ import asyncio
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import (
     Acquire,
     ForceRelease,
@@ -18,13 +19,13 @@ from volcano_locks_server.rules.lease import (
     Renew,
 )
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 KEY = LockKey("daily-rollup")
 LOCK = RecordKey("p", KEY)
-Result = Outcome | Denied
+Result = Outcome | LockError
 
 
 class GatedStore(FaultyStore):
@@ -94,7 +95,7 @@ def granted(result: Result) -> bool:
 
 
 def code(result: Result) -> str:
-    assert isinstance(result, Refused | Denied), result
+    assert isinstance(result, Refused | LockError), result
     return result.code
 
 

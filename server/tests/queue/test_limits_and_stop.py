@@ -6,11 +6,11 @@ import pytest
 from testsupport.service_requests import perform
 
 from volcano_locks_server.queue import waiter_table
+from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import (
     Acquire,
 )
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service.lock_service import Denied
 
 from .harness import KEY, Harness, code, digest, granted, settled, soon
 
@@ -23,7 +23,7 @@ async def test_waiters_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyP
     waiting = [await harness.wait(2, 1_000), await harness.wait(3)]
     await harness.advance(1_000)
     refused = await harness.perform(Acquire(digest(4), 30), 20_000)
-    assert isinstance(refused, Denied)
+    assert isinstance(refused, LockError)
     assert (refused.code, refused.retry_after_seconds) == ("too_many_waiters", 1)
     waiting.append(await harness.wait(2))
     other = LockKey("other")
@@ -31,7 +31,7 @@ async def test_waiters_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyP
     last = asyncio.create_task(perform(harness.service, "p", 0, other, Acquire(digest(5), 30), wait_ms=20_000))
     await settled()
     full = await perform(harness.service, "p", 0, LockKey("third"), Acquire(digest(6), 30), wait_ms=20_000)
-    assert isinstance(full.outcome, Denied)
+    assert isinstance(full.outcome, LockError)
     assert full.outcome.code == "lock_service_unavailable"
     await harness.advance(11_000)
     for task in (*waiting, last):

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import RecordKey
+from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import (
     GRACE_MS,
     Acquire,
@@ -26,7 +27,7 @@ from volcano_locks_server.rules.lease import (
     blocks_others,
 )
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.testing import ManualClock, When
 
 from .harness import GatedStore, settled
@@ -162,10 +163,10 @@ class World:
                     self.beliefs[one.lock, one.owner] = Belief(outcome.fencing_token, outcome.expires_at_ms)
                 if one.waits and outcome.how != "repeated" and not one.has_unknown_turn:
                     self.last_granted[one.lock] = max(one.arrived, self.last_granted.get(one.lock, 0))
-            elif isinstance(outcome, Denied) and not one.waits:
+            elif isinstance(outcome, LockError) and not one.waits:
                 self.uncertain.add((one.lock, one.owner))
             else:
-                assert isinstance(outcome, Refused | Denied)
+                assert isinstance(outcome, Refused | LockError)
 
     async def settle(self) -> None:
         """Let everything in progress end, and check the invariants."""

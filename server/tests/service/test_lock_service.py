@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator
 import pytest
 from testsupport.service_requests import perform
 
-from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Read, Refused, Release, Released, Renew, State
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import rate_limiter
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
@@ -47,7 +47,7 @@ async def test_each_reply_carries_the_quota(service: LockService) -> None:
     remaining = [(await perform(service, "p", 3, KEY, Read())).admission.remaining for _ in range(3)]
     assert remaining == [2, 1, 0]
     reply = await perform(service, "p", 3, KEY, Read())
-    assert isinstance(reply.outcome, Denied)
+    assert isinstance(reply.outcome, LockError)
     assert reply.outcome.code == "lock_rate_limited"
     assert reply.outcome.retry_after_seconds == reply.admission.retry_after_seconds
     assert isinstance((await perform(service, "q", 3, KEY, Read())).outcome, State)
@@ -60,19 +60,19 @@ async def test_a_stampede_does_not_cost_the_holder_its_lease(service: LockServic
         await perform(service, "p", 3, KEY, Acquire(OTHER, 30))
     for _ in range(10):
         stranger = await perform(service, "p", 3, KEY, Renew(OTHER, 30))
-        assert isinstance(stranger.outcome, Denied)
+        assert isinstance(stranger.outcome, LockError)
         assert stranger.outcome.code == "lock_rate_limited"
     assert isinstance((await perform(service, "p", 3, KEY, Renew(ME, 30))).outcome, Granted)
     assert isinstance((await perform(service, "p", 3, KEY, Renew(ME, 30))).outcome, Granted)
     assert isinstance((await perform(service, "p", 3, KEY, Release(ME))).outcome, Released)
     again = await perform(service, "p", 3, KEY, Release(ME))
-    assert isinstance(again.outcome, Denied)
+    assert isinstance(again.outcome, LockError)
 
 
 async def test_the_reserve_can_be_switched_off(clock: ManualClock) -> None:
     service = LockService(MemoryStore(clock), clock, owner_reserve=False)
     assert isinstance((await perform(service, "p", 1, KEY, Acquire(ME, 30))).outcome, Granted)
-    assert isinstance((await perform(service, "p", 1, KEY, Renew(ME, 30))).outcome, Denied)
+    assert isinstance((await perform(service, "p", 1, KEY, Renew(ME, 30))).outcome, LockError)
     await service.close()
 
 
@@ -98,7 +98,7 @@ async def test_a_store_failure_returns_unavailable_and_carries_the_quota(clock: 
     store.failure = StoreUnavailableError("disk_full", "the disk is full")
     service = LockService(store, clock)
     reply = await perform(service, "p", 3, KEY, Acquire(ME, 30))
-    assert isinstance(reply.outcome, Denied)
+    assert isinstance(reply.outcome, StoreUnavailableError)
     assert (reply.outcome.code, reply.outcome.cause_code) == ("lock_service_unavailable", "disk_full")
     assert reply.admission.remaining == 2
     await service.close()
@@ -112,7 +112,7 @@ async def test_a_store_failure_uses_none_of_the_owners_reserve(clock: ManualCloc
     store.failure = StoreUnavailableError("disk_full", "the disk is full")
     for owner in (OTHER, OTHER, ME):
         reply = await perform(service, "p", 1, KEY, Renew(owner, 30))
-        assert isinstance(reply.outcome, Denied)
+        assert isinstance(reply.outcome, LockError)
         assert reply.outcome.code == "lock_service_unavailable"
     store.failure = None
     assert isinstance((await perform(service, "p", 1, KEY, Renew(ME, 30))).outcome, Granted)

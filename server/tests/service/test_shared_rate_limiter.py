@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 from testsupport.service_requests import Reply, perform
 
-from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Read, Release, Renew, State
 from volcano_locks_server.rules.quota import Verdict
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import rate_limiter
-from volcano_locks_server.service.lock_service import Denied, LockService
+from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.service.rate_limiter import SharedRateLimiter
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, MemoryQuotas
@@ -60,7 +60,7 @@ async def nodes(clock: ManualClock, count: Count) -> AsyncIterator[Sequence[Lock
 
 
 def served(replies: Sequence[Reply]) -> int:
-    return sum(not isinstance(reply.outcome, Denied) for reply in replies)
+    return sum(not isinstance(reply.outcome, LockError) for reply in replies)
 
 
 async def test_three_nodes_at_once_serve_no_more_than_the_limit_and_at_least_95_percent_of_it(
@@ -70,7 +70,7 @@ async def test_three_nodes_at_once_serve_no_more_than_the_limit_and_at_least_95_
     assert 570 <= served(replies) <= 600
     one_by_one = [await perform(nodes[0], "q", 600, KEY, Read()) for _ in range(600)]
     assert served(one_by_one) == 600
-    assert {reply.outcome.code for reply in replies if isinstance(reply.outcome, Denied)} == {"lock_rate_limited"}
+    assert {reply.outcome.code for reply in replies if isinstance(reply.outcome, LockError)} == {"lock_rate_limited"}
 
 
 async def test_a_store_write_serves_many_requests(nodes: Sequence[LockService], count: Count) -> None:
@@ -102,7 +102,7 @@ async def test_an_owner_renews_from_the_reserve_on_any_node(nodes: Sequence[Lock
     for node in nodes:
         for owner in (OTHER, OTHER, OTHER):
             stranger = await perform(node, "p", 2, KEY, Renew(owner, 30))
-            assert isinstance(stranger.outcome, Denied)
+            assert isinstance(stranger.outcome, LockError)
             assert stranger.admission.remaining == 0
     owners = [(await perform(node, "p", 2, KEY, Renew(ME, 30))).outcome for node in (*nodes, *nodes)]
     assert 1 <= sum(isinstance(outcome, Granted) for outcome in owners) <= 2

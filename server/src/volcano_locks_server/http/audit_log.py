@@ -6,12 +6,11 @@ Level `info`: an expired lease (when it is taken over, or when its owner renews 
 
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.lease import LAPSED, Granted, Outcome, Refused, Released, State
-from ..service.lock_service import Denied
 from ..telemetry import Log
 from .codec import instant
 
 
-def is_logged_at_info(operation: str, outcome: Outcome | Denied, *, waited: bool = False) -> bool:
+def is_logged_at_info(operation: str, outcome: Outcome | LockError, *, waited: bool = False) -> bool:
     """Whether `log_outcome` writes at level `info`. Ask first, so that ordinary requests build no log line.
 
     A wait that ends without the lock is not logged at `info`: a client that waits longer repeats it every minute.
@@ -23,7 +22,7 @@ def is_logged_at_info(operation: str, outcome: Outcome | Denied, *, waited: bool
     return not isinstance(outcome, State) and (operation == "force_release" or not isinstance(outcome, Released))
 
 
-def log_outcome(log: Log, operation: str, outcome: Outcome | Denied, about: dict[str, str | None]) -> None:
+def log_outcome(log: Log, operation: str, outcome: Outcome | LockError, about: dict[str, str | None]) -> None:
     """Log one outcome; `about` names the request, its project and its lock if they are known."""
     about["operation"] = operation
     if isinstance(outcome, Granted):
@@ -46,13 +45,13 @@ def log_outcome(log: Log, operation: str, outcome: Outcome | Denied, about: dict
     elif isinstance(outcome, Refused):
         if log.within_rate():
             log.info("late_renewal" if outcome is LAPSED else "refused", **about, code=outcome.code)
-    elif isinstance(outcome, Denied):
+    elif isinstance(outcome, LockError):
         if not log.within_rate():
             return
-        if outcome.code == "lock_service_unavailable":
+        if isinstance(outcome, StoreUnavailableError):
             log.warning("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
-            if outcome.cause is not None:
-                log.unexpected_error("store_failed", outcome.cause, **about)
+            if outcome.__cause__ is not None:
+                log.unexpected_error("store_failed", outcome.__cause__, **about)
         else:
             log.info("refused", **about, code=outcome.code)
 

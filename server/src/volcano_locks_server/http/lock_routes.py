@@ -24,7 +24,7 @@ from ..rules.lease import (
 )
 from ..rules.quota import Admission, Verdict
 from ..rules.values import LockKey, OwnerToken, parse_holder
-from ..service.lock_service import Denied, LockService
+from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
 from . import lock_operations as operations
 from .audit_log import is_logged_at_info, log_outcome, log_rejection
@@ -119,7 +119,9 @@ class LockRoutes:
         except ClientGoneError:
             return None
         except LockError as error:
-            response = self._failed(error, request)
+            if self._log.within_rate():
+                log_rejection(self._log, error, request.id.decode(), request.project_id)
+            response = self._problem(error)
         except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
             self._log.unexpected_error("internal", error, request_id=request.id.decode())
             response = problem_response("internal", INTERNAL_MESSAGE, None)
@@ -132,7 +134,7 @@ class LockRoutes:
 
     async def _outcome(
         self, operation: LockOperation, request: _LockRequest
-    ) -> Outcome | Denied | bytes | EventStreamResponse:
+    ) -> Outcome | LockError | bytes | EventStreamResponse:
         """The outcome of a request. Raises LockError if a check fails, and ClientGoneError."""
         check_before_credential(request.query, request.fields, draining=self.draining)
         authorization = request.fields.get(AUTHORIZATION)
@@ -169,7 +171,7 @@ class LockRoutes:
 
     async def _waited(
         self, request: _LockRequest, lock: RecordKey, command: Command, admission: Admission
-    ) -> Outcome | Denied:
+    ) -> Outcome | LockError:
         """The outcome of an acquire that waits. Raises ClientGoneError."""
         authorization = request.fields.get(AUTHORIZATION)
 
@@ -208,31 +210,23 @@ class LockRoutes:
         request.key = key = lock_key(request.raw_key)
         return await self._lock_list.row(principal.project_id, key)
 
-    def _response(self, operation: LockOperation, outcome: Outcome | Denied | bytes) -> LockResponse:
+    def _response(self, operation: LockOperation, outcome: Outcome | LockError | bytes) -> LockResponse:
         if isinstance(outcome, bytes):
             return LockResponse(200, outcome, "listed", [])
-        if isinstance(outcome, Denied):
-            return self._denied(outcome)
+        if isinstance(outcome, LockError):
+            return self._problem(outcome)
         return outcome_response(operation, outcome)
 
-    def _denied(self, denied: Denied) -> LockResponse:
-        if denied.cause_code == "stopping":
-            return problem_response(denied.code, DRAINING_MESSAGE, denied.retry_after_seconds)
-        if denied.code == "lock_service_unavailable":
-            self._metrics.store_error(denied.cause_code)
-            return problem_response(denied.code, UNAVAILABLE_MESSAGE, denied.retry_after_seconds)
-        if denied.code == "lock_rate_limited":
-            self._metrics.quota_refusals += 1
-        return problem_response(denied.code, denied.message, denied.retry_after_seconds)
-
-    def _failed(self, error: LockError, request: _LockRequest) -> LockResponse:
-        """The response to a request that failed a check."""
+    def _problem(self, error: LockError) -> LockResponse:
+        """Count the error; the response has none of the store's own words."""
         message = error.message
-        if isinstance(error, StoreUnavailableError):
+        if isinstance(error, StoreUnavailableError) and error.cause_code == "stopping":
+            message = DRAINING_MESSAGE
+        elif isinstance(error, StoreUnavailableError):
             self._metrics.store_error(error.cause_code)
             message = UNAVAILABLE_MESSAGE
-        if self._log.within_rate():
-            log_rejection(self._log, error, request.id.decode(), request.project_id)
+        elif error.code == "lock_rate_limited":
+            self._metrics.quota_refusals += 1
         return error_response(error, message)
 
 

@@ -11,7 +11,6 @@ The HTTP layer decides who may call; `rules.lease` decides what a lease means.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from ..ports.clock import Clock
@@ -22,26 +21,12 @@ from ..queue.handoff import PendingCommand, evaluate
 from ..queue.node_queues import WaitQueues
 from ..queue.recheck import RECHECK_EVERY_SECONDS
 from ..queue.wait_request import WaitRequest, wait_for_grant
-from ..rules.errors import Code, LockError, StoreUnavailableError
+from ..rules.errors import LockError
 from ..rules.lease import Acquire, Command, Outcome, Release
 from ..rules.quota import Admission, Verdict
 from .event_source import connected_hub
 from .group_commit import GroupCommit
 from .rate_limiter import LocalRateLimiter, RateLimiter, SharedRateLimiter
-
-
-@dataclass(frozen=True, slots=True)
-class Denied:
-    """The command was not evaluated: the quota is spent, the queues are full, or the store failed.
-
-    `cause_code` and `cause` are for logs and metrics, never for the client.
-    """
-
-    code: Code
-    message: str
-    retry_after_seconds: int | None
-    cause_code: str = ""
-    cause: BaseException | None = None
 
 
 class LockService:
@@ -91,11 +76,11 @@ class LockService:
 
     async def perform(
         self, lock: RecordKey, command: Command, admission: Admission, *, wait: WaitRequest | None = None
-    ) -> Outcome | Denied | None:
+    ) -> Outcome | LockError | None:
         """Perform a command of an admitted request; an acquire with `wait` may wait for its lock (WAIT-1 to WAIT-9).
 
         Cancelling a wait is a disconnect. Returns None only if `wait.disconnected` ended it; then nothing stays
-        granted. Raises nothing; an error of `wait.authorize` is returned as Denied.
+        granted. Raises nothing: an error, also one of `wait.authorize`, is returned.
         """
         if admission.verdict is Verdict.SPENT:
             return _quota_spent(admission)
@@ -106,18 +91,16 @@ class LockService:
             if isinstance(command, Release) and not owner_only:
                 self.queues.withdraw(lock, command.owner_digest)
             outcome = await self._commit.submit(lock, PendingCommand(command, owner_only))
-        except StoreUnavailableError as error:
+        except LockError as error:
             if owner_only:
                 self._limiter.refund(lock.project_id, admission)
-            return Denied("lock_service_unavailable", error.message, 1, error.cause_code, error.__cause__)
-        except LockError as error:
-            return Denied(error.code, error.message, error.retry_after_seconds)
+            return error
         if outcome is None:
             self._limiter.refund(lock.project_id, admission)
             return _quota_spent(admission)
         return outcome
 
-    def abandon(self, project_id: str, admission: Admission) -> Denied | None:
+    def abandon(self, project_id: str, admission: Admission) -> LockError | None:
         """End the admission of a request without a command. Returns the refusal if the quota is spent, else None.
 
         The request stays counted, but what it drew from the owners' reserve is refunded: it proved no ownership.
@@ -137,10 +120,7 @@ class LockService:
         await self._limiter.close()
 
 
-def _quota_spent(admission: Admission) -> Denied:
-    return Denied(
-        "lock_rate_limited",
-        f"this project's quota of {admission.limit} requests a minute is spent: "
-        f"retry in {admission.retry_after_seconds} s",
-        admission.retry_after_seconds,
-    )
+def _quota_spent(admission: Admission) -> LockError:
+    spent = f"this project's quota of {admission.limit} requests a minute is spent"
+    seconds = admission.retry_after_seconds
+    return LockError("lock_rate_limited", f"{spent}: retry in {seconds} s", retry_after_seconds=seconds)
