@@ -50,14 +50,7 @@ from .lock_list_routes import LockListReader, wants_row, watched_prefix
 from .lock_operations import LockOperation, lock_operation
 from .problems import DRAINING_MESSAGE, INTERNAL_MESSAGE, UNAVAILABLE_MESSAGE
 from .request_checks import check_after_credential, check_before_credential, request_id_of
-from .responses import (
-    LockResponse,
-    error_response,
-    outcome_response,
-    problem_response,
-    request_headers,
-    send_response,
-)
+from .responses import LockResponse, error_response, outcome_response, request_headers, send_response
 
 _ALL_EVENTS_KEY: Final = b"events"
 
@@ -124,7 +117,7 @@ class LockRoutes:
             response = self._problem(error)
         except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
             self._log.unexpected_error("internal", error, request_id=request.id.decode())
-            response = problem_response("internal", INTERNAL_MESSAGE, None)
+            response = error_response(LockError("internal", INTERNAL_MESSAGE), INTERNAL_MESSAGE)
         await send_response(send, response, request.id, request.admission)
         if request.wait_ms:
             self._metrics.waited(response.outcome, perf_counter() - began)

@@ -58,16 +58,6 @@ def problem_body(code: str, message: str, **details: str | int | None) -> bytes:
     return _encode({"error": message, "code": code, **details})
 
 
-def problem_headers(code: str, retry_after_seconds: int | None) -> Headers:
-    """The header fields of an error response: how to present a credential, when to retry."""
-    headers: Headers = []
-    if code == "invalid_credentials":
-        headers.append(_CHALLENGE)
-    if retry_after_seconds is not None:
-        headers.append((b"retry-after", b"%d" % retry_after_seconds))
-    return headers
-
-
 class MethodNotAllowedError(LockError):
     """The address does not allow the request's method; `allowed` goes into the header field `Allow`."""
 
@@ -77,8 +67,12 @@ class MethodNotAllowedError(LockError):
 
 
 def error_headers(error: LockError) -> Headers:
-    """`problem_headers` of an exception, with `Allow` for a MethodNotAllowedError."""
-    headers = problem_headers(error.code, error.retry_after_seconds)
+    """The header fields of an error response: how to present a credential, when to retry, which methods are allowed."""
+    headers: Headers = []
+    if error.code == "invalid_credentials":
+        headers.append(_CHALLENGE)
+    if error.retry_after_seconds is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after_seconds))
     if isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", error.allowed.encode()))
     return headers

@@ -7,7 +7,7 @@ from ..rules.lease import Granted, Outcome, Refused, Released, State
 from ..rules.quota import Admission
 from .codec import FREE_BODY, REQUEST_ID, Send, held_body, instant, lease_body
 from .lock_operations import LockOperation
-from .problems import JSON_TYPE, STATUS_BY_CODE, Headers, error_headers, problem_body, problem_headers
+from .problems import JSON_TYPE, STATUS_BY_CODE, Headers, error_headers, problem_body
 
 
 class LockResponse(NamedTuple):
@@ -46,11 +46,6 @@ def _state_response(state: State) -> LockResponse:
     if state.lease is None:
         return LockResponse(200, FREE_BODY, "free", [])
     return LockResponse(200, held_body(state.lease.expires_at_ms, state.lease.fencing_token), "held", [])
-
-
-def problem_response(code: str, message: str, retry_after_seconds: int | None) -> LockResponse:
-    headers = problem_headers(code, retry_after_seconds)
-    return LockResponse(STATUS_BY_CODE[code], problem_body(code, message), code, headers)
 
 
 def error_response(error: LockError, message: str) -> LockResponse:
