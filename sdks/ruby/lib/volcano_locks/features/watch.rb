@@ -99,7 +99,7 @@ module VolcanoLocks
     def end_error(stream)
       id = stream.request.request_id
       response = @operations.expect_status(@sender.response_of(stream), 200, id)
-      unless response.headers.fetch("content-type", "").start_with?(CONTENT_TYPE)
+      unless Messages.media_type?(response.headers, CONTENT_TYPE)
         return Messages.malformed(response, "it is not an event stream", id)
       end
 

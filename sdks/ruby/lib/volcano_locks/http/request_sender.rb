@@ -144,7 +144,8 @@ module VolcanoLocks
     end
 
     def without_secrets(response, request)
-      Response.new(response.status, response.headers, hide_secrets(response.body, request))
+      body = hide_secrets(response.body, request)
+      body.equal?(response.body) ? response : Response.new(response.status, response.headers, body, response.through)
     end
 
     def transport_error(request, why)
@@ -153,9 +154,12 @@ module VolcanoLocks
     end
 
     def hide_secrets(text, request)
-      [@config.service_key, request.token].compact.reduce(text.b) do |shown, secret|
-        shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN)
-      end.force_encoding(Encoding::UTF_8).scrub("?")
+      secrets = [@config.service_key, request.token].compact
+      lower = text.b.downcase
+      return text if secrets.none? { |secret| lower.include?(secret.b.downcase) }
+
+      secrets.reduce(text.b) { |shown, secret| shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN) }
+             .force_encoding(Encoding::UTF_8).scrub("?")
     end
   end
 end

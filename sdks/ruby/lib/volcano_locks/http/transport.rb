@@ -1,27 +1,8 @@
 # frozen_string_literal: true
 
-require "net/http"
 require "uri"
 
 module VolcanoLocks
-  # A kept-alive connection that knows whether it may carry another request.
-  class Connection < Net::HTTP
-    # @return [Boolean] whether it is open and no unsolicited bytes arrived, which Net::HTTP would take for the next
-    #   response
-    def reusable?
-      return false if @socket.nil? || @socket.closed?
-
-      @socket.read_timeout = 0
-      @socket.read(1)
-      false
-    rescue Net::ReadTimeout
-      true
-    rescue IOError, SystemCallError, OpenSSL::SSL::SSLError
-      false
-    end
-  end
-  private_constant :Connection
-
   # Sends requests over kept-alive connections.
   #
   # A transport is any object with `call(request)`. It returns a {Response} or raises, best a {TransportError}. Many
@@ -38,16 +19,16 @@ module VolcanoLocks
   class HttpTransport
     include ForkSafe
 
-    RESPONSE_BYTES_MAX = 65_536
     KEEP_ALIVE_SECONDS = 30.0
-    REQUESTS = {
-      "POST" => Net::HTTP::Post, "PATCH" => Net::HTTP::Patch, "DELETE" => Net::HTTP::Delete, "GET" => Net::HTTP::Get
-    }.freeze
-    private_constant :REQUESTS
+    BROKEN = [IOError, SystemCallError, OpenSSL::SSL::SSLError, Net::ReadTimeout].freeze
+    CHECK_SERVER = "Check that the server is running there and that api_url (VOLCANO_API_URL) is right"
+    CHECK_PROXY = "Check the proxy, or name the host in NO_PROXY"
+    private_constant :BROKEN, :CHECK_SERVER, :CHECK_PROXY
 
     # @param api_url [String] URL of the service; its path is put before the path of each request
     def initialize(api_url)
       @url = URI.parse(api_url)
+      @authority = @url.port == @url.default_port ? @url.host : "#{@url.host}:#{@url.port}"
       reset_after_fork
     end
 
@@ -120,73 +101,72 @@ module VolcanoLocks
 
     def discard(connection)
       connection.finish if connection.started?
-    rescue IOError, SystemCallError, OpenSSL::SSL::SSLError
+    rescue *BROKEN
       nil
     end
 
     def new_connection(request)
-      connection = Connection.new(@url.hostname, @url.port)
+      proxy = proxy_of_environment
+      user, password = [proxy&.user, proxy&.password].map { |part| part && URI::DEFAULT_PARSER.unescape(part) }
+      connection = Connection.new(@url.hostname, @url.port, proxy&.hostname, proxy&.port, user, password)
       connection.use_ssl = @url.is_a?(URI::HTTPS)
-      connection.max_retries = 0
-      connection.keep_alive_timeout = KEEP_ALIVE_SECONDS
-      set_timeouts(connection, request)
-      connection.start
+      connection.open_timeout = connection.ssl_timeout = request.timeout_seconds
+      connection.open
+      connection
     rescue StandardError => e
-      message = "#{request.verb} #{request.path}: #{e.class}: #{e.message}"
-      raise TransportError.new(message, request_sent: false, request_id: request.request_id), cause: nil
+      message = "cannot connect to #{@url.hostname} port #{@url.port}#{through(proxy&.host, proxy&.port)}: " \
+                "#{e.class}: #{e.message}. #{proxy ? CHECK_PROXY : CHECK_SERVER}"
+      raise failure(request, message, request_sent: false), cause: nil
     end
 
-    def set_timeouts(connection, request)
-      connection.open_timeout = request.timeout_seconds
-      connection.read_timeout = request.timeout_seconds
-      connection.write_timeout = request.timeout_seconds
+    # @return [URI, nil] the proxy by http_proxy, https_proxy and no_proxy; nil for a loopback address
+    def proxy_of_environment
+      variables = ENV.to_h
+      # Not in CGI programs, where HTTP_PROXY is the header `Proxy` of a request.
+      variables["http_proxy"] ||= variables["HTTP_PROXY"] unless variables.key?("REQUEST_METHOD")
+      @url.find_proxy(variables)
+    end
+
+    def through(host, port)
+      " through the proxy #{host}:#{port}" if host
     end
 
     def exchange(connection, request, &on_bytes)
-      set_timeouts(connection, request)
-      http_request = REQUESTS.fetch(request.verb).new(@url.path + request.path, request.headers)
-      http_request.body = request.body
-      response = nil
-      connection.request(http_request) do |http_response|
-        raise unusable(request, "belongs to another request") if of_another_request?(http_response, request)
-
-        streamed = on_bytes && event_stream?(http_response)
-        body = streamed ? stream_body(http_response, &on_bytes) : read_body(http_response, request)
-        response = Response.new(http_response.code.to_i, http_response.each_header.to_h, body)
+      text = request_text(connection, request)
+      proxy = through(connection.proxy_address, connection.proxy_port)
+      status, headers, body = connection.exchange(text, request.timeout_seconds, on_bytes) do |received|
+        raise Connection::UnusableError, "belongs to another request" if of_another_request?(received, request)
       end
-      response
+      Response.new(status, headers, body, proxy)
+    rescue Connection::UnusableError => e
+      raise failure(request, "the response#{proxy} #{e.message}"), cause: nil
+    rescue *BROKEN => e
+      raise failure(request, "the connection#{proxy} broke: #{e.class}: #{e.message}"), cause: nil
     end
 
-    def event_stream?(http_response)
-      http_response.code == "200" && http_response["content-type"].to_s.start_with?("text/event-stream")
+    def request_text(connection, request)
+      text = +"#{request.verb} #{target_for(connection)}#{request.path} HTTP/1.1\r\nHost: #{@authority}\r\n"
+      request.headers.each { |name, value| text << name << ": " << value << "\r\n" }
+      text << connection.proxy_credentials
+      text << "Content-Length: #{request.body.bytesize}\r\n" if request.body
+      text << "\r\n" << request.body.to_s
     end
 
-    def stream_body(http_response, &on_bytes)
-      http_response.read_body(&on_bytes)
-      ""
+    # A plain request through a proxy names the whole URL.
+    def target_for(connection)
+      connection.plain_proxy? ? "http://#{@authority}#{@url.path}" : @url.path
     end
 
-    # Whether the response was unsolicited and arrived just as this request was sent.
-    def of_another_request?(http_response, request)
-      id = http_response["X-Volcano-Request-Id"]
-      !id.nil? && !id.casecmp?(request.request_id)
+    # Whether the response was unsolicited and arrived just as this request was sent. A proxy may send the id twice
+    # (case 83).
+    def of_another_request?(headers, request)
+      id = headers["x-volcano-request-id"]
+      !id.nil? && !id[/[^,\s]+/].to_s.casecmp?(request.request_id)
     end
 
-    def read_body(http_response, request)
-      body = +""
-      http_response.read_body do |chunk|
-        body << chunk
-        raise unusable(request, "has more than #{RESPONSE_BYTES_MAX} bytes") if body.bytesize > RESPONSE_BYTES_MAX
-      end
-      announced = http_response.content_length
-      # Net::HTTP accepts a body that ends early because the connection closed.
-      raise unusable(request, "is incomplete") if announced && body.bytesize < announced
-
-      body
-    end
-
-    def unusable(request, why)
-      TransportError.new("#{request.verb} #{request.path}: the response #{why}", request_id: request.request_id)
+    def failure(request, why, request_sent: true)
+      message = "#{request.verb} #{request.path}: #{why}"
+      TransportError.new(message, request_sent: request_sent, request_id: request.request_id)
     end
   end
 end

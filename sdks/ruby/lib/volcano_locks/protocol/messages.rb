@@ -43,8 +43,9 @@ module VolcanoLocks
     end
   end
 
-  # One complete HTTP response. The names in `headers` are lower-case.
-  Response = Struct.new(:status, :headers, :body)
+  # One complete HTTP response. The names in `headers` are lower-case. `through` names the proxy for errors, as in
+  # " through the proxy cache:3128"; nil without one.
+  Response = Struct.new(:status, :headers, :body, :through)
 
   # Parses and checks responses.
   #
@@ -105,7 +106,7 @@ module VolcanoLocks
       code = body["code"].is_a?(String) ? body["code"] : nil
       message = body["error"].is_a?(String) && !body["error"].empty? ? printable(body["error"]) : nil
       Errors.class_for(response.status, code).new(
-        message || "HTTP #{response.status} without an error message",
+        message || "HTTP #{response.status} without an error message#{response.through}",
         status: response.status, code: code, request_id: request_id,
         retry_after: retry_after(response.headers["retry-after"])
       )
@@ -114,8 +115,14 @@ module VolcanoLocks
     # @return [ServerError] for a success status with an invalid body
     def malformed(response, why, request_id)
       content_type = printable(response.headers["content-type"] || "no content type")
-      message = "HTTP #{response.status} is not a response of a lock service: #{why} (#{content_type})"
+      message = "HTTP #{response.status}#{response.through} is not a response of a lock service: " \
+                "#{why} (#{content_type})"
       ServerError.new(message, status: response.status, request_id: request_id)
+    end
+
+    # @return [Boolean] whether the response has this media type, with any parameters, in any case
+    def media_type?(headers, media_type)
+      headers["content-type"].to_s[/\A[^;\s]*/].casecmp?(media_type)
     end
 
     def instant_of(match)

@@ -1,0 +1,162 @@
+# frozen_string_literal: true
+
+require "net/http"
+
+module VolcanoLocks
+  # A kept-alive HTTP/1.1 connection. Net::HTTP opens it, with proxy and TLS; this class writes the requests and reads
+  # the responses in less than half of Net::HTTP's time.
+  #
+  # It is kept open only after a complete response. Not supported: trailers, which are skipped, and folded header lines.
+  class Connection < Net::HTTP
+    BODY_BYTES_MAX = 65_536
+    LINE_BYTES_MAX = 16_384
+    HEADER_LINES_MAX = 200
+    READ_BYTES = 16_384
+    STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
+    private_constant :READ_BYTES, :STATUS_LINE
+
+    # The response breaks HTTP/1.1 or a limit of this class.
+    class UnusableError < StandardError; end
+
+    # Open it.
+    def open
+      start
+      @io = @socket.io
+      @buffer = "".b
+      @keep = false
+    end
+
+    # @return [Boolean] whether it may carry another request: the last response was complete, and nothing arrived since
+    def reusable?
+      @keep && @buffer.empty? && @io.read_nonblock(1, exception: false) == :wait_readable
+    rescue IOError, SystemCallError, OpenSSL::SSL::SSLError
+      false
+    end
+
+    # @return [Boolean] whether requests go to a proxy, not through a tunnel of it
+    def plain_proxy?
+      proxy? && !use_ssl?
+    end
+
+    # @return [String] the header line for a plain proxy that has a user name; otherwise empty
+    def proxy_credentials
+      return "" unless plain_proxy? && proxy_user
+
+      "Proxy-Authorization: Basic #{["#{proxy_user}:#{proxy_pass}"].pack('m0')}\r\n"
+    end
+
+    # Send a request and read the response. No read waits longer than `timeout_seconds`.
+    #
+    # @param stream [Proc, nil] receives the bytes of an event stream instead of the returned response
+    # @yieldparam headers [Hash] to be checked before the body is read
+    # @return [Array] status, headers and body
+    def exchange(text, timeout_seconds, stream = nil)
+      @keep = false
+      @timeout_seconds = timeout_seconds
+      @io.write(text)
+      minor, status, headers = read_head
+      minor, status, headers = read_head while status < 200
+      yield headers
+      body = +""
+      framed = read_body(status, headers, stream && event_stream?(status, headers) ? stream : limited(body))
+      @keep = framed && minor == "1" && !headers.fetch("connection", "").match?(/\bclose\b/i)
+      [status, headers, body]
+    end
+
+    private
+
+    def event_stream?(status, headers)
+      status == 200 && Messages.media_type?(headers, Watch::CONTENT_TYPE)
+    end
+
+    def limited(body)
+      lambda do |bytes|
+        body << bytes
+        raise UnusableError, "has more than #{BODY_BYTES_MAX} bytes" if body.bytesize > BODY_BYTES_MAX
+      end
+    end
+
+    # The values of a header that is sent twice are joined by commas.
+    def read_head
+      match = STATUS_LINE.match(read_line) || raise(UnusableError, "is not HTTP/1.1")
+      headers = {}
+      HEADER_LINES_MAX.times do
+        line = read_line
+        return [match[1], match[2].to_i, headers] if line.empty?
+
+        name, value = line.split(":", 2)
+        raise UnusableError, "has an invalid header line" if value.nil?
+
+        name.downcase!
+        value.strip!
+        headers[name] = headers.key?(name) ? "#{headers[name]}, #{value}" : value
+      end
+      raise UnusableError, "has more than #{HEADER_LINES_MAX} header lines"
+    end
+
+    # @return [Boolean] whether the body ends before the connection does
+    def read_body(status, headers, on_bytes)
+      return true if [204, 304].include?(status)
+
+      if (coding = headers["transfer-encoding"])
+        raise UnusableError, "has another transfer coding than chunked" unless coding.casecmp?("chunked")
+
+        read_chunks(on_bytes)
+      elsif (length = headers["content-length"])
+        raise UnusableError, "has an invalid length" unless /\A\d+\z/.match?(length)
+
+        take(length.to_i, on_bytes)
+      else
+        return read_until_closed(on_bytes)
+      end
+      true
+    end
+
+    def read_chunks(on_bytes)
+      loop do
+        size = /\A\h{1,8}(?=\s*(;|\z))/.match(read_line) || raise(UnusableError, "has an invalid chunk")
+        break if size[0].hex.zero?
+
+        take(size[0].hex, on_bytes)
+        raise UnusableError, "has an invalid chunk" unless read_line.empty?
+      end
+      nil until read_line.empty?
+    end
+
+    def read_until_closed(on_bytes)
+      loop do
+        on_bytes.call(@buffer.slice!(0..)) unless @buffer.empty?
+        fill
+      end
+    rescue EOFError
+      false
+    end
+
+    def read_line
+      fill until (ending = @buffer.index("\n")) || @buffer.bytesize > LINE_BYTES_MAX
+      raise UnusableError, "has a line of over #{LINE_BYTES_MAX} bytes" if ending.nil? || ending > LINE_BYTES_MAX
+
+      @buffer.slice!(0..ending).chomp!
+    end
+
+    def take(length, on_bytes)
+      while length.positive?
+        fill if @buffer.empty?
+        bytes = @buffer.slice!(0, length)
+        length -= bytes.bytesize
+        on_bytes.call(bytes)
+      end
+    end
+
+    # Wait for more bytes. TLS may have some that the socket no longer has.
+    def fill
+      waited = (use_ssl? && @io.pending.positive?) || @io.to_io.wait_readable(@timeout_seconds)
+      case bytes = @io.read_nonblock(READ_BYTES, exception: false)
+      when String then @buffer << bytes
+      when nil then raise EOFError, "the server closed it before the end of the response"
+      else raise Net::ReadTimeout unless waited
+      end
+    end
+  end
+  private_constant :Connection
+end
