@@ -1,5 +1,7 @@
 # frozen_string_literal: true
 
+require "logger"
+
 # Client of the lock service: hold a lease, keep it renewed, and learn of its loss.
 #
 #     client = VolcanoLocks::Client.new
@@ -11,14 +13,15 @@
 # write refuse a lower one.
 module VolcanoLocks
   class << self
-    # @return [#warn, nil] receives a warning when a block's release fails; defaults to standard error, nil disables it
+    # @return [#warn, nil] a `Logger`, or any object with `warn`. It receives a warning when a lease is lost, a renewal
+    #   fails or a block's release is not confirmed; and if its `debug?` is true, a `debug` message for each acquire,
+    #   renewal, release and wait. Defaults to warnings on standard error; nil disables it. A background thread calls it
     attr_writer :logger
 
     # @return [#warn, nil]
     def logger
       return @logger if defined?(@logger)
 
-      require "logger"
       @logger = Logger.new($stderr, level: Logger::WARN, progname: "volcano_locks")
     end
   end
@@ -29,6 +32,7 @@ require_relative "volcano_locks/errors"
 require_relative "volcano_locks/clock"
 require_relative "volcano_locks/fork_safe"
 require_relative "volcano_locks/redacted"
+require_relative "volcano_locks/log"
 require_relative "volcano_locks/config"
 require_relative "volcano_locks/protocol/arguments"
 require_relative "volcano_locks/value"
@@ -57,5 +61,7 @@ require_relative "volcano_locks/features/exclusive"
 require_relative "volcano_locks/holding/hold"
 require_relative "volcano_locks/holding/guard"
 require_relative "volcano_locks/holding/renewer"
+require_relative "volcano_locks/holding/open_blocks"
+require_relative "volcano_locks/holding/trap_handler"
 require_relative "volcano_locks/holding/block"
 require_relative "volcano_locks/client"

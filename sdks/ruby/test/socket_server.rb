@@ -73,7 +73,8 @@ class SocketServer
   end
 
   def stream(connection, request)
-    connection.write("HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; Charset=UTF-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+    connection.write("HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; Charset=UTF-8\r\n" \
+                     "Transfer-Encoding: chunked\r\n\r\n")
     # A closed connection does not wake a thread that waits for events, so it is killed.
     streaming = Thread.new do
       Thread.current.report_on_exception = false

@@ -24,10 +24,20 @@ class TestConfig < Minitest::Test
     assert_equal "me", seen[1].headers["X-Volcano-Lock-Holder"]
   end
 
+  # SDK-25
+  def test_the_address_defaults_to_that_of_the_development_server
+    [nil, ""].each do |url|
+      with_environment("VOLCANO_API_URL" => url, "VOLCANO_SERVICE_KEY" => "sk-env") do
+        assert_equal "#<VolcanoLocks::Client http://127.0.0.1:7420>", Client.new.inspect
+        assert_match(/api_url/, assert_raises(ArgumentError) { Client.new(api_url: "") }.message)
+      end
+    end
+  end
+
   def test_an_error_names_the_missing_or_invalid_setting
     good = { api_url: "http://x", service_key: "sk-x" }
     with_environment("VOLCANO_API_URL" => nil, "VOLCANO_SERVICE_KEY" => "") do
-      assert_match(/VOLCANO_API_URL/, assert_raises(ArgumentError) { Client.new }.message)
+      assert_match(/VOLCANO_SERVICE_KEY/, assert_raises(ArgumentError) { Client.new }.message)
       assert_match(/VOLCANO_SERVICE_KEY/, assert_raises(ArgumentError) { Client.new(api_url: "http://x") }.message)
     end
     ["x", "ftp://x", "http://", "http://u:p@x", "http://x?a=1", "http://x#f", "http://x y", "http://x\n"].each do |url|

@@ -17,6 +17,8 @@ require "minitest/autorun"
 require "timeout"
 require "volcano_locks/testing"
 
+# Failures are part of the tests.
+VolcanoLocks.logger = nil
 # Tests check how their threads end.
 Thread.report_on_exception = false
 
@@ -102,6 +104,7 @@ module TestHelper
     logger.define_singleton_method(:warn) { |message| warnings << message }
     VolcanoLocks.logger = logger
     yield
+    VolcanoLocks.module_eval { const_get(:Log) }.drain
     warnings
   ensure
     VolcanoLocks.logger = before

@@ -11,7 +11,8 @@ module VolcanoLocks
     # @return [Locks] the lock operations
     attr_reader :locks
 
-    # @param api_url [String, nil] URL of the service; defaults to `VOLCANO_API_URL`
+    # @param api_url [String, nil] URL of the service; defaults to `VOLCANO_API_URL`, and then to the
+    #   `http://127.0.0.1:7420` of `volcano-locks dev`
     # @param service_key [String, nil] credential for the service; defaults to `VOLCANO_SERVICE_KEY`
     # @param timeout [Numeric] limit of one request in seconds; an operation sends at most two requests
     # @param holder [String, nil] the label that people see; defaults to `host/pid`
@@ -36,7 +37,7 @@ module VolcanoLocks
     end
 
     # End the threads and the connections. Blocks that are still open are neither renewed nor released. Releases that
-    # have begun finish first, within a few seconds.
+    # have begun finish first, within a few seconds. A trap handler may call it: it then waits up to two seconds.
     def close
       @locks.close
     end
@@ -55,7 +56,8 @@ module VolcanoLocks
 
     # A constant, because an interrupt could arrive while a new hash is made.
     NEVER = { Object => :never }.freeze
-    private_constant :NEVER
+    RECOVER = "The lock may be held for you: acquire it again with the same token and request_id to recover the lease"
+    private_constant :NEVER, :RECOVER
 
     # @api private
     def initialize(config, clock, transport)
@@ -95,7 +97,9 @@ module VolcanoLocks
         lease
       rescue Exception => e # rubocop:disable Lint/RescueException
         error = e
-        raise
+        raise unless recoverable && acquisition.recoverable?(e)
+
+        raise e.exception("#{e.message}. #{RECOVER}"), cause: e.cause
       ensure
         Thread.handle_interrupt(NEVER) { acquisition.abandon(error, recoverable: recoverable) } unless acquired
       end
@@ -115,10 +119,14 @@ module VolcanoLocks
 
     # Free the lock.
     #
+    # An interrupt does not stop a release that has begun. In a trap handler it runs in another thread, for which the
+    # handler waits up to two seconds.
+    #
     # @param key [String] the lock, which must be the lease's
     # @raise [LockOwnershipLostError] if another owner holds it now
     def release(key, lease, request_id: nil)
-      @operations.release(Arguments.checked_lease(key, lease, "release(key, lease)"), request_id)
+      Arguments.checked_lease(key, lease, "release(key, lease)")
+      TrapHandler.run { @operations.release(lease, request_id) }
     end
 
     # @return [LockState] whether the lock is held, until when, and its fencing token
@@ -137,20 +145,27 @@ module VolcanoLocks
     # `guard.raise_if_lost!` before work that must not be done twice. When the block ends, the guard counts as lost, so
     # that a thread that outlives the block stops.
     #
+    # Blocks are not re-entrant: a block inside a block on the same key of the same client, in the same thread, raises
+    # {LockHeldError} at once, also with `wait` (SDK-26). What a lazy result does after the block, it does without the
+    # lock.
+    #
     # @param wait [Numeric, nil] limit of the wait in seconds, as for `acquire`
     # @param hold_at_least [Numeric, nil] minimum holding time in seconds from the start of the block. If the block ends
     #   sooner, the lock is not released but expires at that time (SDK-12)
+    # @param renew_every [Numeric, nil] seconds between renewals, from 1 to a third of `ttl`. Defaults to a third of
+    #   `ttl`, at most 60 while more than half of the project's quota is left (SDK-3)
     # @param token [String, nil] your own owner token, a UUID
     # @param request_id [String, nil] your own request id for the acquire, a UUID
     # @yieldparam guard [LockGuard]
     # @return [Object] the block's value
     # @raise [LockHeldError] if another owner holds the lock until the end of the wait
     # @raise [LockOwnershipLostError] if the block succeeded but the lock was lost
-    def with_lock(key, ttl:, wait: nil, hold_at_least: nil, token: nil, request_id: nil, &body)
+    def with_lock(key, ttl:, wait: nil, hold_at_least: nil, renew_every: nil, token: nil, request_id: nil, &body)
       raise ArgumentError, "with_lock needs a block" unless body
 
       acquisition = @operations.acquisition(key, ttl, wait: wait, token: token, request_id: request_id)
-      in_block(new_block(acquisition, checked_hold(hold_at_least)), &body)
+      renew_every = Arguments.checked_renew_every(renew_every, Arguments.checked_ttl(ttl))
+      in_block(new_block(acquisition, checked_hold(hold_at_least), renew_every), &body)
     end
 
     # Campaign for leadership: wait for the lock without limit, run the block while it is held, and campaign again after
@@ -161,15 +176,16 @@ module VolcanoLocks
     #
     # @param stop [#call, nil] polled during a campaign: true ends it and leaves the wait queue. It is not polled while
     #   the block runs
+    # @param renew_every [Numeric, nil] as for `with_lock`
     # @yieldparam guard [LockGuard]
     # @return [Object, nil] the block's value; nil if `stop` ended the campaign
-    def lead(key, ttl:, stop: nil, &run)
+    def lead(key, ttl:, stop: nil, renew_every: nil, &run)
       raise ArgumentError, "lead needs a block" unless run
 
       Arguments.checked_key(key)
-      Arguments.checked_ttl(ttl)
+      renew_every = Arguments.checked_renew_every(renew_every, Arguments.checked_ttl(ttl))
       leader = Leader.new(stop) do
-        new_block(@operations.acquisition(key, ttl, wait: Float::INFINITY, stop: stop))
+        new_block(@operations.acquisition(key, ttl, wait: Float::INFINITY, stop: stop), 0.0, renew_every)
       end
       leader.run { |term| in_block(term, &run) }
     end
@@ -206,8 +222,10 @@ module VolcanoLocks
 
     # @api private
     def close
-      @renewer.close
-      @sender.close
+      TrapHandler.run do
+        @renewer.close
+        @sender.close
+      end
     end
 
     # @return [String]
@@ -225,8 +243,8 @@ module VolcanoLocks
       Watch.new(key, @operations, @lock_reader, @sender, @clock)
     end
 
-    def new_block(acquisition, hold_seconds = 0.0)
-      Block.new(@operations, @renewer, @clock, acquisition, hold_seconds)
+    def new_block(acquisition, hold_seconds, renew_every)
+      Block.new(@operations, @renewer, @clock, acquisition, hold_seconds, renew_every)
     end
 
     # `block` records each change before making it, so an interrupt may arrive anywhere in here; only `leave` is

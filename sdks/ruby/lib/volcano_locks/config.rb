@@ -10,6 +10,7 @@ module VolcanoLocks
     include Redacted
 
     API_URL_VARIABLE = "VOLCANO_API_URL"
+    API_URL = "http://127.0.0.1:7420"
     SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
     HOLDER_CHARACTERS_MAX = 128
     TIMEOUT_SECONDS = 10.0
@@ -19,7 +20,7 @@ module VolcanoLocks
     attr_reader :api_url, :service_key, :timeout_seconds
 
     def initialize(api_url:, service_key:, timeout_seconds:, holder:)
-      @api_url = checked_url(setting("api_url", api_url, API_URL_VARIABLE))
+      @api_url = checked_url(setting("api_url", api_url, API_URL_VARIABLE, API_URL))
       @service_key = checked_service_key(setting("service_key", service_key, SERVICE_KEY_VARIABLE))
       @timeout_seconds = checked_timeout(timeout_seconds)
       @holder = holder.nil? ? nil : checked_holder(holder)
@@ -44,12 +45,14 @@ module VolcanoLocks
       (host.empty? ? "unknown" : host)[0, HOLDER_CHARACTERS_MAX - tail.length] + tail
     end
 
-    def setting(name, value, variable)
+    def setting(name, value, variable, default = nil)
       found = value.nil? ? ENV.fetch(variable, nil) : value
+      found = default if value.nil? && found.to_s.empty?
       if found.nil? || found == ""
         raise ArgumentError, "#{name} is missing: pass #{name}: or set the environment variable #{variable}"
       end
       raise TypeError, "#{name} must be a String, got #{found.class}" unless found.is_a?(String)
+      raise ArgumentError, "#{name} must be ASCII, got text in #{found.encoding}" unless Arguments.readable?(found)
 
       found.dup.freeze
     end
@@ -93,10 +96,10 @@ module VolcanoLocks
 
     def checked_holder(holder)
       raise TypeError, "holder must be a String, got #{holder.class}" unless holder.is_a?(String)
-      return holder.dup.freeze if holder.length <= HOLDER_CHARACTERS_MAX && VISIBLE.match?(holder)
+      return holder.dup.freeze if holder.length <= HOLDER_CHARACTERS_MAX && Arguments.matches?(VISIBLE, holder)
 
       limit = "1 to #{HOLDER_CHARACTERS_MAX} visible ASCII characters"
-      raise ArgumentError, "holder must be #{limit}, got #{holder.inspect[0, 200]}"
+      raise ArgumentError, "holder must be #{limit}, got #{Arguments.shown(holder)}"
     end
   end
 end

@@ -40,7 +40,24 @@ module VolcanoLocks
   class ConflictError < VolcanoError; end
 
   # Another owner holds the lock, or held it less than a second ago.
-  class LockHeldError < ConflictError; end
+  class LockHeldError < ConflictError
+    # @return [String, nil] the lock's key
+    attr_reader :key
+    # @return [String, nil] the label of its holder, if known
+    attr_reader :holder
+    # @return [Time, nil] when the holder's lease ends by the server's clock, if known
+    attr_reader :expires_at
+    # @return [Integer, nil] of the holder's lease, if known
+    attr_reader :fencing_token
+
+    def initialize(message, key: nil, holder: nil, expires_at: nil, fencing_token: nil, **fields)
+      super(message, **fields)
+      @key = key
+      @holder = holder
+      @expires_at = expires_at
+      @fencing_token = fencing_token
+    end
+  end
 
   # The lease is no longer this holder's: the server said so, or the local deadline passed.
   class LockOwnershipLostError < ConflictError; end

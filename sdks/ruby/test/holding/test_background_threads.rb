@@ -42,6 +42,7 @@ class TestBackgroundThreads < Minitest::Test
   def test_abort_on_exception_sees_no_exception_of_a_background_thread
     out, = run_program(<<~RUBY)
       Thread.abort_on_exception = true
+      VolcanoLocks.logger = nil
       kit = VolcanoLocks::Testing
       clock = kit::ManualClock.new
       server = kit::FakeLocks.new(clock)

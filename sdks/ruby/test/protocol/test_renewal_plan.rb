@@ -8,9 +8,9 @@ class TestRenewalPlan < Minitest::Test
   Renew = RenewalPlan::Renew
   WaitUntil = RenewalPlan::WaitUntil
 
-  def plan(ttl: 30, at: 100.0, acquired_at: at, timeout: 10.0, jitter: 0.5)
+  def plan(ttl: 30, at: 100.0, acquired_at: at, timeout: 10.0, jitter: 0.5, **options)
     RenewalPlan.new(ttl_seconds: ttl, acquired_at: acquired_at, deadline: at + ttl, timeout_seconds: timeout,
-                    jitter: jitter)
+                    jitter: jitter, **options)
   end
 
   # SDK-3
@@ -64,10 +64,43 @@ class TestRenewalPlan < Minitest::Test
     assert_in_delta 121.2, renewal_plan.next_step(121.0).instant
   end
 
-  # SDK-7
+  # SDK-3, case 51: a forced release of a lease of a day is noticed within a minute
+  def test_a_long_lease_is_renewed_at_least_every_minute
+    [0.0, 0.5, 0.999].each do |jitter|
+      instant = plan(ttl: 86_400, at: 0.0, jitter: jitter).next_step(0.0).instant
+      assert_includes 54.0..60.0, instant
+    end
+    assert_in_delta 60.0, plan(ttl: 180, at: 0.0, jitter: 1.0).next_step(0.0).instant, 6.1
+    renewal_plan = plan(ttl: 86_400, at: 0.0)
+    assert renewal_plan.renewed(86_457.0, 57.0)
+    assert_equal WaitUntil.new(114.0), renewal_plan.next_step(57.0)
+  end
+
+  # SDK-3
+  def test_a_project_that_has_spent_half_of_its_quota_renews_at_a_third_of_the_ttl
+    renewal_plan = plan(ttl: 600, at: 0.0, quota_scarce: true)
+    assert_equal WaitUntil.new(200.0), renewal_plan.next_step(0.0)
+    assert renewal_plan.renewed(800.0, 200.0)
+    assert_equal WaitUntil.new(257.0), renewal_plan.next_step(200.0)
+    assert renewal_plan.renewed(857.0, 257.0, quota_scarce: true)
+    assert_equal WaitUntil.new(457.0), renewal_plan.next_step(257.0)
+  end
+
+  # SDK-3
+  def test_the_caller_may_fix_the_interval
+    assert_equal WaitUntil.new(9.5), plan(ttl: 60, at: 0.0, renew_every: 10.0).next_step(0.0)
+    assert_equal WaitUntil.new(1140.0), plan(ttl: 3600, at: 0.0, renew_every: 1200.0).next_step(0.0)
+    renewal_plan = plan(ttl: 60, at: 0.0, renew_every: 10.0, jitter: 0.0, quota_scarce: true)
+    assert renewal_plan.renewed(70.0, 10.0)
+    assert_equal WaitUntil.new(20.0), renewal_plan.next_step(10.0)
+  end
+
+  # SDK-3, SDK-7: a renewal that can no longer extend the lease still notices a forced release
   def test_a_lease_ends_after_ninety_days
     renewal_plan = plan(ttl: 7_776_000, at: 0.0)
-    assert_equal WaitUntil.new(7_776_000.0), renewal_plan.next_step(0.0), "the lease cannot be extended"
+    assert_equal WaitUntil.new(57.0), renewal_plan.next_step(0.0)
+    assert renewal_plan.renewed(7_776_057.0, 57.0)
+    assert_equal [7_776_000.0, WaitUntil.new(114.0)], [renewal_plan.deadline, renewal_plan.next_step(57.0)]
     renewal_plan = plan(ttl: 4_000_000, at: 0.0)
     assert renewal_plan.renewed(7_900_000.0, 3_900_000.0)
     assert_equal 7_776_000.0, renewal_plan.deadline

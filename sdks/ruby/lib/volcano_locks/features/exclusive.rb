@@ -40,7 +40,7 @@ module VolcanoLocks
 
     # @return [String] the key for a call with these arguments
     def key(args, named)
-      Arguments.checked_key(@template.gsub(NAME) { value(Regexp.last_match(1).to_sym, args, named).to_s })
+      Arguments.checked_key(@template.gsub(NAME) { value(Regexp.last_match(1).to_sym, args, named) })
     end
 
     # @return [Hash] the named arguments, with the guard if the function takes one and the caller did not give it
@@ -56,11 +56,11 @@ module VolcanoLocks
 
     def checked_template(template)
       raise TypeError, "key must be a String, got #{template.class}" unless template.is_a?(String)
-      return Arguments.checked_key(template) unless template.match?(NAME)
-      return template.dup.freeze if template.gsub(NAME, "").match?(TEXT)
+      return Arguments.checked_key(template) unless Arguments.matches?(NAME, template)
+      return template.dup.freeze if Arguments.readable?(template) && template.gsub(NAME, "").match?(TEXT)
 
       raise ArgumentError, "key must consist of A-Z a-z 0-9 . _ : - and of {names} of arguments, " \
-                           "got #{template[0, Arguments::SHOWN_CHARACTERS_MAX].inspect}"
+                           "got #{Arguments.shown(template)}"
     end
 
     # A function with `**keywords` may be given any of them.
@@ -78,16 +78,23 @@ module VolcanoLocks
     def value(name, args, named)
       position = @positions.index(name)
       found = position ? args[position] : named[name]
-      return found unless found.nil?
+      raise ArgumentError, "key needs the argument #{name}, which is missing or nil" if found.nil?
 
-      raise ArgumentError, "key needs the argument #{name}, which is missing or nil"
+      text = found.to_s
+      return text if Arguments.readable?(text)
+
+      raise ArgumentError, "key needs the argument #{name} as ASCII text, got #{Arguments.shown(text)}"
     end
   end
 
   # The operation that makes a function exclusive.
   module ExclusiveFunctions
     # Returns a Proc that runs the block, or a method given as `&method(:name)`, under a lock. Each call is a separate
-    # `with_lock` (SDK-16). The Proc has the block's arguments and return value.
+    # `with_lock` (SDK-16). The Proc has the block's arguments and return value. It may be given to `define_method` and
+    # `instance_exec` (case 79); in the block, `self` is always the object of the code that wrote the block.
+    #
+    # The lock is released when the block returns. What a lazy result (an Enumerator, a lazy chain, a database cursor)
+    # does later, it does without the lock: return an Array or a value.
     #
     #     rollup = client.locks.exclusive("rollup-{day}", ttl: 60, on_held: :skip) { |day| … }
     #     rollup.call("monday")
@@ -96,21 +103,31 @@ module VolcanoLocks
     # @param on_held [Symbol, String] what a call does while the lock is held: `raise` the {LockHeldError}, `skip` and
     #   return nil, or `wait` without limit
     # @param hold_at_least [Numeric, nil] as for `with_lock`
+    # @param renew_every [Numeric, nil] as for `with_lock`
     # @yieldparam guard [LockGuard] if the block has a keyword of that name and the caller does not give it
     # @return [Proc]
-    def exclusive(key, ttl:, on_held: :raise, hold_at_least: nil, &function)
+    def exclusive(key, ttl:, on_held: :raise, hold_at_least: nil, renew_every: nil, &function)
       raise ArgumentError, "exclusive needs a block" unless function
 
       options = ExclusiveOptions.new(key, on_held, function)
-      Arguments.checked_ttl(ttl)
-      hold_seconds = checked_hold(hold_at_least)
+      ttl = Arguments.checked_ttl(ttl)
+      more = [checked_hold(hold_at_least), Arguments.checked_renew_every(renew_every, ttl)]
+      locks = self # the Proc may run with another self
       lambda do |*args, **named, &passed|
-        block = new_block(@operations.acquisition(options.key(args, named), ttl, wait: options.wait), hold_seconds)
-        begin
-          in_block(block) { |guard| function.call(*args, **options.with_guard(guard, named), &passed) }
-        rescue LockHeldError
-          raise unless options.skips? && block.guard.nil?
+        locks.send(:call_exclusive, ttl, options, more, [args, named]) do |arguments|
+          function.call(*args, **arguments, &passed)
         end
+      end
+    end
+
+    private
+
+    def call_exclusive(ttl, options, more, arguments)
+      block = new_block(@operations.acquisition(options.key(*arguments), ttl, wait: options.wait), *more)
+      begin
+        in_block(block) { |guard| yield options.with_guard(guard, arguments.last) }
+      rescue LockHeldError
+        raise unless options.skips? && block.guard.nil?
       end
     end
   end

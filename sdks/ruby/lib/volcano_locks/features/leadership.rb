@@ -39,6 +39,11 @@ module VolcanoLocks
     BEGINS = %w[acquired renewed].freeze
     ENDS = %w[released expired force_released].freeze
 
+    # @return [Boolean] whether the event reports a change but not of which lease: then the lock has to be read
+    def self.unusable?(event)
+      [*BEGINS, *ENDS].include?(event.kind) && !Arguments.safe_integer?(event.body["fencing_token"])
+    end
+
     # @return [Leadership, nil]
     attr_reader :latest
 

@@ -59,7 +59,7 @@ module VolcanoLocks
       event = @events.shift
       return read_more if event.nil?
 
-      @view_needed ||= event.kind == "reset"
+      @view_needed ||= event.kind == "reset" || LeadershipTracker.unusable?(event)
       if @view_needed
         @tracker.update_from_view(@lock_reader.view(@key, nil))
         @view_needed = false

@@ -25,9 +25,10 @@ module VolcanoLocks
     # @return [LockOwnershipLostError, nil] the loss that was found until the end of the block
     attr_reader :loss
 
-    # `hold_seconds`: the minimum holding time, counted from entering.
-    def initialize(operations, renewer, clock, acquisition, hold_seconds)
+    # `hold_seconds`: the minimum holding time, counted from entering. `renew_every` fixes the renewal interval.
+    def initialize(operations, renewer, clock, acquisition, hold_seconds, renew_every)
       @hold_seconds = hold_seconds
+      @renew_every = renew_every
       @hold_until = 0.0
       @loss = nil
       @operations = operations
@@ -40,15 +41,18 @@ module VolcanoLocks
 
     # Acquire the lock and start renewing it. Raises if the lock cannot be acquired (case 18).
     def enter
+      OpenBlocks.refuse_nested(@renewer, @acquisition.key)
       lease = @acquisition.run
       @hold_until = @clock.now + @hold_seconds
       hold = Hold.new(lease, @clock, @operations.timeout_seconds, Random.rand,
-                      acquired_at: @acquisition.granted_after)
+                      acquired_at: @acquisition.granted_after, renew_every: @renew_every,
+                      quota_scarce: @operations.quota_scarce?)
       @guard = LockGuard.new(hold)
       # A block in a fiber that is never resumed does not end. Its renewal ends when the guard is garbage-collected.
       ObjectSpace.define_finalizer(@guard, Block.finalizer_for(hold))
       @hold = hold
       @acquisition.complete
+      OpenBlocks.add(@renewer, hold)
       @renewer.add(hold)
     end
 
@@ -60,6 +64,7 @@ module VolcanoLocks
       return @acquisition.abandon(error) unless @hold
 
       @acquisition.complete
+      OpenBlocks.remove(@hold)
       @loss = stop_and_release
       raise @loss if @loss && error.nil? && !aborting
 
@@ -78,6 +83,7 @@ module VolcanoLocks
       # A renewal in progress that lands after the last one would shorten the minimum holding time.
       @renewer.remove(@hold, seconds_to_hold.positive? ? RENEWAL_END_SECONDS_MAX : 0.0)
       loss = @hold.loss
+      @hold.log_loss
       # Lost according to the server, or held by the parent process: nothing to release.
       return loss if @hold.forked? || loss&.status
 
@@ -95,7 +101,7 @@ module VolcanoLocks
       loss || e
     rescue VolcanoError => e
       @guard.release_error = e
-      VolcanoLocks.logger&.warn(not_released_message(e)) unless loss
+      Log.warn(not_released_message(e)) unless loss
       loss
     end
 

@@ -26,7 +26,7 @@ module VolcanoLocks
     end
 
     # @return [Boolean] whether the lock was lost or the block has ended, checked at each call. Never becomes false
-    #   again. `lost?`, `lease`, `key` and `fencing_token` also work in a trap handler
+    #   again. `lost?`, `raise_if_lost!`, `lease`, `key` and `fencing_token` also work in a trap handler
     def lost?
       @hold.lost?
     end

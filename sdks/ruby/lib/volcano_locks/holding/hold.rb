@@ -20,16 +20,16 @@ module VolcanoLocks
     # @return [Lease] the newest confirmed lease
     attr_reader :lease
 
-    # `acquired_at`: an instant before the grant.
-    def initialize(lease, clock, timeout_seconds, jitter, acquired_at:)
+    # `acquired_at`: an instant before the grant. `plan`: more options of the {RenewalPlan}.
+    def initialize(lease, clock, timeout_seconds, jitter, acquired_at:, **plan)
       @lease = lease
       @clock = clock
       @pid = Process.pid
       @monitor = Monitor.new
       @plan = RenewalPlan.new(ttl_seconds: lease.ttl_seconds, acquired_at: acquired_at,
-                              deadline: lease.deadline, timeout_seconds: timeout_seconds, jitter: jitter)
+                              deadline: lease.deadline, timeout_seconds: timeout_seconds, jitter: jitter, **plan)
       @loss = nil
-      @expired = false
+      @expired = @loss_logged = false
       @left = false
       @last_failure = nil
       @over = Signal.new
@@ -45,16 +45,22 @@ module VolcanoLocks
       @left || !@loss.nil? || forked? || expired?
     end
 
-    # Checks the deadline first. After `leave` the result no longer changes.
+    # Checks the deadline first. After `leave` the result no longer changes. Takes no lock.
     #
     # @return [LockOwnershipLostError, nil] the loss of this hold
     def loss
       return loss_error("it belongs to the process that acquired it, not to its fork", nil) if forked?
 
-      @monitor.synchronize do
-        record_expiry if expired?
-        @loss
-      end
+      record_expiry if expired?
+      @loss
+    end
+
+    # Log the loss, once, from a thread of the client or at the end of the block.
+    def log_loss
+      return if @loss.nil? || @loss_logged
+
+      @loss_logged = true
+      Log.warn("lost the lock #{@lease.key}: #{@loss.message}")
     end
 
     # @return [LockOwnershipLostError, nil] why the lease is no longer the caller's: the loss, or the block's end
@@ -78,9 +84,9 @@ module VolcanoLocks
     end
 
     # A renewal was confirmed. Ignored once the block has ended or the lease was lost (cases 3 and 8).
-    def renewed(lease)
+    def renewed(lease, quota_scarce: false)
       @monitor.synchronize do
-        next if @left || loss || !@plan.renewed(lease.deadline, @clock.now)
+        next if @left || loss || !@plan.renewed(lease.deadline, @clock.now, quota_scarce: quota_scarce)
 
         @lease = lease
         @last_failure = nil
@@ -89,6 +95,9 @@ module VolcanoLocks
 
     # A renewal was not confirmed. This is not a loss yet (SDK-3).
     def failed(error)
+      unless @left
+        Log.warn("a renewal of the lock #{@lease.key} failed and is repeated while the lease lives: #{error.message}")
+      end
       @monitor.synchronize do
         @last_failure = error
         @plan.failed(@clock.now, error.is_a?(VolcanoError) ? error.retry_after : nil)
@@ -123,7 +132,7 @@ module VolcanoLocks
 
     # Wait for the loss, the block's end, or `seconds`. Returns `lost?`.
     def wait_lost(seconds)
-      until_ = seconds.nil? ? Float::INFINITY : @clock.now + seconds
+      until_ = seconds.nil? ? Float::INFINITY : @clock.now + Arguments.checked_seconds("timeout", seconds)
       @clock.wait([until_, deadline].min, @over) until lost? || @clock.now >= until_
       lost?
     end
@@ -136,8 +145,13 @@ module VolcanoLocks
       @expired ||= @clock.now >= deadline
     end
 
+    # Only the first loss counts. Ruby switches threads at no point of the assignment. Who waits for the loss wakes at
+    # the deadline.
     def record_expiry
-      lose(loss_error("not renewed within its #{@lease.ttl_seconds} seconds", @last_failure)) unless @loss || @left
+      return if @loss || @left
+
+      error = loss_error("not renewed within its #{@lease.ttl_seconds} seconds", @last_failure)
+      @loss = error if @loss.nil?
     end
 
     def loss_error(why, cause)

@@ -44,6 +44,7 @@ module VolcanoLocks
       step = @hold.next_step
       if step.nil?
         @renewal&.cancel
+        @hold.log_loss
         return nil
       end
       return [@renewal.deadline, @hold.deadline].min if @renewal
@@ -56,7 +57,7 @@ module VolcanoLocks
     def collect_result
       renewal = @renewal
       @renewal = nil
-      @hold.renewed(renewal.result)
+      @hold.renewed(renewal.result, quota_scarce: @operations.quota_scarce?)
     rescue LockOwnershipLostError => e
       @hold.lose(e)
     rescue StandardError => e

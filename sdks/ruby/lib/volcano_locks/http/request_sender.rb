@@ -21,7 +21,10 @@ module VolcanoLocks
       @threads = RequestThreads.new(transport, RequestThreads::THREADS_MAX)
       # Waiting requests have their own threads, so that a thousand waits do not delay a renewal.
       @long_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
+      # Event streams have theirs, so that a thousand waits do not silence a watch.
+      @stream_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
       @pending_acquisitions = PendingAcquisitions.new
+      @quota_scarce = false
       @closing = Signal.new
     end
 
@@ -67,7 +70,7 @@ module VolcanoLocks
     def open_event_stream(path, last_id:, silence_seconds_max:)
       headers = { "Accept" => "text/event-stream", "Last-Event-ID" => last_id }
       request = request_for("GET", path, Arguments.new_uuid, silence_seconds_max, headers, {})
-      submit(EventStream.new(request, @clock), @long_threads)
+      submit(EventStream.new(request, @clock), @stream_threads)
     end
 
     # Pause before the next request of a wait or a watch. Closing the client or `stop` ends the pause with an error.
@@ -75,6 +78,11 @@ module VolcanoLocks
       until_ = @clock.now + seconds
       wait_until(until_, @closing, stop) until closing? || @clock.now >= until_
       raise VolcanoError, RequestThreads::CLOSED if closing?
+    end
+
+    # @return [Boolean] whether half of the project's quota is spent, by the last response
+    def quota_scarce?
+      @quota_scarce
     end
 
     # @return [Boolean] whether the client is closed or being closed
@@ -88,7 +96,7 @@ module VolcanoLocks
       request = pending.request
       outcome = pending.timed_out? ? nil : pending.outcome
       case outcome
-      when Response then without_secrets(outcome, request)
+      when Response then noted(without_secrets(outcome, request))
       when VolcanoError then raise outcome, outcome.message, caller # the backtrace shows the caller's thread
       when Exception then raise transport_error(request, "#{outcome.class}: #{outcome.message}"), cause: nil
       when nil then raise transport_error(request, "no response within #{request.timeout_seconds.round(3)} seconds")
@@ -101,14 +109,21 @@ module VolcanoLocks
     def close
       @closing.set
       deadline = RealTime.seconds + CLOSING_SECONDS_MAX
-      both = [@threads, @long_threads]
-      both.each(&:cancel_optional)
+      all = [@threads, @long_threads, @stream_threads]
+      all.each(&:cancel_optional)
       @pending_acquisitions.wait(deadline - RealTime.seconds)
-      both.each { |threads| threads.close(deadline - RealTime.seconds) }
+      all.each { |threads| threads.close(deadline - RealTime.seconds) }
       @transport.close if @transport.respond_to?(:close)
     end
 
     private
+
+    # Remember whether half of the quota is spent. A limit of 0 or none is no limit.
+    def noted(response)
+      limit, remaining = response.headers.values_at("x-ratelimit-limit", "x-ratelimit-remaining").map(&:to_i)
+      @quota_scarce = limit.positive? && remaining * 2 <= limit
+      response
+    end
 
     # Hand the request to a thread. If it is refused, or this thread is interrupted, cancel it.
     def submit(pending, threads)

@@ -47,6 +47,7 @@ module VolcanoLocks
     def run
       @sender.pending_acquisitions.add(self)
       @until = @clock.now + @wait_seconds
+      Log.debug { "waits up to #{@wait_seconds} seconds for the lock #{@key}" }
       CallerActivity.during(@clock) do
         loop do
           lease = try_once

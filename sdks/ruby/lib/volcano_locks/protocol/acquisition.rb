@@ -10,6 +10,9 @@ module VolcanoLocks
   # Not promised: the release of `abandon` reaches the server. If it does not, the lock may stay held for one TTL;
   # acquiring again with the same `token` then gives the same lease.
   class Acquisition
+    # @return [String] the lock
+    attr_reader :key
+
     # @return [Float] an instant before the grant: when the first request that may have been granted was sent
     attr_reader :granted_after
 
@@ -32,6 +35,11 @@ module VolcanoLocks
       @sender.pending_acquisitions.add(self)
       timeout_seconds = [@operations.timeout_seconds, @ttl_seconds.to_f].min
       @operations.with_retry { attempt(timeout_seconds) }
+    end
+
+    # @return [Boolean] whether acquiring again with the same ids recovers what the server may have granted (SDK-18)
+    def recoverable?(error)
+      @uncertain && (@timed_out || Operations.retryable?(error))
     end
 
     # The caller has the lease: `abandon` is no longer needed.
@@ -63,6 +71,7 @@ module VolcanoLocks
                                       request_id: id, token: @token, must_finish: true,
                                       timeout_seconds: Operations::ABANDON_SECONDS_MAX)
       @operations.expect_status(response, 204, id)
+      Log.debug { "released the lock #{@key}, which an acquire with an unknown outcome may have acquired" }
     rescue LockOwnershipLostError
       nil # the token holds nothing, as intended
     rescue VolcanoError => e

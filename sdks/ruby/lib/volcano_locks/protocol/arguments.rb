@@ -7,6 +7,7 @@ module VolcanoLocks
   module Arguments
     TTL_SECONDS_MIN = 5
     TTL_SECONDS_MAX = 7_776_000
+    RENEW_EVERY_SECONDS_MIN = 1
     FENCING_TOKEN_MAX = (2**53) - 1
     SHOWN_CHARACTERS_MAX = 300
     KEY = /\A[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\z/
@@ -18,15 +19,18 @@ module VolcanoLocks
     # @return [String] `key` if it is a valid lock key
     def checked_key(key)
       raise TypeError, "key must be a String, got #{key.class}" unless key.is_a?(String)
-      return key.dup.freeze if key.valid_encoding? && KEY.match?(key)
+      return key.dup.freeze if matches?(KEY, key)
 
       raise ArgumentError, "key must be 1 to 128 of A-Z a-z 0-9 . _ : - and begin with a letter or digit, " \
-                           "got #{key[0, SHOWN_CHARACTERS_MAX].inspect}"
+                           "got #{shown(key)}"
     end
 
-    # @return [Integer] `ttl` if it is a valid TTL in whole seconds
+    # @return [Integer] `ttl` if it is a valid TTL in whole seconds. A Duration of ActiveSupport passes for an Integer
+    #   and is converted to one (case 80)
     def checked_ttl(ttl)
       raise TypeError, "ttl must be an Integer of seconds, got #{ttl.class}" unless ttl.is_a?(Integer)
+
+      ttl = ttl.to_i
       return ttl if ttl.between?(TTL_SECONDS_MIN, TTL_SECONDS_MAX)
 
       raise ArgumentError, "ttl must be from #{TTL_SECONDS_MIN} to #{TTL_SECONDS_MAX} seconds, got #{ttl}"
@@ -44,10 +48,21 @@ module VolcanoLocks
       raise ArgumentError, "#{name} must be #{limit}, got #{seconds}"
     end
 
+    # @return [Float, nil] `renew_every` if it is nil or at most a third of `ttl_seconds` (SDK-3)
+    def checked_renew_every(renew_every, ttl_seconds)
+      return nil if renew_every.nil?
+
+      seconds = checked_seconds("renew_every", renew_every)
+      return seconds if seconds.between?(RENEW_EVERY_SECONDS_MIN, ttl_seconds / 3.0)
+
+      raise ArgumentError, "renew_every must be from #{RENEW_EVERY_SECONDS_MIN} to a third of the ttl " \
+                           "(#{(ttl_seconds / 3.0).round(1)} seconds), got #{renew_every}"
+    end
+
     # @return [String] `value`, spelled as given, if it is a UUID; the error does not show it (SDK-8)
     def checked_uuid(name, value)
       raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)
-      return value.dup.freeze if value.valid_encoding? && UUID.match?(value)
+      return value.dup.freeze if matches?(UUID, value)
 
       raise ArgumentError, "#{name} must be a UUID (8-4-4-4-12 hex digits), got #{value.length} other characters"
     end
@@ -70,6 +85,22 @@ module VolcanoLocks
     # @return [String] a new owner token or request id
     def new_uuid
       SecureRandom.uuid.freeze
+    end
+
+    # @return [Boolean] whether `text` is valid and in an encoding that contains ASCII, which UTF-16 does not
+    def readable?(text)
+      text.encoding.ascii_compatible? && text.valid_encoding?
+    end
+
+    # @return [Boolean] whether `text` is readable and matches `pattern`
+    def matches?(pattern, text)
+      readable?(text) && pattern.match?(text)
+    end
+
+    # @return [String] `text` for an error about it
+    def shown(text)
+      wide = text.encoding.ascii_compatible? ? "" : " in the encoding #{text.encoding}"
+      "#{text[0, SHOWN_CHARACTERS_MAX].inspect}#{wide}"
     end
 
     # @return [Boolean] whether it is an integer that every language represents exactly (SDK-7)

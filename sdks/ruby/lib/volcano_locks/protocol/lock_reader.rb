@@ -79,10 +79,9 @@ module VolcanoLocks
 
     def checked_prefix(prefix)
       raise TypeError, "prefix must be a String, got #{prefix.class}" unless prefix.is_a?(String)
-      return prefix if prefix.valid_encoding? && PREFIX.match?(prefix)
+      return prefix if Arguments.matches?(PREFIX, prefix)
 
-      raise ArgumentError, "prefix must be empty or the beginning of a key, " \
-                           "got #{prefix[0, Arguments::SHOWN_CHARACTERS_MAX].inspect}"
+      raise ArgumentError, "prefix must be empty or the beginning of a key, got #{Arguments.shown(prefix)}"
     end
 
     def checked_state(state)

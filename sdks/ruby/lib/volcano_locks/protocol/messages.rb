@@ -55,7 +55,8 @@ module VolcanoLocks
   module Messages
     RETRY_AFTER_SECONDS_MAX = 3600
     DATE = /\A(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):?(\d\d))\z/
-    private_constant :DATE
+    HOLDER = /\A[!-~]{1,128}\z/
+    private_constant :DATE, :HOLDER
 
     module_function
 
@@ -65,11 +66,11 @@ module VolcanoLocks
     def parse_date(text)
       raise TypeError, "a date must be a String, got #{text.class}" unless text.is_a?(String)
 
-      match = text.valid_encoding? ? DATE.match(text) : nil
+      match = Arguments.matches?(DATE, text) ? DATE.match(text) : nil
       time = match && instant_of(match)
       return time if time
 
-      raise ArgumentError, "not a date with a UTC offset: #{text[0, Arguments::SHOWN_CHARACTERS_MAX].inspect}"
+      raise ArgumentError, "not a date with a UTC offset: #{Arguments.shown(text)}"
     end
 
     # @return [String] `time` in UTC, with as many fractional digits as it needs
@@ -99,17 +100,40 @@ module VolcanoLocks
       end
     end
 
-    # @return [VolcanoError] the error that an unsuccessful response reports
-    def error_from(response, request_id:)
+    # @return [VolcanoError] the error that an unsuccessful response reports; `key` is the lock of an acquire
+    def error_from(response, request_id:, key: nil)
       body = parsed(response.body)
       body = {} unless body.is_a?(Hash)
       code = body["code"].is_a?(String) ? body["code"] : nil
+      return lock_held(body, key, request_id) if key && response.status == 409 && code == LOCK_HELD
+
       message = body["error"].is_a?(String) && !body["error"].empty? ? printable(body["error"]) : nil
       Errors.class_for(response.status, code).new(
         message || "HTTP #{response.status} without an error message#{response.through}",
         status: response.status, code: code, request_id: request_id,
         retry_after: retry_after(response.headers["retry-after"])
       )
+    end
+
+    # The refusal of an acquire. A field of the current lease that is missing or malformed is unknown (SDK-9).
+    def lock_held(body, key, request_id)
+      holder, date, fencing_token = body.values_at("holder", "expires_at", "fencing_token")
+      holder = nil unless holder.is_a?(String) && HOLDER.match?(holder)
+      fencing_token = nil unless Arguments.safe_integer?(fencing_token)
+      expires_at = begin
+        parse_date(date)
+      rescue ArgumentError, TypeError
+        nil
+      end
+      LockHeldError.new(held_message(key, holder, expires_at, fencing_token),
+                        key: key, holder: holder, expires_at: expires_at, fencing_token: fencing_token,
+                        status: 409, code: LOCK_HELD, request_id: request_id)
+    end
+
+    def held_message(key, holder, expires_at, fencing_token)
+      until_ = expires_at && " until #{date_text(expires_at)} unless it is renewed"
+      token = fencing_token && " (fencing token #{fencing_token})"
+      "the lock #{key.inspect} is held by #{holder || 'another owner'}#{until_}#{token}: try again later, or pass wait"
     end
 
     # @return [ServerError] for a success status with an invalid body
@@ -188,6 +212,7 @@ module VolcanoLocks
       text.scrub("?")[0, Arguments::SHOWN_CHARACTERS_MAX].gsub(/[^[:print:]]/, "?")
     end
 
-    private_class_method :instant_of, :offset_seconds, :expiry_and_token, :parsed, :retry_after, :printable
+    private_class_method :lock_held, :held_message, :instant_of, :offset_seconds, :expiry_and_token, :parsed,
+                         :retry_after, :printable
   end
 end

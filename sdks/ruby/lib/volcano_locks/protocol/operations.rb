@@ -21,6 +21,11 @@ module VolcanoLocks
       @timeout_seconds = timeout_seconds
     end
 
+    # @return [Boolean] whether half of the project's quota is spent, by the last response
+    def quota_scarce?
+      @sender.quota_scarce?
+    end
+
     # @return [Acquisition] not started yet; an {AcquireWait} if `wait` is given
     def acquisition(key, ttl, token: nil, request_id: nil, wait: nil, stop: nil)
       wait_seconds = Arguments.checked_seconds("wait", wait)
@@ -71,6 +76,7 @@ module VolcanoLocks
                                         request_id: id, token: lease.token, must_finish: true,
                                         timeout_seconds: seconds_left(until_))
         expect_status(response, 204, id)
+        Log.debug { "released the lock #{lease.key}" }
       rescue LockOwnershipLostError
         raise unless uncertain
       rescue VolcanoError => e
@@ -103,8 +109,11 @@ module VolcanoLocks
 
     # @return [Lease] the lease that a response grants; its deadline counts from before the request (SDK-4)
     def granted_lease(response, status, key:, token:, ttl_seconds:, deadline:, request_id:)
-      Messages.lease_from(expect_status(response, status, request_id),
-                          key: key, token: token, ttl_seconds: ttl_seconds, deadline: deadline, request_id: request_id)
+      expect_status(response, status, request_id, key: status == 201 ? key : nil)
+      lease = Messages.lease_from(response, key: key, token: token, ttl_seconds: ttl_seconds, deadline: deadline,
+                                            request_id: request_id)
+      Log.debug { "#{status == 201 ? 'acquired' : 'renewed'} #{lease.inspect}" }
+      lease
     end
 
     # @return [Lease] the lease
@@ -118,10 +127,10 @@ module VolcanoLocks
 
     # @return [Response] the response, if it has this status
     # @raise [VolcanoError] the error that it reports otherwise
-    def expect_status(response, status, request_id)
+    def expect_status(response, status, request_id, key: nil)
       return response if response.status == status
 
-      raise Messages.error_from(response, request_id: request_id)
+      raise Messages.error_from(response, request_id: request_id, key: key)
     end
 
     # Run the block. After a retryable failure run it once more, if that starts before `until_`.

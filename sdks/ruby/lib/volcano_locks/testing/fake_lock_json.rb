@@ -10,6 +10,12 @@ module VolcanoLocks
         { expires_at: date(lock.expires_at), fencing_token: lock.fencing_token }
       end
 
+      # The lease that holds the lock (HTTP-28).
+      def holder_json(lock)
+        fields = { holder: lock.holder, **lease_json(lock) }
+        lock.owner ? fields : fields.transform_values { nil }
+      end
+
       def row_json(lock)
         held = !lock.owner.nil?
         lease = { holder: lock.holder, acquired_at: date(lock.acquired_at), renewed_at: date(lock.renewed_at),

@@ -185,7 +185,7 @@ module VolcanoLocks
         return nil if @clock.now < until_
 
         lock.mark_absent(waiter, @clock.now)
-        error_response(409, LOCK_HELD)
+        error_response(409, LOCK_HELD, lock)
       end
 
       def disconnect(key, waiter)
@@ -196,13 +196,14 @@ module VolcanoLocks
       end
 
       def lock_response(lock, error, status)
-        return error_response(error == FakeLock::UNAVAILABLE ? 503 : 409, error) if error
+        return error_response(error == FakeLock::UNAVAILABLE ? 503 : 409, error, lock) if error
 
         status == 204 ? Response.new(204, {}, "") : json_response(status, lease_json(lock))
       end
 
-      def error_response(status, code)
-        json_response(status, { error: code.tr("_", " "), code: code }, status == 503 ? { "retry-after" => "1" } : {})
+      def error_response(status, code, lock = nil)
+        body = { error: code.tr("_", " "), code: code, **(code == LOCK_HELD ? holder_json(lock) : {}) }
+        json_response(status, body, status == 503 ? { "retry-after" => "1" } : {})
       end
 
       def json_response(status, body, headers = {})
