@@ -38,6 +38,32 @@ class TestErrors < Minitest::Test
     assert_instance_of Integer, error.retry_after
   end
 
+  # SDK-9, HTTP-28
+  def test_a_lock_held_error_names_the_lease_that_holds_the_lock
+    fixture = Fixture.new
+    lease = fixture.server.client(holder: "host/1").locks.acquire(KEY, ttl: 30)
+    error = assert_raises(LockHeldError) { fixture.locks.acquire(KEY, ttl: 30) }
+    assert_equal [KEY, "host/1", lease.expires_at, lease.fencing_token, 409],
+                 [error.key, error.holder, error.expires_at, error.fencing_token, error.status]
+    assert_equal "the lock \"nightly\" is held by host/1 until 2026-01-01T00:00:30.000Z unless it is renewed " \
+                 "(fencing token #{lease.fencing_token}): try again later, or pass wait", error.message
+    waiting = quiet_thread { fixture.locks.acquire(KEY, ttl: 30, wait: 5) }
+    eventually { fixture.server.waiters(KEY) == 1 }
+    fixture.clock.advance(5)
+    assert_equal "host/1", assert_raises(LockHeldError) { waiting.value }.holder
+  end
+
+  # SDK-9
+  def test_a_malformed_field_of_the_holders_lease_is_unknown
+    [{}, { holder: 7, expires_at: "soon", fencing_token: 2**53 }, { holder: nil, expires_at: nil, fencing_token: nil },
+     { holder: "a b", expires_at: 5, fencing_token: "1" }, { holder: "a" * 129 }].each do |fields|
+      fixture = Fixture.new([Respond.new(409, JSON.generate({ error: "x", code: "lock_held", **fields }))])
+      error = assert_raises(LockHeldError) { fixture.locks.acquire(KEY, ttl: 30) }
+      assert_equal [KEY, nil, nil, nil], [error.key, error.holder, error.expires_at, error.fencing_token]
+      assert_equal 'the lock "nightly" is held by another owner: try again later, or pass wait', error.message
+    end
+  end
+
   def test_other_statuses_have_the_class_of_their_family
     { 418 => VolcanoError, 404 => NotFoundError, 413 => ValidationError, 502 => ServerError, 302 => ServerError,
       409 => ConflictError }.each do |status, kind|

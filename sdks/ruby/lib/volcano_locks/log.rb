@@ -48,7 +48,7 @@ module VolcanoLocks
       def without_errors
         Thread.handle_interrupt(NEVER) do
           yield
-        rescue StandardError
+        rescue StandardError, ScriptError
           nil
         end
       end
@@ -81,7 +81,7 @@ module VolcanoLocks
         loop do
           logger, level, text = queue.pop
           logger.public_send(level, text)
-        rescue StandardError
+        rescue StandardError, ScriptError
           nil
         end
       end

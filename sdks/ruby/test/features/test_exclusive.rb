@@ -39,6 +39,27 @@ class TestExclusive < Minitest::Test
     assert_equal([[1], {}], @locks.exclusive(KEY, ttl: 60) { |*args, **named| [args, named] }.call(1))
   end
 
+  # case 79
+  def test_the_proc_works_under_any_self_and_its_block_keeps_the_self_that_wrote_it
+    writer = self
+    rollup = @locks.exclusive("rollup-{day}", ttl: 60) { |day, more: 0, &given| [self, day, more, given&.call] }
+    job = Class.new { define_method(:rollup, &rollup) }.new
+    assert_equal([writer, :mon, 5, 7], job.rollup(:mon, more: 5) { 7 })
+    assert_equal [writer, :tue, 0, nil], Object.new.instance_exec(:tue, &rollup)
+    assert_equal [writer, :wed, 0, nil], BasicObject.new.instance_exec(:wed, &rollup)
+    assert_equal [:thu, 0, @fixture.clock.now],
+                 Object.new.instance_exec(:thu, &@locks.exclusive("report-{day}", ttl: 60, &method(:method_to_wrap)))
+    assert_equal([[POST, DELETE]] * 4, @fixture.sent.each_slice(2).to_a)
+  end
+
+  # SDK-16, case 44: Ruby has no generators; lazy results pass, and do their work without the lock
+  def test_lazy_results_pass
+    lazy = @locks.exclusive(KEY, ttl: 60) { [1, 2].lazy.map { @fixture.held? } }.call
+    assert_equal [false, false], lazy.to_a
+    assert_equal([1, 2], @locks.with_lock(KEY, ttl: 60) { [1, 2].each }.to_a)
+    assert_kind_of(Enumerator, @locks.lead(KEY, ttl: 60) { [1, 2].each })
+  end
+
   def test_on_held_skip_returns_nil_but_raises_the_functions_own_lock_held_error
     @fixture.others.acquire(KEY, ttl: 600)
     assert_nil(@locks.exclusive(KEY, ttl: 60, on_held: :skip) { flunk }.call)

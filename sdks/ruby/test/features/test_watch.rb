@@ -56,6 +56,40 @@ class TestWatch < Minitest::Test
     assert_operator @fixture.network.seen.length, :>, 3, "a stream that never begins times out like a request"
   end
 
+  # SDK-14: the change is not lost although its event cannot be ordered
+  def test_an_event_with_an_unusable_token_makes_the_client_read_the_lock
+    watch
+    refute_predicate @changes.pop, :held?
+    lease = nil
+    [nil, "1", 0, 2**53, 1.5].each do |token|
+      lease = @holder.acquire(KEY, ttl: 600)
+      assert_equal lease.fencing_token, @changes.pop.fencing_token
+      reads = @fixture.network.seen.length
+      @fixture.server.instance_variable_get(:@mutex).synchronize do
+        @fixture.server.instance_variable_get(:@locks)[KEY].instance_variable_set(:@owner, nil)
+        @fixture.server.instance_variable_get(:@event_log).publish(KEY, "released", { fencing_token: token })
+      end
+      refute_predicate @changes.pop, :held?
+      assert_equal reads + 1, @fixture.network.seen.length
+    end
+  end
+
+  def test_real_time_a_thousand_waits_do_not_silence_a_watch
+    lease = @holder.acquire(KEY, ttl: 600)
+    sender = @fixture.locks.instance_variable_get(:@sender)
+    waits = Array.new(RequestThreads::LONG_THREADS_MAX + 1) do
+      sender.start_request("POST", "/locks/#{KEY}/lease", request_id: Arguments.new_uuid, token: Arguments.new_uuid,
+                                                          ttl_seconds: 30, wait_seconds: 50.0, timeout_seconds: 60.0)
+    end
+    eventually { @fixture.server.waiters(KEY) == RequestThreads::LONG_THREADS_MAX }
+    watch
+    assert_equal lease.fencing_token, @changes.pop.fencing_token
+    @fixture.server.client.locks.force_release(KEY)
+    refute_equal lease.fencing_token, @changes.pop.fencing_token
+  ensure
+    waits&.each(&:cancel)
+  end
+
   def test_a_permanent_error_is_raised
     { respond(401, "invalid_credentials") => AuthenticationError, respond(404, "not_found") => NotFoundError,
       Respond.new(200, "<html>") => ServerError }.each do |fault, kind|

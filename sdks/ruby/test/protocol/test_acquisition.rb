@@ -55,6 +55,21 @@ class TestAcquisition < Minitest::Test
     refute fixture.held?
   end
 
+  # SDK-18, case 50
+  def test_the_error_of_an_uncertain_acquire_says_how_to_recover
+    fixture = Fixture.new([DropAfterSend.new, unavailable])
+    error = assert_raises(UnavailableError) { fixture.locks.acquire(KEY, ttl: 30, token: TOKEN) }
+    assert_match(/\Amessage from the server\. The lock may be held for you: .*same token and request_id/, error.message)
+    assert_equal [503, "lock_service_unavailable", 1], [error.status, error.code, error.retry_after]
+    assert_includes error.backtrace.join("\n"), __FILE__
+    refute_includes error.full_message, TOKEN
+    { [DropAfterSend.new, DropAfterSend.new] => {}, [DropBeforeSend.new, DropBeforeSend.new] => { token: TOKEN },
+      [respond(429, "lock_rate_limited")] => { token: TOKEN } }.each do |script, ids|
+      error = assert_raises(VolcanoError) { Fixture.new(script).locks.acquire(KEY, ttl: 30, **ids) }
+      refute_match(/recover/, error.message, "released, or certainly not served")
+    end
+  end
+
   # SDK-2
   def test_a_failed_release_is_attached_to_the_error_of_the_acquire
     fixture = Fixture.new(otherwise: Reset.new)

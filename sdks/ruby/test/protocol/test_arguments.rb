@@ -54,6 +54,65 @@ class TestArguments < Minitest::Test
     assert_empty fixture.network.seen
   end
 
+  # SDK-9: an encoding without ASCII, or invalid text, is a mistake in the argument that it names
+  def test_text_in_another_encoding_is_an_argument_error_that_names_the_argument
+    fixture = Fixture.new
+    locks = fixture.locks
+    [TOKEN.encode("UTF-16LE"), "abc".encode("UTF-16"), "abc".encode("UTF-32BE"), "ab\xff"].each do |text|
+      { key: -> { locks.get(text) }, prefix: -> { locks.list(text).first },
+        token: -> { locks.acquire("k", ttl: 5, token: text) },
+        request_id: -> { locks.get("k", request_id: text) },
+        holder: -> { Client.new(holder: text, service_key: "sk-x") },
+        api_url: -> { Client.new(api_url: text, service_key: "sk-x") },
+        service_key: -> { Client.new(api_url: "http://x", service_key: text) },
+        state: -> { locks.list(state: text).first }, on_held: -> { locks.exclusive("k", ttl: 5, on_held: text) { 1 } },
+        day: -> { locks.exclusive("a-{day}", ttl: 5) { |day| flunk day }.call(text) },
+        "key must" => -> { locks.exclusive(text, ttl: 5) { flunk } },
+        "key must consist" => -> { locks.exclusive("{day}".encode("UTF-16LE"), ttl: 5) { |day| flunk day } },
+        date: -> { Lease.from_record({ **record, "expires_at" => text }) } }.each do |name, call|
+        error = assert_raises(ArgumentError, "#{name} #{text.encoding}", &call)
+        assert_match(/\b#{name}\b|key must be/, error.message)
+      end
+    end
+    assert_empty fixture.network.seen
+  end
+
+  # case 80: a Duration of ActiveSupport says that it is an Integer
+  def test_a_ttl_that_is_an_integer_by_class_only_is_converted
+    duration = Class.new do
+      def is_a?(kind) = kind == Integer || super
+      alias_method :kind_of?, :is_a?
+      def to_i = 60
+      def to_s = "1 minute"
+    end.new
+    assert_same 60, Arguments.checked_ttl(duration)
+    assert_equal ["{\"ttl_seconds\":60}"] * 3, without_signatures(<<~RUBY)
+      ttl = Class.new { def is_a?(kind) = kind == Integer || super; def to_i = 60 }.new
+      [-> { locks.acquire("k", ttl: ttl) }, -> { locks.with_lock("k", ttl: ttl) { 1 } },
+       -> { locks.exclusive("k", ttl: ttl) { 1 }.call }].each do |call|
+        call.call
+      rescue VolcanoLocks::VolcanoError
+        puts sent.shift(sent.length).first.body
+      end
+    RUBY
+  end
+
+  # SDK-3
+  def test_the_renewal_interval_is_from_a_second_to_a_third_of_the_ttl
+    fixture = Fixture.new
+    [0, 0.9, 10.1, -1, Float::NAN, Float::INFINITY].each do |seconds|
+      [-> { fixture.locks.with_lock(KEY, ttl: 30, renew_every: seconds) { flunk } },
+       -> { fixture.locks.lead(KEY, ttl: 30, renew_every: seconds) { flunk } },
+       -> { fixture.locks.exclusive(KEY, ttl: 30, renew_every: seconds) { flunk } }].each do |call|
+        assert_match(/renew_every must be/, assert_raises(ArgumentError, &call).message)
+      end
+    end
+    assert_raises(TypeError) { Arguments.checked_renew_every("5", 30) }
+    [nil, 1, 10, Rational(7, 2)].each do |seconds|
+      assert_equal(1, fixture.locks.with_lock(KEY, ttl: 30, renew_every: seconds) { 1 })
+    end
+  end
+
   # SDK-8
   def test_the_error_of_an_invalid_token_does_not_contain_it
     error = assert_raises(ArgumentError) { Fixture.new.locks.acquire(KEY, ttl: 30, token: "#{TOKEN}0") }
@@ -61,6 +120,10 @@ class TestArguments < Minitest::Test
   end
 
   private
+
+  def record
+    Testing::FakeClient.new.locks.acquire(KEY, ttl: 30).to_record
+  end
 
   # Run the code in a Ruby process that does not check signatures.
   def without_signatures(code)

@@ -105,7 +105,7 @@ module VolcanoLocks
       body = parsed(response.body)
       body = {} unless body.is_a?(Hash)
       code = body["code"].is_a?(String) ? body["code"] : nil
-      return lock_held(body, key, request_id) if key && response.status == 409 && code == LOCK_HELD
+      return lock_held(response, body, key, request_id) if key && response.status == 409 && code == LOCK_HELD
 
       message = body["error"].is_a?(String) && !body["error"].empty? ? printable(body["error"]) : nil
       Errors.class_for(response.status, code).new(
@@ -116,7 +116,7 @@ module VolcanoLocks
     end
 
     # The refusal of an acquire. A field of the current lease that is missing or malformed is unknown (SDK-9).
-    def lock_held(body, key, request_id)
+    def lock_held(response, body, key, request_id)
       holder, date, fencing_token = body.values_at("holder", "expires_at", "fencing_token")
       holder = nil unless holder.is_a?(String) && HOLDER.match?(holder)
       fencing_token = nil unless Arguments.safe_integer?(fencing_token)
@@ -127,7 +127,8 @@ module VolcanoLocks
       end
       LockHeldError.new(held_message(key, holder, expires_at, fencing_token),
                         key: key, holder: holder, expires_at: expires_at, fencing_token: fencing_token,
-                        status: 409, code: LOCK_HELD, request_id: request_id)
+                        status: 409, code: LOCK_HELD, request_id: request_id,
+                        retry_after: retry_after(response.headers["retry-after"]))
     end
 
     def held_message(key, holder, expires_at, fencing_token)
