@@ -1,6 +1,7 @@
 # frozen_string_literal: true
 
 require_relative "../test_helper"
+require_relative "../socket_server"
 
 # SDK-2, SDK-5, SDK-11, SDK-18, case 37: Ruby delivers an interrupt when a method begins or returns. These tests send
 # one at each such point; afterwards nothing is held or in progress.
@@ -52,6 +53,25 @@ class TestInterruptsAtEveryCall < Minitest::Test
     define_method("test_#{name}_leaves_nothing_held_after_an_interrupt_at_any_call") do
       points = (1..POINTS_MAX).find { |number| !interrupted_at(number, verb) }
       assert_operator points, :>, 100
+    end
+  end
+
+  # SDK-23: the same over an open connection, in the caller's thread
+  { acquire: ->(locks) { locks.acquire(KEY, ttl: 600) },
+    with_lock: ->(locks) { locks.with_lock(KEY, ttl: 600) { 1 } } }.each do |name, verb|
+    define_method("test_real_time_#{name}_over_an_open_connection_leaves_nothing_held_after_an_interrupt") do
+      server = SocketServer.new(fake = Testing::FakeLocks.new)
+      client = Client.new(api_url: server.url, service_key: "sk-x", timeout: 5)
+      points = (1..POINTS_MAX).find do |number|
+        client.locks.get("other")
+        interrupted = quiet_thread { Strike.new(number).at(Thread.current) { verb.call(client.locks) } }.value
+        eventually { !fake.client.locks.get(KEY).held? } if interrupted
+        !interrupted
+      end
+      assert_operator points, :>, 100
+    ensure
+      client.close
+      server.close
     end
   end
 

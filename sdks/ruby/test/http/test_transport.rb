@@ -171,20 +171,68 @@ class TestTransport < Minitest::Test
     client.close
   end
 
+  # Over a new connection, in a thread of the client; and over an open one, in the caller's.
   def test_closing_ends_a_request_in_progress
     began = Queue.new
     hold = Queue.new
-    @server.script << lambda do |_connection|
-      began << true
-      hold.pop
+    [false, true].each do |open|
+      client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 5)
+      client.locks.get(KEY) if open
+      @server.script << lambda do |_connection|
+        began << true
+        hold.pop
+      end
+      thread = quiet_thread { client.locks.get(KEY) }
+      began.pop
+      client.close
+      error = assert_raises(VolcanoError) { thread.value }
+      assert_equal "this client is closed", error.message
     end
-    thread = quiet_thread { @client.locks.get(KEY) }
-    began.pop
-    @client.close
-    error = assert_raises(VolcanoError) { thread.value }
-    assert_equal "this client is closed", error.message
   ensure
-    hold << true
+    2.times { hold << true }
+  end
+
+  # SDK-4: the whole response, not each part of it
+  def test_a_slow_response_over_an_open_connection_times_out
+    client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 0.3)
+    client.locks.get(KEY)
+    stop = false
+    2.times do
+      @server.script << lambda do |connection|
+        connection.write("HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+        connection.write(" ") && sleep(0.02) until stop
+      end
+    end
+    began = Process.clock_gettime(Process::CLOCK_MONOTONIC)
+    assert_match(/no response within 0.3 seconds/, assert_raises(TransportError) { client.locks.get(KEY) }.message)
+    assert_operator Process.clock_gettime(Process::CLOCK_MONOTONIC) - began, :<, 5
+  ensure
+    stop = true
+    client.close
+  end
+
+  # SDK-23: over an open connection, in the caller's thread
+  def test_an_interrupted_release_is_carried_out
+    interrupts = { raise: ->(thread) { thread.raise(BodyError) }, kill: lambda(&:kill) }
+    interrupts.each_value do |interrupt|
+      lease = @client.locks.acquire(KEY, ttl: 600)
+      began = Queue.new
+      @server.script << lambda do |connection|
+        began << true
+        connection.wait_readable
+        false
+      end
+      thread = quiet_thread { @client.locks.release(KEY, lease) }
+      began.pop
+      interrupt.call(thread)
+      thread.report_on_exception = false
+      begin
+        assert thread.join(PATIENCE_SECONDS)
+      rescue BodyError
+        pass
+      end
+      eventually { !@client.locks.get(KEY).held? }
+    end
   end
 
   # SDK-3, with the real clock

@@ -45,7 +45,14 @@ module VolcanoLocks
       "Proxy-Authorization: Basic #{["#{proxy_user}:#{proxy_pass}"].pack('m0')}\r\n"
     end
 
-    # Send a request and read the response. No read waits longer than `timeout_seconds`.
+    # Break it from another thread: the thread that reads it gets an error.
+    def break
+      @io.to_io.shutdown
+    rescue IOError, SystemCallError
+      nil
+    end
+
+    # Send a request and read the response within `timeout_seconds`; for a stream, that limits each read.
     #
     # @param stream [Proc, nil] receives the bytes of an event stream instead of the returned response
     # @yieldparam headers [Hash] to be checked before the body is read
@@ -53,6 +60,7 @@ module VolcanoLocks
     def exchange(text, timeout_seconds, stream = nil)
       @keep = false
       @timeout_seconds = timeout_seconds
+      @until = stream ? nil : RealTime.seconds + timeout_seconds
       @io.write(text)
       minor, status, headers = read_head
       minor, status, headers = read_head while status < 200
@@ -150,7 +158,8 @@ module VolcanoLocks
 
     # Wait for more bytes. TLS may have some that the socket no longer has.
     def fill
-      waited = (use_ssl? && @io.pending.positive?) || @io.to_io.wait_readable(@timeout_seconds)
+      seconds = @until ? [@until - RealTime.seconds, 0.0].max : @timeout_seconds
+      waited = (use_ssl? && @io.pending.positive?) || @io.to_io.wait_readable(seconds)
       case bytes = @io.read_nonblock(READ_BYTES, exception: false)
       when String then @buffer << bytes
       when nil then raise EOFError, "the server closed it before the end of the response"

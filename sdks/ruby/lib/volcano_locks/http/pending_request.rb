@@ -1,7 +1,8 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # One request in progress. The caller creates it, a request thread runs it, and the caller waits for its `signal`.
+  # One request in progress. The caller creates it, a request thread runs it, and the caller waits for its `signal`. Or
+  # the caller runs it itself, over an open connection.
   class PendingRequest
     # @return [Request]
     attr_reader :request
@@ -28,7 +29,7 @@ module VolcanoLocks
       @over = false
       @outcome = nil
       @finished_at = nil
-      @thread = nil
+      @thread = @connection = nil
     end
 
     # @return [Boolean] whether it is over and its caller has been notified
@@ -51,6 +52,11 @@ module VolcanoLocks
       (@finished_at || @clock.now) >= @deadline
     end
 
+    # @return [PendingRequest] the same request, to be sent again
+    def again
+      PendingRequest.new(@request, @deadline, @clock, must_finish: @must_finish)
+    end
+
     # Get the response, in a request thread with interrupts deferred.
     #
     # @return [Boolean] false if this thread must end
@@ -68,6 +74,17 @@ module VolcanoLocks
       thread_continues
     end
 
+    # Get the response in the caller's own thread. An interrupt of the caller comes out as itself.
+    def run_here(transport, connection)
+      outcome = nil
+      @mutex.synchronize { @connection = connection unless @cancelled }
+      outcome = transport.call(@request, connection) if @connection
+    rescue VolcanoError => e
+      outcome = e
+    ensure
+      finish(outcome)
+    end
+
     # End its thread and with it the connection. `outcome` is for a caller that still waits. Repeating it is harmless.
     def cancel(outcome = nil)
       @mutex.synchronize do
@@ -75,7 +92,11 @@ module VolcanoLocks
 
         @cancelled = true
         @outcome = outcome
-        @thread ? @thread.kill : notify
+        if @connection
+          @connection.break
+        else
+          @thread ? @thread.kill : notify
+        end
       end
     end
 

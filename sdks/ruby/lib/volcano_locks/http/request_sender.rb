@@ -10,6 +10,8 @@ module VolcanoLocks
     HIDDEN = "[hidden]"
     STOP_POLL_SECONDS = 0.2
     CLOSING_SECONDS_MAX = 4.0
+    NEVER = { Object => :never }.freeze
+    private_constant :NEVER
 
     # @return [PendingAcquisitions] those that `close` waits for
     attr_reader :pending_acquisitions
@@ -18,6 +20,7 @@ module VolcanoLocks
       @config = config
       @clock = clock
       @transport = transport
+      @real_clock = clock.is_a?(SystemClock)
       @threads = RequestThreads.new(transport, RequestThreads::THREADS_MAX)
       # Waiting requests have their own threads, so that a thousand waits do not delay a renewal.
       @long_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
@@ -33,17 +36,10 @@ module VolcanoLocks
     #
     # @return [Response]
     # @raise [TransportError] if no response arrived in time
-    def send_request(verb, path, must_finish: false, stop: nil, **options)
-      pending = nil
-      over = false
-      begin
-        pending = start_request(verb, path, must_finish: must_finish, **options)
-        wait_until(pending.deadline, pending.signal, stop) until pending.done? || pending.timed_out?
-        over = true
-      ensure
-        # This cancels a request that timed out, and does nothing to one that is done.
-        pending&.cancel if over || !must_finish
-      end
+    def send_request(verb, path, stop: nil, wait_seconds: nil, **options)
+      pending = new_pending(verb, path, wait_seconds: wait_seconds, **options)
+      connection = wait_seconds || stop ? nil : idle_connection
+      connection ? run_here(pending, connection) : run_in_thread(pending, threads_for(wait_seconds), stop)
       response_of(pending)
     end
 
@@ -51,17 +47,8 @@ module VolcanoLocks
     # when it has timed out.
     #
     # @return [PendingRequest]
-    def start_request(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
-                      must_finish: false, &on_over)
-      if timeout_seconds <= 0
-        raise TransportError.new("no time left to send the request", request_sent: false, request_id: request_id)
-      end
-
-      deadline = @clock.now + timeout_seconds
-      body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
-      request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
-      submit(PendingRequest.new(request, deadline, @clock, must_finish: must_finish, &on_over),
-             wait_seconds ? @long_threads : @threads)
+    def start_request(verb, path, wait_seconds: nil, **options, &on_over)
+      submit(new_pending(verb, path, wait_seconds: wait_seconds, **options, &on_over), threads_for(wait_seconds))
     end
 
     # Open an event stream, after `last_id` if that is known. Cancel it when done.
@@ -117,6 +104,59 @@ module VolcanoLocks
     end
 
     private
+
+    def new_pending(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
+                    must_finish: false, &on_over)
+      if timeout_seconds <= 0
+        raise TransportError.new("no time left to send the request", request_sent: false, request_id: request_id)
+      end
+
+      deadline = @clock.now + timeout_seconds
+      body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
+      request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
+      PendingRequest.new(request, deadline, @clock, must_finish: must_finish, &on_over)
+    end
+
+    def threads_for(wait_seconds)
+      wait_seconds ? @long_threads : @threads
+    end
+
+    # An open connection for a request in this thread; nil if the request needs a thread: to open a connection, for
+    # another clock than the system's, or because this thread is being killed.
+    def idle_connection
+      return nil unless @real_clock && Thread.current.status != "aborting"
+
+      @transport.idle_connection if @transport.respond_to?(:idle_connection)
+    end
+
+    # Run the request in this thread. If this thread is interrupted, a request that must finish is sent again by another
+    # one; a release may arrive twice.
+    def run_here(pending, connection)
+      over = false
+      @threads.run_here(pending, connection)
+      over = true
+    rescue VolcanoError # the client is closed
+      over = true
+      raise
+    ensure
+      Thread.handle_interrupt(NEVER) { send_again(pending) } if !over && pending.must_finish?
+    end
+
+    def send_again(pending)
+      @threads.submit(pending.again)
+    rescue VolcanoError, ThreadError # the client is closed, or the process ends
+      nil
+    end
+
+    def run_in_thread(pending, threads, stop)
+      over = false
+      submit(pending, threads)
+      wait_until(pending.deadline, pending.signal, stop) until pending.done? || pending.timed_out?
+      over = true
+    ensure
+      # This cancels a request that timed out, and does nothing to one that is done.
+      pending.cancel if over || !pending.must_finish?
+    end
 
     # Remember whether half of the quota is spent. A limit of 0 or none is no limit.
     def noted(response)

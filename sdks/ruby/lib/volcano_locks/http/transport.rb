@@ -6,9 +6,9 @@ module VolcanoLocks
   # Sends requests over kept-alive connections.
   #
   # A transport is any object with `call(request)`. It returns a {Response} or raises, best a {TransportError}. Many
-  # threads may call it at once, and `Thread#kill` may end a call. Optional methods: `close`, and for `watch`
+  # threads may call it at once, and `Thread#kill` may end a call. Optional methods: `close`; for `watch`
   # `stream(request)`, which yields the bytes of an event stream as they arrive and then returns the response without
-  # them.
+  # them; and `idle_connection`, as below, for requests in the caller's own thread.
   #
   # A connection is reused only after a complete response, and if nothing arrived since. After an error, a killed thread
   # or a response to another request, it is closed. This class retries nothing and follows no redirects: the service
@@ -32,16 +32,24 @@ module VolcanoLocks
       reset_after_fork
     end
 
+    # @return [Connection, nil] an open connection that the caller gives to `call`
+    def idle_connection
+      reset_after_fork
+      while (connection = newest_idle_connection)
+        return connection if connection.reusable?
+
+        discard(connection)
+      end
+    end
+
     # Send one request and read its response.
     #
     # @param request [Request]
     # @return [Response] with any status
     # @raise [TransportError] if there was no connection, or the response is too long
     # @raise [StandardError] if the connection broke
-    def call(request)
-      reset_after_fork
+    def call(request, connection = idle_connection || new_connection(request))
       response = nil
-      connection = idle_connection || new_connection(request)
       begin
         response = exchange(connection, request)
       ensure
@@ -74,14 +82,6 @@ module VolcanoLocks
     def reset
       @mutex = Mutex.new
       @idle = []
-    end
-
-    def idle_connection
-      while (connection = newest_idle_connection)
-        return connection if connection.reusable?
-
-        discard(connection)
-      end
     end
 
     def newest_idle_connection
