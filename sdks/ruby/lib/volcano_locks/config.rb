@@ -24,12 +24,13 @@ module VolcanoLocks
       @service_key = checked_service_key(setting("service_key", service_key, SERVICE_KEY_VARIABLE))
       @timeout_seconds = checked_timeout(timeout_seconds)
       @holder = holder.nil? ? nil : checked_holder(holder)
+      @default_holders = {}
       freeze
     end
 
     # @return [String] the label that people see; defaults to `host/pid` of the current process
     def holder_label
-      @holder || default_holder
+      @holder || (@default_holders[Process.pid] ||= default_holder)
     end
 
     # @return [String]

@@ -45,8 +45,9 @@ class TestConnection < Minitest::Test
   def test_a_response_that_breaks_http_is_a_transport_error
     ["HTTP/2 200 OK\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nno colon\r\n\r\n",
      "HTTP/1.1 200 OK\r\nContent-Length: 14, 15\r\n\r\n#{FREE}", "HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
-     "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 200 OK\r\nA: #{'a' * 20_000}\r\n\r\n",
-     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n", "HTTP/1.1 200 OK\r\n#{"A: b\r\n" * 300}\r\n",
+     "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\n", "HTTP/1.1 200 OK\r\nA: #{'a' * 100_000}\r\n\r\n",
+     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+     "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1#{';' * 5_000}",
      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabcd\r\n",
      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n#{"2000\r\n#{'a' * 8192}\r\n" * 9}0\r\n\r\n",
      "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab", "\xff\xfe\r\n\r\n"].each do |raw|

@@ -9,11 +9,12 @@ module VolcanoLocks
   # It is kept open only after a complete response. Not supported: trailers, which are skipped, and folded header lines.
   class Connection < Net::HTTP
     BODY_BYTES_MAX = 65_536
-    LINE_BYTES_MAX = 16_384
-    HEADER_LINES_MAX = 200
+    HEAD_BYTES_MAX = 65_536
+    CHUNK_LINE_BYTES_MAX = 1_024
     READ_BYTES = 16_384
     STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
-    private_constant :READ_BYTES, :STATUS_LINE
+    HEAD_END = /\n\r?\n/
+    private_constant :READ_BYTES, :STATUS_LINE, :HEAD_END
 
     # The response breaks HTTP/1.1 or a limit of this class.
     class UnusableError < StandardError; end
@@ -86,20 +87,25 @@ module VolcanoLocks
 
     # The values of a header that is sent twice are joined by commas.
     def read_head
-      match = STATUS_LINE.match(read_line) || raise(UnusableError, "is not HTTP/1.1")
-      headers = {}
-      HEADER_LINES_MAX.times do
-        line = read_line
-        return [match[1], match[2].to_i, headers] if line.empty?
+      until (ending = HEAD_END.match(@buffer))
+        raise UnusableError, "has a head of more than #{HEAD_BYTES_MAX} bytes" if @buffer.bytesize > HEAD_BYTES_MAX
 
-        name, value = line.split(":", 2)
-        raise UnusableError, "has an invalid header line" if value.nil?
-
-        name.downcase!
-        value.strip!
-        headers[name] = headers.key?(name) ? "#{headers[name]}, #{value}" : value
+        fill
       end
-      raise UnusableError, "has more than #{HEADER_LINES_MAX} header lines"
+      lines = @buffer.slice!(0, ending.end(0)).delete("\r").split("\n")
+      match = STATUS_LINE.match(lines.shift.to_s) || raise(UnusableError, "is not HTTP/1.1")
+      headers = {}
+      lines.each { |line| add_header(headers, line) }
+      [match[1], match[2].to_i, headers]
+    end
+
+    def add_header(headers, line)
+      name, value = line.split(":", 2)
+      raise UnusableError, "has an invalid header line" if value.nil?
+
+      name.downcase!
+      value.strip!
+      headers[name] = headers.key?(name) ? "#{headers[name]}, #{value}" : value
     end
 
     # @return [Boolean] whether the body ends before the connection does
@@ -141,9 +147,11 @@ module VolcanoLocks
     end
 
     def read_line
-      fill until (ending = @buffer.index("\n")) || @buffer.bytesize > LINE_BYTES_MAX
-      raise UnusableError, "has a line of over #{LINE_BYTES_MAX} bytes" if ending.nil? || ending > LINE_BYTES_MAX
+      until (ending = @buffer.index("\n"))
+        raise UnusableError, "has an invalid chunk" if @buffer.bytesize > CHUNK_LINE_BYTES_MAX
 
+        fill
+      end
       @buffer.slice!(0..ending).chomp!
     end
 
