@@ -13,8 +13,7 @@ module VolcanoLocks
     CHUNK_LINE_BYTES_MAX = 1_024
     READ_BYTES = 16_384
     STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
-    HEAD_END = /\n\r?\n/
-    private_constant :READ_BYTES, :STATUS_LINE, :HEAD_END
+    private_constant :READ_BYTES, :STATUS_LINE
 
     # The response breaks HTTP/1.1 or a limit of this class.
     class UnusableError < StandardError; end
@@ -87,16 +86,24 @@ module VolcanoLocks
 
     # The values of a header that is sent twice are joined by commas.
     def read_head
-      until (ending = HEAD_END.match(@buffer))
+      until (ending = end_of_head)
         raise UnusableError, "has a head of more than #{HEAD_BYTES_MAX} bytes" if @buffer.bytesize > HEAD_BYTES_MAX
 
         fill
       end
-      lines = @buffer.slice!(0, ending.end(0)).delete("\r").split("\n")
+      lines = @buffer.slice!(0, ending).delete("\r").split("\n")
       match = STATUS_LINE.match(lines.shift.to_s) || raise(UnusableError, "is not HTTP/1.1")
       headers = {}
       lines.each { |line| add_header(headers, line) }
       [match[1], match[2].to_i, headers]
+    end
+
+    def end_of_head
+      crlf = @buffer.index("\n\r\n")
+      lf = @buffer.index("\n\n")
+      return lf + 2 if lf && (crlf.nil? || lf < crlf)
+
+      crlf && (crlf + 3)
     end
 
     def add_header(headers, line)

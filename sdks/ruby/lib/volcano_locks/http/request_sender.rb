@@ -29,6 +29,8 @@ module VolcanoLocks
       @pending_acquisitions = PendingAcquisitions.new
       @quota_scarce = false
       @closing = Signal.new
+      @fixed_headers = { "Authorization" => "Bearer #{config.service_key}", "Accept" => "application/json",
+                         "Accept-Encoding" => "identity", "User-Agent" => USER_AGENT }.freeze
     end
 
     # Send a request and wait for its response. An interrupt of this thread cancels the request unless it `must_finish`.
@@ -184,23 +186,21 @@ module VolcanoLocks
     end
 
     def request_for(verb, path, request_id, timeout_seconds, more_headers, body)
-      headers = {
-        "Authorization" => "Bearer #{@config.service_key}",
-        "Accept" => "application/json",
-        "Accept-Encoding" => "identity",
-        "User-Agent" => USER_AGENT,
-        "X-Volcano-Request-Id" => request_id,
-        "X-Volcano-Lock-Holder" => @config.holder_label,
-        **more_headers.compact
-      }
+      headers = @fixed_headers.dup
+      headers["X-Volcano-Request-Id"] = request_id
+      headers["X-Volcano-Lock-Holder"] = @config.holder_label
+      more_headers.each { |name, value| headers[name] = value unless value.nil? }
       headers["Content-Type"] = "application/json" unless body.empty?
       Request.new(verb: verb, path: path, headers: headers, timeout_seconds: timeout_seconds,
                   body: body.empty? ? nil : JSON.generate(body))
     end
 
+    # A success is not shown in an error.
     def without_secrets(response, request)
+      return response if response.status < 300
+
       body = hide_secrets(response.body, request)
-      body.equal?(response.body) ? response : Response.new(response.status, response.headers, body, response.through)
+      Response.new(response.status, response.headers, body, response.through)
     end
 
     def transport_error(request, why)
@@ -209,12 +209,9 @@ module VolcanoLocks
     end
 
     def hide_secrets(text, request)
-      secrets = [@config.service_key, request.token].compact
-      lower = text.b.downcase
-      return text if secrets.none? { |secret| lower.include?(secret.b.downcase) }
-
-      secrets.reduce(text.b) { |shown, secret| shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN) }
-             .force_encoding(Encoding::UTF_8).scrub("?")
+      [@config.service_key, request.token].compact.reduce(text.b) do |shown, secret|
+        shown.gsub(/#{Regexp.escape(secret.b)}/i, HIDDEN)
+      end.force_encoding(Encoding::UTF_8).scrub("?")
     end
   end
 end
