@@ -64,7 +64,9 @@ class TestConnection < Minitest::Test
     ["X-Volcano-Request-Id: #{id}\r\nx-volcano-request-id: #{id}\r\n", "X-Volcano-Request-Id: #{id}, #{TOKEN}\r\n",
      "X-Volcano-Request-Id: #{id}\r\nX-Volcano-Request-Id: #{TOKEN}\r\n"].each do |headers|
       @server.script << "HTTP/1.1 200 OK\r\n#{headers}Content-Length: 14\r\n\r\n#{FREE}"
+      before = @server.requests.length
       refute_predicate @client.locks.get(KEY, request_id: REQUEST_ID), :held?, headers
+      assert_equal before + 1, @server.requests.length, "the response counts: #{headers}"
     end
     2.times do
       @server.script << "HTTP/1.1 200 OK\r\nX-Volcano-Request-Id: #{TOKEN}, #{id}\r\nContent-Length: 14\r\n\r\n#{FREE}"

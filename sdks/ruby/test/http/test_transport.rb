@@ -176,7 +176,7 @@ class TestTransport < Minitest::Test
     began = Queue.new
     hold = Queue.new
     [false, true].each do |open|
-      client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 5)
+      client = Client.new(api_url: @server.url, service_key: "sk-x", timeout: 600)
       client.locks.get(KEY) if open
       @server.script << lambda do |_connection|
         began << true
@@ -185,7 +185,7 @@ class TestTransport < Minitest::Test
       thread = quiet_thread { client.locks.get(KEY) }
       began.pop
       client.close
-      error = assert_raises(VolcanoError) { thread.value }
+      error = assert_raises(VolcanoError) { thread.join(PATIENCE_SECONDS) }
       assert_equal "this client is closed", error.message
     end
   ensure
