@@ -130,6 +130,7 @@ class TestConnection < Minitest::Test
     assert_includes error.message, "api_url (VOLCANO_API_URL)"
   end
 
+  # case 56: also through the tunnel of a proxy
   def test_tls_with_a_known_authority_works_and_with_an_unknown_one_is_an_unsent_request
     tls = TlsServer.new(@server.url)
     client = Client.new(api_url: tls.url, service_key: "sk-x", timeout: 5)
@@ -139,22 +140,25 @@ class TestConnection < Minitest::Test
     Dir.mktmpdir do |folder|
       authority = File.join(folder, "ca.pem")
       File.write(authority, tls.certificate.to_pem)
-      program = <<~RUBY
-        locks = VolcanoLocks::Client.new(api_url: "#{tls.url}", service_key: "sk-x").locks
-        10.times { locks.release("k", locks.acquire("k", ttl: 30)) }
-      RUBY
-      environment = { "RUBYOPT" => nil, "RUBYLIB" => nil, "SSL_CERT_FILE" => authority }
-      assert system(environment, RbConfig.ruby, "-I", LIBRARY, "-r", "volcano_locks", "-e", program)
+      { tls.url => {}, "https://locks.invalid" => { "https_proxy" => tls.tunnel_url } }.each do |url, proxy|
+        program = <<~RUBY
+          locks = VolcanoLocks::Client.new(api_url: "#{url}", service_key: "sk-x").locks
+          10.times { locks.release("k", locks.acquire("k", ttl: 30)) }
+        RUBY
+        environment = { "RUBYOPT" => nil, "RUBYLIB" => nil, "SSL_CERT_FILE" => authority, **proxy }
+        assert system(environment, RbConfig.ruby, "-I", LIBRARY, "-r", "volcano_locks", "-e", program), url
+      end
     end
-    assert_equal 1, @server.connections
+    assert_equal ["CONNECT locks.invalid:443 HTTP/1.1"], tls.tunnels
+    assert_equal 2, @server.connections
   ensure
     client&.close
     tls&.close
   end
 
-  # A TLS front of a plain server.
+  # A TLS front of a plain server, and a proxy that makes tunnels to it.
   class TlsServer
-    attr_reader :certificate, :url
+    attr_reader :certificate, :url, :tunnel_url, :tunnels
 
     def initialize(target)
       key = OpenSSL::PKey::EC.generate("prime256v1")
@@ -164,12 +168,15 @@ class TestConnection < Minitest::Test
       listener = TCPServer.new("127.0.0.1", 0)
       @url = "https://127.0.0.1:#{listener.addr[1]}"
       @server = OpenSSL::SSL::SSLServer.new(listener, context)
-      @threads = [thread { loop { accept(URI(target)) } }]
+      @proxy = TCPServer.new("127.0.0.1", 0)
+      @tunnel_url = "http://127.0.0.1:#{@proxy.addr[1]}"
+      @tunnels = []
+      @threads = [thread { loop { accept(URI(target)) } }, thread { loop { tunnel(@proxy.accept) } }]
     end
 
     def close
       @threads.each(&:kill)
-      @server.close
+      [@server, @proxy].each(&:close)
     end
 
     private
@@ -184,16 +191,26 @@ class TestConnection < Minitest::Test
       certificate.not_after = Time.now + 3600
       extensions = OpenSSL::X509::ExtensionFactory.new(certificate, certificate)
       certificate.add_extension(extensions.create_extension("basicConstraints", "CA:TRUE", true))
-      certificate.add_extension(extensions.create_extension("subjectAltName", "IP:127.0.0.1"))
+      certificate.add_extension(extensions.create_extension("subjectAltName", "IP:127.0.0.1,DNS:locks.invalid"))
       certificate.sign(key, OpenSSL::Digest.new("SHA256"))
     end
 
     def accept(target)
       connection = @server.accept
-      plain = TCPSocket.new(target.host, target.port)
-      @threads << thread { IO.copy_stream(connection, plain) } << thread { IO.copy_stream(plain, connection) }
+      pipe(connection, TCPSocket.new(target.host, target.port))
     rescue OpenSSL::SSL::SSLError
       nil
+    end
+
+    def tunnel(connection)
+      @tunnels << connection.gets.chomp
+      nil until connection.gets.chomp.empty?
+      connection.write("HTTP/1.1 200 Connection established\r\n\r\n")
+      pipe(connection, TCPSocket.new("127.0.0.1", URI(@url).port))
+    end
+
+    def pipe(one, other)
+      @threads << thread { IO.copy_stream(one, other) } << thread { IO.copy_stream(other, one) }
     end
 
     def thread(&work)
