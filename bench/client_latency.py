@@ -130,7 +130,7 @@ def _javascript() -> list[ClientSpec]:
     """Builds the client and installs its baseline at the pinned version, if that was not done yet."""
     node, npm = program("node", "nodejs"), program("npm", "npm")
     client = ROOT / "sdks" / "javascript"
-    if not (client / "dist" / "index.mjs").exists():
+    if not (client / "dist" / "node" / "index.mjs").exists():
         if not (client / "node_modules").exists():
             run([npm, "--prefix", str(client), "ci", "--silent"])
         run([npm, "--prefix", str(client), "run", "--silent", "build"])

@@ -1,6 +1,6 @@
 // Driver: acquire and release with the built JavaScript client.
 import { createInterface } from "node:readline";
-import { Client } from "../../sdks/javascript/dist/index.mjs";
+import { Client } from "../../sdks/javascript/dist/node/index.mjs";
 
 const { BENCH_URL: apiUrl, BENCH_SERVICE_KEY: serviceKey, BENCH_KEY: key } = process.env;
 const { locks } = new Client({ apiUrl, serviceKey });

@@ -1,16 +1,43 @@
 import { defineConfig, type UserConfig } from "tsdown";
 
-const config: UserConfig = defineConfig({
+const SHARED: UserConfig = {
   entry: { index: "src/index.ts", testing: "src/testing/index.ts" },
   format: ["esm", "cjs"],
-  platform: "neutral",
   target: "es2022",
-  dts: true,
   fixedExtension: true,
   clean: true,
   logLevel: "error",
-  // `await using` on a lease must not ask its users to change their `lib`.
-  banner: { dts: '/// <reference lib="esnext.disposable" />' },
-});
+};
+
+const config: UserConfig[] = defineConfig([
+  {
+    ...SHARED,
+    platform: "neutral",
+    // `await using` on a lease must not ask its users to change their `lib`.
+    dts: true,
+    banner: { dts: '/// <reference lib="esnext.disposable" />' },
+  },
+  // The build for the export condition `node`. It has the same types.
+  {
+    ...SHARED,
+    platform: "node",
+    outDir: "dist/node",
+    clean: false,
+    dts: false,
+    plugins: [
+      {
+        name: "platform",
+        resolveId: {
+          order: "pre",
+          handler(source, importer) {
+            return source.endsWith("/platform.ts") && importer !== undefined
+              ? this.resolve(source.replace("platform.ts", "platform.node.ts"), importer)
+              : null;
+          },
+        },
+      },
+    ],
+  },
+]);
 
 export default config;

@@ -1,5 +1,5 @@
 /**
- * The client: combines settings, a clock and `fetch` behind `client.locks`.
+ * The client: combines settings, a clock and a sender of requests behind `client.locks`.
  *
  * It opens no connection until its first request and needs no closing. No property holds the service key, so
  * `JSON.stringify` and `util.inspect` do not show it (SDK-8).
@@ -7,13 +7,17 @@
 
 import { type Clock, SystemClock } from "./clock.ts";
 import { resolveConfig } from "./config.ts";
-import { type Fetch, Transport } from "./http/transport.ts";
+import { createFetchSender, type Fetch } from "./http/fetch_sender.ts";
+import type { Sender } from "./http/sender.ts";
+import { Transport } from "./http/transport.ts";
 import { Locks } from "./locks.ts";
-import { checkedOptions } from "./protocol/arguments.ts";
+import { checkedLogger, Log, type Logger } from "./log.ts";
+import { createDefaultSender } from "./platform.ts";
+import { checkedOptions, type OptionNames } from "./protocol/arguments.ts";
 import { Operations } from "./protocol/operations.ts";
 
 export interface ClientOptions {
-  /** The service's address; defaults to `VOLCANO_API_URL`. */
+  /** The service's address; defaults to `VOLCANO_API_URL`, then to `http://127.0.0.1:7420`. */
   apiUrl?: string | undefined;
   /** The credential for the project's locks; defaults to `VOLCANO_SERVICE_KEY`. */
   serviceKey?: string | undefined;
@@ -21,18 +25,21 @@ export interface ClientOptions {
   timeoutSeconds?: number | undefined;
   /** The holder's label, shown to people; defaults to `host/pid`. */
   holder?: string | undefined;
-  /** Sends requests; defaults to the runtime's `fetch`. */
+  /** Sends requests; defaults to `node:http` in Node, and to the runtime's `fetch` elsewhere. */
   fetch?: Fetch | undefined;
+  /** Gets a line about each acquire, renewal, release, wait and loss, such as `console`; defaults to none. */
+  logger?: Logger | undefined;
   /** Source of time; defaults to a `SystemClock`. */
   clock?: Clock | undefined;
 }
 
-const OPTION_NAMES: Readonly<Record<keyof ClientOptions, true>> = {
+const OPTION_NAMES: OptionNames<ClientOptions> = {
   apiUrl: true,
   serviceKey: true,
   timeoutSeconds: true,
   holder: true,
   fetch: true,
+  logger: true,
   clock: true,
 };
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
@@ -44,15 +51,13 @@ export class Client {
   readonly #apiUrl: string;
 
   constructor(options: ClientOptions = {}) {
-    rejectUnknownOptions(checkedOptions(options));
+    checkedOptions(options, OPTION_NAMES, "a client");
     const config = resolveConfig(options);
     const clock = options.clock ?? new SystemClock();
+    const log = new Log(checkedLogger(options.logger));
     this.#apiUrl = config.apiUrl;
-    this.locks = new Locks(
-      new Operations(new Transport(config, clock, resolveFetch(options.fetch)), clock),
-      clock,
-      config.timeoutSeconds,
-    );
+    const transport = new Transport(config, clock, createSender(options.fetch, config.apiUrl));
+    this.locks = new Locks(new Operations(transport, clock, log), clock, config.timeoutSeconds);
   }
 
   toJSON(): { apiUrl: string } {
@@ -65,19 +70,8 @@ export class Client {
   }
 }
 
-/** Throws a `TypeError` for an unknown option, which would otherwise be ignored silently. */
-function rejectUnknownOptions(options: object): void {
-  const unknown = Object.keys(options).find((name) => !Object.hasOwn(OPTION_NAMES, name));
-  if (unknown === undefined) return;
-  throw new TypeError(
-    `unknown option ${JSON.stringify(unknown)}: a client takes ${Object.keys(OPTION_NAMES).join(", ")}`,
-  );
-}
-
-/** Looks up the runtime's `fetch` at each request, since programs replace it to trace or to record. */
-function resolveFetch(given: unknown): Fetch {
-  if (given !== undefined && typeof given !== "function") throw new TypeError("fetch must be a function");
-  if (given !== undefined) return given as Fetch;
-  if (typeof globalThis.fetch !== "function") throw new TypeError("this runtime has no fetch: pass one");
-  return (url, init) => globalThis.fetch(url, init);
+function createSender(fetch: unknown, apiUrl: string): Sender {
+  if (fetch === undefined) return createDefaultSender(apiUrl);
+  if (typeof fetch !== "function") throw new TypeError("fetch must be a function");
+  return createFetchSender(fetch as Fetch, apiUrl);
 }

@@ -1,6 +1,6 @@
 /**
  * Resolves the client's settings: options first, then `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY` if the runtime has
- * `process.env`.
+ * `process.env`. The address defaults to that of a server on this machine.
  *
  * A service key gives access to every lock of its project, so visitors must not be able to read it: a client refuses to
  * start in a browser page or worker (SDK-8). A page that a test renders inside Node (jsdom) does not count.
@@ -12,6 +12,8 @@ export const API_URL_VARIABLE = "VOLCANO_API_URL";
 export const SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY";
 export const HOLDER_CHARACTERS_MAX = 128;
 export const TIMEOUT_SECONDS = 10;
+/** Where a server started without options listens. */
+export const API_URL = "http://127.0.0.1:7420";
 
 const VISIBLE = /^[!-~]+$/;
 const SHOWN_CHARACTERS_MAX = 200;
@@ -52,7 +54,7 @@ export function resolveConfig(
     throw new VolcanoError("volcano-locks does not start in a browser, where every visitor could read the service key");
   }
   return {
-    apiUrl: checkedUrl(required("apiUrl", options.apiUrl, API_URL_VARIABLE, globals)),
+    apiUrl: checkedUrl(setting("apiUrl", options.apiUrl, API_URL_VARIABLE, globals) ?? API_URL),
     serviceKey: checkedServiceKey(required("serviceKey", options.serviceKey, SERVICE_KEY_VARIABLE, globals)),
     timeoutSeconds: checkedTimeout(options.timeoutSeconds ?? TIMEOUT_SECONDS),
     holder: options.holder === undefined ? defaultHolder(globals) : checkedHolder(options.holder),
@@ -88,10 +90,14 @@ function hostName(globals: RuntimeGlobals, process: ProcessGlobal | undefined): 
 }
 
 function required(name: string, given: unknown, variable: string, globals: RuntimeGlobals): string {
+  const value = setting(name, given, variable, globals);
+  if (value !== undefined) return value;
+  throw new TypeError(`${name} is missing: pass ${name} or set the environment variable ${variable}`);
+}
+
+function setting(name: string, given: unknown, variable: string, globals: RuntimeGlobals): string | undefined {
   const value = given ?? (globals.process as ProcessGlobal | undefined)?.env?.[variable];
-  if (value === undefined || value === "") {
-    throw new TypeError(`${name} is missing: pass ${name} or set the environment variable ${variable}`);
-  }
+  if (value === undefined || value === "") return undefined;
   if (typeof value !== "string") throw new TypeError(`${name} must be a string, got ${typeof value}`);
   return value;
 }

@@ -68,9 +68,34 @@ export class ConflictError extends VolcanoError {
   override name = "ConflictError";
 }
 
-/** Another caller holds the lock, or held it less than a second ago. A verb resolves with `acquired: false` instead. */
+/** What a `LockHeldError` says of the lock, as far as it is known. */
+export interface HeldLock {
+  key?: string | null;
+  holder?: string | null;
+  expiresAt?: Date | null;
+  fencingToken?: number | null;
+}
+
+/**
+ * Another caller holds the lock, or held it less than a second ago. A verb resolves with `acquired: false` instead; the
+ * verbs of `throwOnError()` and `exclusive` reject with it. Each property is null if it is unknown.
+ */
 export class LockHeldError extends ConflictError {
   override name = "LockHeldError";
+  readonly key: string | null;
+  /** The holder's label. */
+  readonly holder: string | null;
+  /** When the current lease expires if it is not renewed, by the server's clock. */
+  readonly expiresAt: Date | null;
+  readonly fencingToken: number | null;
+
+  constructor(message: string, facts: ErrorDetails & HeldLock = {}) {
+    super(message, facts);
+    this.key = facts.key ?? null;
+    this.holder = facts.holder ?? null;
+    this.expiresAt = facts.expiresAt ?? null;
+    this.fencingToken = facts.fencingToken ?? null;
+  }
 }
 
 /** This holder no longer owns the lease: the service responded so, or the local deadline passed. */
@@ -154,14 +179,30 @@ function classFor(status: number, code: string | null | undefined): ErrorClass {
   return BY_STATUS[status] ?? (status >= 400 && status < 500 ? VolcanoError : ServerError);
 }
 
-/** Adds `others` to `error` as its `suppressed`, which logs show; `error` itself stays the result (case 21). */
+/** Whether a value is an error, also one of another realm, such as a Jest or `vm` context (case 75). */
+export function isError(value: unknown): value is Error {
+  if (/^\[object (Error|DOMException)\]$/.test(Object.prototype.toString.call(value))) return true;
+  const { name, message, stack } = Object(value) as Partial<Error>;
+  return [name, message, stack].every((text) => typeof text === "string");
+}
+
+/**
+ * Appends `others` to the `suppressed` of `error`, which logs show; `error` itself stays the result (case 21). Keeps what
+ * is there, such as that of a `SuppressedError`. Never throws (case 76).
+ */
 export function attachSuppressed(error: unknown, ...others: ReadonlyArray<VolcanoError | null>): void {
-  const suppressed = others.filter((other) => other !== null);
-  if (suppressed.length === 0 || !Object.isExtensible(error)) return;
-  Object.defineProperty(error, "suppressed", {
-    value: suppressed,
-    enumerable: true,
-    configurable: true,
-    writable: true,
-  });
+  const added = others.filter((other) => other !== null && other !== error);
+  if (added.length === 0) return;
+  try {
+    const { suppressed } = error as { suppressed?: unknown };
+    if (Array.isArray(suppressed) && Object.isExtensible(suppressed)) {
+      suppressed.push(...added);
+      return;
+    }
+    const before = suppressed === undefined ? [] : [suppressed].flat();
+    const facts = { enumerable: true, configurable: true, writable: true };
+    Object.defineProperty(error, "suppressed", { value: [...before, ...added], ...facts });
+  } catch {
+    // A frozen error or a value that is no object keeps nothing.
+  }
 }

@@ -29,8 +29,9 @@ export type { LeadResult } from "./features/leader.ts";
 export type { Leadership } from "./features/watch.ts";
 export type { WithLockResult } from "./holding/block.ts";
 export type { LockGuard } from "./holding/guard.ts";
-export type { Fetch } from "./http/transport.ts";
+export type { Fetch } from "./http/fetch_sender.ts";
 export type { Locks } from "./locks.ts";
+export type { Logger } from "./log.ts";
 export type {
   AcquireOptions,
   AcquireResult,
@@ -38,6 +39,7 @@ export type {
   LeaseResult,
   ListOptions,
   ReleaseResult,
+  RenewalOptions,
   RenewOptions,
   RequestOptions,
   StateResult,
@@ -54,4 +56,5 @@ export {
   type UncertainLeaseRecord,
 } from "./protocol/lease.ts";
 export type { LockView } from "./protocol/lock_view.ts";
+export type { ThrowingLocks } from "./throwing_locks.ts";
 export { VERSION } from "./version.ts";

@@ -9,34 +9,37 @@ import { createExclusive, type Exclusive } from "./features/exclusive.ts";
 import { type LeadResult, runCampaigns } from "./features/leader.ts";
 import { type Leadership, Watch } from "./features/watch.ts";
 import { type BlockBody, type BlockOutcome, runBlock, type WithLockResult } from "./holding/block.ts";
-import type { ConfirmedLease } from "./holding/renewer.ts";
-import type {
-  AcquireOptions,
-  AcquireResult,
-  LeadOptions,
-  LeaseResult,
-  ListOptions,
-  ReleaseResult,
-  RenewOptions,
-  RequestOptions,
-  StateResult,
-  ViewResult,
-  WatchOptions,
-  WithLockOptions,
+import { OpenBlocks } from "./holding/reentrancy.ts";
+import {
+  type AcquireOptions,
+  type AcquireResult,
+  type LeadOptions,
+  type LeaseResult,
+  type ListOptions,
+  OPTION_NAMES,
+  type ReleaseResult,
+  type RenewOptions,
+  type RequestOptions,
+  type StateResult,
+  type ViewResult,
+  type WatchOptions,
+  type WithLockOptions,
 } from "./options.ts";
 import { AcquireWait } from "./protocol/acquire_wait.ts";
 import {
+  checkedBody,
   checkedChoice,
-  checkedFunction,
   checkedHoldAtLeast,
   checkedKey,
   checkedOptions,
   checkedPrefix,
+  checkedRenewEvery,
   checkedSignal,
   checkedTtl,
   checkedWait,
   givenOrNewUuid,
   newUuid,
+  type OptionNames,
 } from "./protocol/arguments.ts";
 import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./protocol/lease.ts";
 import type { LockView, ViewPage } from "./protocol/lock_view.ts";
@@ -44,10 +47,12 @@ import {
   ATTEMPTS_MAX,
   BEST_EFFORT_RELEASE_SECONDS_MAX,
   type CallOptions,
+  type ConfirmedLease,
   type Grant,
   type Operations,
   type Owner,
 } from "./protocol/operations.ts";
+import { ThrowingLocks } from "./throwing_locks.ts";
 
 const LIST_STATES = ["all", "held", "free"] as const;
 
@@ -62,6 +67,7 @@ export class Locks {
   readonly #operations: Operations;
   readonly #clock: Clock;
   readonly #timeoutSeconds: number;
+  readonly #openBlocks = new OpenBlocks();
   /** Local deadlines on this client's clock. They are not part of a lease, since another client has another clock. */
   readonly #deadlines: WeakMap<AnyLease, number> = new WeakMap();
 
@@ -70,6 +76,18 @@ export class Locks {
     this.#operations = operations;
     this.#clock = clock;
     this.#timeoutSeconds = timeoutSeconds;
+  }
+
+  /**
+   * The same verbs without envelopes: they resolve with the value and reject with the error, which is a `LockHeldError` on
+   * contention. Prefer them where no code looks at a result, such as in scheduled jobs.
+   */
+  throwOnError(): ThrowingLocks {
+    return new ThrowingLocks(this, {
+      acquire: async (key, options) => (await this.#prepareAcquire(key, options, () => {})()).lease,
+      runBlock: (key, options, body) => this.#runBlock(key, options, checkedBody("body", body)),
+      lead: (key, options, run) => this.#lead(key, options, run),
+    });
   }
 
   /**
@@ -103,13 +121,13 @@ export class Locks {
    */
   async renew(key: string, lease: AnyLease, options: RenewOptions = {}): Promise<LeaseResult> {
     const owner = checkedLeaseOf(key, lease);
-    const ttlSeconds = checkedOptions(options).ttl === undefined ? owner.ttlSeconds : checkedTtl(options.ttl);
+    const call = this.#callOptions(options, OPTION_NAMES.renew, "renew");
+    const ttlSeconds = options.ttl === undefined ? owner.ttlSeconds : checkedTtl(options.ttl);
     const deadline = this.#deadlines.get(owner) ?? Number.NEGATIVE_INFINITY;
     // Wait for a response until the lease's deadline. Past it, or without one, only the service can decide.
     const until = deadline > this.#clock.now() ? deadline : Number.POSITIVE_INFINITY;
-    const call = { ...this.#callOptions(options), until };
     try {
-      const grant = await this.#operations.renew(owner, ttlSeconds, call);
+      const grant = await this.#operations.renew(owner, ttlSeconds, { ...call, until });
       return { lease: this.#createLease(owner, ttlSeconds, grant), error: null };
     } catch (error) {
       return { lease: null, error: error as VolcanoError };
@@ -119,14 +137,14 @@ export class Locks {
   /** Releases the lock `key`. Only the lease's token decides, so an older lease of the same acquisition works too. */
   async release(key: string, lease: AnyLease, options: RequestOptions = {}): Promise<ReleaseResult> {
     const owner = checkedLeaseOf(key, lease);
-    const call = this.#callOptions(options);
+    const call = this.#callOptions(options, OPTION_NAMES.request, "release");
     return releaseResult(() => this.#operations.release(owner, call));
   }
 
   /** Reads whether the lock is held, until when, and its fencing token. */
   async get(key: string, options: RequestOptions = {}): Promise<StateResult> {
     const name = checkedKey(key);
-    const call = this.#callOptions(options);
+    const call = this.#callOptions(options, OPTION_NAMES.request, "get");
     try {
       const term = await this.#operations.get(name, call);
       const { expiresAt, fencingToken } = term ?? { expiresAt: null, fencingToken: null };
@@ -140,7 +158,7 @@ export class Locks {
   /** Frees the lock regardless of its holder, which learns of the loss at its next renewal. */
   async forceRelease(key: string, options: RequestOptions = {}): Promise<ReleaseResult> {
     const name = checkedKey(key);
-    const call = this.#callOptions(options);
+    const call = this.#callOptions(options, OPTION_NAMES.request, "forceRelease");
     return releaseResult(() => this.#operations.forceRelease(name, call));
   }
 
@@ -153,7 +171,7 @@ export class Locks {
    * `options.requestId` apply to the acquire only.
    */
   async withLock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<WithLockResult<T>> {
-    return (await this.#runBlock(key, options, checkedFunction("body", body))).result;
+    return (await this.#runBlock(key, options, checkedBody("body", body))).result;
   }
 
   /**
@@ -163,11 +181,8 @@ export class Locks {
    * or aborts the signal of the run.
    */
   async lead<T>(key: string, options: LeadOptions, run: BlockBody<T>): Promise<LeadResult<T>> {
-    const { ttl, signal } = checkedOptions(options);
-    checkedFunction("run", run);
-    const campaign = (): Promise<BlockOutcome<T>> =>
-      this.#runBlock(key, { ttl, signal, wait: Number.POSITIVE_INFINITY }, run);
-    return runCampaigns(campaign);
+    const { result, contention } = await this.#lead(key, options, run);
+    return { data: result.data, error: contention ?? result.error } as LeadResult<T>;
   }
 
   /**
@@ -176,7 +191,7 @@ export class Locks {
    * reason of `options.signal` when that aborts. Leaving the loop ends the request.
    */
   watch(key: string, options: WatchOptions = {}): AsyncIterableIterator<Leadership> {
-    const signal = checkedSignal(checkedOptions(options).signal);
+    const signal = checkedSignal(checkedOptions(options, OPTION_NAMES.watch, "watch").signal);
     const context = { operations: this.#operations, clock: this.#clock, timeoutSeconds: this.#timeoutSeconds };
     return new Watch(context, checkedKey(key), signal);
   }
@@ -184,7 +199,7 @@ export class Locks {
   /** Reads who holds the lock, since when, until when, and how many waiters it has. */
   async view(key: string, options: RequestOptions = {}): Promise<ViewResult> {
     const name = checkedKey(key);
-    const call = this.#callOptions(options);
+    const call = this.#callOptions(options, OPTION_NAMES.request, "view");
     try {
       return { view: await this.#operations.view(name, call), error: null };
     } catch (error) {
@@ -198,9 +213,9 @@ export class Locks {
    */
   list(prefix = "", options: ListOptions = {}): AsyncIterableIterator<LockView> {
     const checked = checkedPrefix(prefix);
-    const { state = "all" } = checkedOptions(options);
-    this.#callOptions(options);
-    return this.#listViews(checked, checkedChoice("state", state, LIST_STATES), () => this.#callOptions(options));
+    const call = (): CallOptions => this.#callOptions(options, OPTION_NAMES.list, "list");
+    call();
+    return this.#listViews(checked, checkedChoice("state", options.state ?? "all", LIST_STATES), call);
   }
 
   async *#listViews(prefix: string, state: string, call: () => CallOptions): AsyncGenerator<LockView, void> {
@@ -212,10 +227,20 @@ export class Locks {
     }
   }
 
+  async #lead<T>(key: string, options: LeadOptions, run: BlockBody<T>): Promise<BlockOutcome<T>> {
+    checkedOptions(options, OPTION_NAMES.lead, "lead");
+    checkedBody("run", run);
+    return runCampaigns(() => this.#runBlock(key, { ...options, wait: Number.POSITIVE_INFINITY }, run));
+  }
+
   async #runBlock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<BlockOutcome<T>> {
+    const acquire = this.#prepareAcquire(key, options, null, OPTION_NAMES.withLock, "withLock");
     return runBlock(
       {
-        acquire: this.#prepareAcquire(key, options),
+        key,
+        acquire,
+        openBlocks: this.#openBlocks,
+        renewEvery: checkedRenewEvery(options.renewEvery, options.ttl),
         holdAtLeastSeconds: checkedHoldAtLeast(options.holdAtLeast),
         signal: options.signal,
         operations: this.#operations,
@@ -231,14 +256,16 @@ export class Locks {
   #prepareAcquire(
     key: string,
     options: AcquireOptions,
-    onUncertain?: (lease: UncertainLease) => void,
+    onUncertain: ((lease: UncertainLease) => void) | null,
+    names: OptionNames<AcquireOptions> = OPTION_NAMES.acquire,
+    verb = "acquire",
   ): () => Promise<ConfirmedLease> {
     const name = checkedKey(key);
-    const ttlSeconds = checkedTtl(checkedOptions(options).ttl);
+    const call = this.#callOptions(options, names, verb);
+    const ttlSeconds = checkedTtl(options.ttl);
     const ownToken = (options.token ?? null) !== null;
     const token = givenOrNewUuid("token", options.token);
     const waitSeconds = checkedWait(options.wait);
-    const call = this.#callOptions(options);
     const owner = { key: name, token };
     return async () => {
       if (waitSeconds > 0) {
@@ -249,14 +276,14 @@ export class Locks {
         };
       }
       const recover = (): void => onUncertain?.(this.#createUncertainLease(owner, ttlSeconds));
-      const recovery = ownToken && onUncertain !== undefined ? recover : undefined;
+      const recovery = ownToken && onUncertain !== null ? recover : undefined;
       const grant = await this.#operations.acquire(owner, ttlSeconds, call, recovery);
       return { lease: this.#createLease(owner, ttlSeconds, grant), grant };
     };
   }
 
-  #callOptions(options: RequestOptions): CallOptions {
-    const { requestId, signal } = checkedOptions(options);
+  #callOptions<T extends RequestOptions>(options: T, names: OptionNames<T>, verb: string): CallOptions {
+    const { requestId, signal } = checkedOptions(options, names, verb);
     return {
       requestId: givenOrNewUuid("requestId", requestId),
       signal: checkedSignal(signal),

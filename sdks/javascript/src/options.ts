@@ -1,6 +1,7 @@
 /** The options and results of the verbs of `client.locks`. */
 
 import type { ContentionReason, VolcanoError } from "./errors.ts";
+import type { OptionNames } from "./protocol/arguments.ts";
 import type { Lease, LockState, UncertainLease } from "./protocol/lease.ts";
 import type { LockView } from "./protocol/lock_view.ts";
 
@@ -27,7 +28,16 @@ export interface AcquireOptions extends RequestOptions {
   wait?: number | undefined;
 }
 
-export interface WithLockOptions extends AcquireOptions {
+/** Options of verbs that renew the lease while a function runs. */
+export interface RenewalOptions {
+  /**
+   * Seconds between two renewals, 1 to a third of `ttl`. Defaults to a third of `ttl`, but at most 60 while more than half
+   * of the project's quota is left.
+   */
+  renewEvery?: number | undefined;
+}
+
+export interface WithLockOptions extends AcquireOptions, RenewalOptions {
   /**
    * Seconds from the grant during which the lock stays held even if the body ends sooner: the client then lets the
    * lease expire instead of releasing it. Defaults to 0.
@@ -40,7 +50,7 @@ export interface RenewOptions extends RequestOptions {
   ttl?: number | undefined;
 }
 
-export interface LeadOptions {
+export interface LeadOptions extends RenewalOptions {
   /** Duration of a lease in whole seconds, 5 to 7,776,000; the client renews it while the function runs. */
   ttl: number;
   /** Ends the campaign, or aborts the function's signal while it runs. */
@@ -56,6 +66,25 @@ export interface ListOptions extends RequestOptions {
   /** Which locks to list; defaults to `all`. */
   state?: "held" | "free" | "all" | undefined;
 }
+
+const REQUEST: OptionNames<RequestOptions> = { requestId: true, signal: true };
+const ACQUIRE: OptionNames<AcquireOptions> = { ttl: true, token: true, wait: true, ...REQUEST };
+const WITH_LOCK: OptionNames<WithLockOptions> = { ...ACQUIRE, holdAtLeast: true, renewEvery: true };
+const RENEW: OptionNames<RenewOptions> = { ttl: true, ...REQUEST };
+const LEAD: OptionNames<LeadOptions> = { ttl: true, signal: true, renewEvery: true };
+const WATCH: OptionNames<WatchOptions> = { signal: true };
+const LIST: OptionNames<ListOptions> = { state: true, ...REQUEST };
+
+/** The options that each verb takes. */
+export const OPTION_NAMES = {
+  request: REQUEST,
+  acquire: ACQUIRE,
+  withLock: WITH_LOCK,
+  renew: RENEW,
+  lead: LEAD,
+  watch: WATCH,
+  list: LIST,
+} as const;
 
 /**
  * Contention (a 409) gives neither a lease nor an error; `reason` says whether another caller holds the lock or the

@@ -29,8 +29,9 @@ describe("settings of a client", () => {
   });
 
   it.each([
-    [{}, "apiUrl is missing"],
-    [{ apiUrl: "http://x.test" }, "serviceKey is missing"],
+    [{}, "serviceKey is missing"],
+    [{ apiUrl: 7, serviceKey: "sk" }, "apiUrl must be a string"],
+    [{ apiUrl: "http://x.test", serviceKey: "sk", logger: {} }, "logger must have the functions debug and warn"],
     [{ apiUrl: "locks.test", serviceKey: "sk" }, "apiUrl must be like"],
     [{ apiUrl: "ftp://locks.test", serviceKey: "sk" }, "apiUrl must be like"],
     [{ apiUrl: "http://me:pass@x.test", serviceKey: "sk" }, "user name or password"],
@@ -55,7 +56,7 @@ describe("settings of a client", () => {
       const make = (): Client => new Client(options as object);
       expect(make).toThrow(TypeError);
       expect(make).toThrow(
-        `unknown option "${name}": a client takes apiUrl, serviceKey, timeoutSeconds, holder, fetch, clock`,
+        `unknown option "${name}": a client takes apiUrl, serviceKey, timeoutSeconds, holder, fetch, logger, clock`,
       );
       expect(make).not.toThrow(SERVICE_KEY);
     },

@@ -287,7 +287,7 @@ describe("the packed package", () => {
     const fetch = async (): Promise<Response> => Response.json({ held: false });
     const real = new Real({ apiUrl: "https://locks.test", serviceKey: "sk", fetch });
     expect((await real.locks.get("k")).state?.held).toBe(false);
-    expect(() => new Real({})).toThrow("apiUrl is missing");
+    expect(() => new Real({})).toThrow("serviceKey is missing");
   });
 
   it("has a conformance adapter that follows its protocol", () => {

@@ -1,25 +1,27 @@
 /**
  * `exclusive`: wraps a function so that each call holds a lock (SDK-16).
  *
- * The wrapper resolves with the function's result, and rejects with its error or with the loss of the lock. JavaScript
- * cannot look up arguments by name, so a key that depends on them is a function of them.
+ * The wrapper resolves with the function's result, and rejects with what it threw, whatever that is (case 77), or with the
+ * loss of the lock. JavaScript cannot look up arguments by name, so a key that depends on them is a function of them.
  */
 
 import type { BlockBody, BlockOutcome } from "../holding/block.ts";
 import type { LockGuard } from "../holding/guard.ts";
-import type { WithLockOptions } from "../options.ts";
+import type { RenewalOptions, WithLockOptions } from "../options.ts";
 import {
+  checkedBody,
   checkedChoice,
-  checkedFunction,
   checkedHoldAtLeast,
   checkedKey,
   checkedOptions,
+  checkedRenewEvery,
   checkedTtl,
+  type OptionNames,
 } from "../protocol/arguments.ts";
 
 const ON_HELD_CHOICES = ["raise", "skip", "wait"] as const;
 
-export interface ExclusiveOptions {
+export interface ExclusiveOptions extends RenewalOptions {
   /** Duration of a lease in whole seconds, 5 to 7,776,000; the client renews it while the function runs. */
   ttl: number;
   /**
@@ -33,6 +35,14 @@ export interface ExclusiveOptions {
   passGuard?: boolean | undefined;
 }
 
+const OPTION_NAMES: OptionNames<ExclusiveOptions> = {
+  ttl: true,
+  onHeld: true,
+  holdAtLeast: true,
+  renewEvery: true,
+  passGuard: true,
+};
+
 /** What a call resolves with; includes `undefined` if the call may be skipped. */
 export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends {
   ttl: number;
@@ -43,20 +53,29 @@ export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends {
 
 type RunBlock = <T>(key: string, options: WithLockOptions, body: BlockBody<T>) => Promise<BlockOutcome<T>>;
 
-/** Type of the verb; with `passGuard` the function takes one more argument than the wrapper. */
+/**
+ * Type of the verb. With `passGuard` the function takes one more argument than the wrapper: the first form gives a guard
+ * without annotation its type, the second one infers the other arguments.
+ */
 export interface Exclusive {
-  <This, Args extends unknown[], R, O extends ExclusiveOptions & { passGuard: true }>(
+  <This, R, O extends Guarded, Args extends unknown[] = LockGuard[]>(
     key: string | ((this: This, ...args: Args) => string),
     options: O,
     run: (this: This, ...args: [...Args, guard: LockGuard]) => R,
   ): (this: This, ...args: Args) => Promise<ExclusiveResult<O, R>>;
-  <This, Args extends unknown[], R, O extends ExclusiveOptions & { passGuard?: false | undefined }>(
+  <This, R, O extends Guarded, Args extends unknown[]>(
+    key: string | ((this: This, ...args: Args) => string),
+    options: O,
+    run: (this: This, ...args: [...Args, guard: LockGuard]) => R,
+  ): (this: This, ...args: Args) => Promise<ExclusiveResult<O, R>>;
+  <This, R, O extends ExclusiveOptions, Args extends unknown[]>(
     key: string | ((this: This, ...args: Args) => string),
     options: O,
     run: (this: This, ...args: Args) => R,
   ): (this: This, ...args: Args) => Promise<ExclusiveResult<O, R>>;
 }
 
+type Guarded = ExclusiveOptions & { passGuard: true };
 type AnyFunction = (this: unknown, ...args: unknown[]) => unknown;
 
 /** Creates the verb on top of `runBlock`. */
@@ -67,19 +86,20 @@ export function createExclusive(runBlock: RunBlock): Exclusive {
 function wrap(runBlock: RunBlock, key: string | AnyFunction, options: ExclusiveOptions, run: AnyFunction): AnyFunction {
   const name = typeof key === "function" ? null : checkedKey(key);
   const keyOf = typeof key === "function" ? key : () => name;
-  const ttl = checkedTtl(checkedOptions(options).ttl);
+  const ttl = checkedTtl(checkedOptions(options, OPTION_NAMES, "exclusive").ttl);
+  const renewEvery = checkedRenewEvery(options.renewEvery, ttl);
   const onHeld = options.onHeld === undefined ? "raise" : checkedChoice("onHeld", options.onHeld, ON_HELD_CHOICES);
   const holdAtLeast = checkedHoldAtLeast(options.holdAtLeast);
   const { passGuard = false } = options;
-  checkedFunction("run", run);
+  checkedBody("run", run);
   const call = async function (this: unknown, ...args: unknown[]): Promise<unknown> {
     const wait = onHeld === "wait" ? Number.POSITIVE_INFINITY : 0;
     const calledKey = keyOf.apply(this, args) as string;
     const body: BlockBody<unknown> = (guard) => run.apply(this, passGuard ? [...args, guard] : args);
-    const { result, contention } = await runBlock(calledKey, { ttl, wait, holdAtLeast }, body);
+    const blockOptions = { ttl, wait, holdAtLeast, renewEvery };
+    const { result, contention, rejection } = await runBlock(calledKey, blockOptions, body);
     if (contention !== null && onHeld === "skip") return undefined;
-    const error = contention ?? result.error;
-    if (error !== null) throw error;
+    if (rejection !== null) throw rejection.reason;
     return result.data;
   };
   return Object.defineProperty(call, "name", { value: run.name, configurable: true });

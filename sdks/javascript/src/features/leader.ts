@@ -11,10 +11,10 @@ import type { BlockOutcome } from "../holding/block.ts";
 /** Result of `lead`: the function's return value, or the error that ended it. */
 export type LeadResult<T> = { readonly data: T; readonly error: null } | { readonly data: null; readonly error: Error };
 
-/** Runs one block after another until one ends for another reason than losing its lease. */
-export async function runCampaigns<T>(campaign: () => Promise<BlockOutcome<T>>): Promise<LeadResult<T>> {
+/** Runs one block after another until one ends for another reason than losing its lease; returns how that one ended. */
+export async function runCampaigns<T>(campaign: () => Promise<BlockOutcome<T>>): Promise<BlockOutcome<T>> {
   for (;;) {
-    const { result, lost, contention } = await campaign();
-    if (!lost) return { data: result.data, error: contention ?? result.error } as LeadResult<T>;
+    const outcome = await campaign();
+    if (!outcome.lost) return outcome;
   }
 }

@@ -5,13 +5,15 @@
  * which is newer: an event about an older lease changes nothing, and a lease that has ended does not return. If the
  * stream ends, breaks, falls silent or reports missing events, the watch starts over.
  *
- * Limit: not every change is reported. Of several in quick succession, or during a lost connection, the last one is.
+ * Limits: not every change is reported. Of several in quick succession, or during a lost connection, the last one is. Where
+ * the runtime caps connections, a watch beyond its share reads the view every few seconds instead (case 78).
  */
 
 import { whenAborted } from "../abort.ts";
 
 import { type Clock, waitUntil } from "../clock.ts";
 import { TransportError, VolcanoError } from "../errors.ts";
+import { takeLongRequest } from "../http/long_requests.ts";
 import type { ByteStream } from "../http/transport.ts";
 import { newUuid } from "../protocol/arguments.ts";
 import { Backoff, isRetryable } from "../protocol/backoff.ts";
@@ -67,24 +69,22 @@ export class Watch implements AsyncIterableIterator<Leadership> {
   readonly #changes: Changes;
   readonly #cancel = new AbortController();
   readonly #signal: AbortSignal | undefined;
-  readonly #onAbort = (): void => this.#cancel.abort(this.#signal?.reason);
-  #removeCallback: () => void = () => {};
+  #removeCallback: (() => void) | undefined;
   #returned = false;
 
   constructor(context: WatchContext, key: string, signal: AbortSignal | undefined) {
     this.#signal = signal;
     this.#changes = watchChanges(context, key, this.#cancel.signal);
-    if (signal?.aborted) this.#onAbort();
-    else this.#removeCallback = whenAborted(signal, this.#onAbort);
   }
 
   /** The next change, when it comes. Rejects with the reason of the caller's signal once that has aborted. */
   async next(): Promise<IteratorResult<Leadership, void>> {
+    this.#listen();
     try {
       const result = await this.#changes.next();
       if (!this.#returned) return result;
     } catch (error) {
-      this.#removeCallback();
+      this.#removeCallback?.();
       if (!this.#returned) throw error;
     }
     return { done: true, value: undefined };
@@ -92,10 +92,24 @@ export class Watch implements AsyncIterableIterator<Leadership> {
 
   async return(): Promise<IteratorResult<Leadership, void>> {
     this.#returned = true;
-    this.#removeCallback();
+    this.#removeCallback?.();
     this.#cancel.abort();
     await this.#changes.return().catch(() => {});
     return { done: true, value: undefined };
+  }
+
+  /** Ends the watch like `return`, and rejects with `error`. */
+  async throw(error?: unknown): Promise<never> {
+    await this.return();
+    throw error;
+  }
+
+  /** Takes the caller's signal at the first `next`: a watch that is never iterated leaves no listener on it. */
+  #listen(): void {
+    if (this.#removeCallback !== undefined || this.#returned) return;
+    const onAbort = (): void => this.#cancel.abort(this.#signal?.reason);
+    if (this.#signal?.aborted) onAbort();
+    this.#removeCallback = whenAborted(this.#signal, onAbort);
   }
 
   [Symbol.asyncIterator](): this {
@@ -120,17 +134,33 @@ async function* watchChanges(context: WatchContext, key: string, signal: AbortSi
   for (;;) {
     const startedAt = context.clock.now();
     let retryAfter: number | null = null;
+    const giveBack = takeLongRequest();
     try {
-      yield* followStream(context, key, signal, tracker, position);
+      if (giveBack === null) yield* readOnce(context, key, signal, tracker);
+      else yield* followStream(context, key, signal, tracker, position);
     } catch (error) {
       signal.throwIfAborted();
       if (!(error instanceof VolcanoError && isRetryable(error))) throw error;
       retryAfter = error.retryAfter;
+    } finally {
+      giveBack?.();
     }
     if (context.clock.now() - startedAt >= STABLE_SECONDS_MIN) backoff.reset();
     await waitUntil(context.clock, context.clock.now() + backoff.next(retryAfter), signal);
     signal.throwIfAborted();
   }
+}
+
+/** Without a stream: reads the view, and yields the change if there is one. */
+async function* readOnce(
+  { operations, timeoutSeconds }: WatchContext,
+  key: string,
+  signal: AbortSignal,
+  tracker: LeadershipTracker,
+): Changes {
+  const call = { requestId: newUuid(), signal, timeoutSeconds, attempts: 1 };
+  const change = tracker.applyView(await operations.view(key, call));
+  if (change !== null) yield change;
 }
 
 /** Opens one stream, reads the view once the stream has started, and yields the changes until the stream ends. */

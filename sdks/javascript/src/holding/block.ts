@@ -24,17 +24,21 @@ import {
   ConflictError,
   type ContentionReason,
   contentionReason,
+  isError,
+  LOCK_HELD,
+  LockHeldError,
   LockOwnershipLostError,
   type VolcanoError,
 } from "../errors.ts";
 import { WAIT_SLICE_SECONDS } from "../protocol/acquire_wait.ts";
-import { newUuid, TTL_SECONDS_MIN } from "../protocol/arguments.ts";
+import { newUuid, rejectGenerator, TTL_SECONDS_MIN } from "../protocol/arguments.ts";
 import { BACKOFF_SECONDS_MAX } from "../protocol/backoff.ts";
 import type { Lease } from "../protocol/lease.ts";
-import { ATTEMPTS_MAX, type Grant, type Operations } from "../protocol/operations.ts";
+import { ATTEMPTS_MAX, type ConfirmedLease, type Grant, type Operations } from "../protocol/operations.ts";
 import { LockGuard } from "./guard.ts";
 import { Hold } from "./hold.ts";
-import { type ConfirmedLease, runRenewals } from "./renewer.ts";
+import type { OpenBlocks } from "./reentrancy.ts";
+import { runRenewals } from "./renewer.ts";
 
 export const RELEASE_SECONDS_MAX = 5;
 export const RELEASE_LOST_SECONDS_MAX = 1;
@@ -51,9 +55,12 @@ export type WithLockResult<T> =
 
 /** The client's parts and the options that a block uses. */
 export interface BlockContext {
+  readonly key: string;
+  readonly openBlocks: OpenBlocks;
   readonly operations: Operations;
   readonly clock: Clock;
   readonly timeoutSeconds: number;
+  readonly renewEvery: number | undefined;
   readonly signal: AbortSignal | undefined;
   /** How long to hold the lock from its grant on, even if the body ends sooner. */
   readonly holdAtLeastSeconds: number;
@@ -69,6 +76,8 @@ export interface BlockOutcome<T> {
   readonly lost: boolean;
   /** The contention that prevented entry, if any. */
   readonly contention: ConflictError | null;
+  /** What the throwing forms reject with, which may be any value that the body threw; null if they resolve. */
+  readonly rejection: { readonly reason: unknown } | null;
 }
 
 /** The function that runs under the lock. */
@@ -78,20 +87,27 @@ type BodyOutcome<T> = { readonly data: T } | { readonly thrown: unknown };
 
 /** Runs one block. Never rejects. */
 export async function runBlock<T>(context: BlockContext, body: BlockBody<T>): Promise<BlockOutcome<T>> {
+  const notEntered = { acquired: false, data: null } as const;
+  if (context.openBlocks.contains(context.key)) {
+    const error = nestedBlock(context.key);
+    return { result: { ...notEntered, error }, lost: false, contention: error, rejection: { reason: error } };
+  }
   let hold: Hold;
   const startedAt = context.clock.now();
   try {
-    const { lease, grant } = await context.acquire();
+    const confirmed = await context.acquire();
     // No `await` from here to the renewer: a granted lease is always renewed or released.
-    const acquiredAt = Math.max(startedAt, earliestGrantTime(lease, grant, context.timeoutSeconds));
-    hold = new Hold(lease, grant.deadline, context.clock, context.timeoutSeconds, Math.random(), acquiredAt);
+    const acquiredAt = Math.max(startedAt, earliestGrantTime(confirmed, context.timeoutSeconds));
+    const { clock, timeoutSeconds, renewEvery, operations } = context;
+    const start = { clock, log: operations.log, timeoutSeconds, renewEvery, acquiredAt, jitter: Math.random() };
+    hold = new Hold({ ...confirmed, ...start });
   } catch (error) {
-    const notEntered = { acquired: false, data: null } as const;
+    const rejection = { reason: error };
     if (!(error instanceof ConflictError)) {
-      return { result: { ...notEntered, error: error as VolcanoError }, lost: false, contention: null };
+      return { result: { ...notEntered, error: error as VolcanoError }, lost: false, contention: null, rejection };
     }
     const result = { ...notEntered, error: null, reason: contentionReason(error) };
-    return { result, lost: false, contention: error };
+    return { result, lost: false, contention: error, rejection };
   }
   const bodyRuns = context.signal?.aborted !== true;
   const keepUntil = bodyRuns ? context.clock.now() + context.holdAtLeastSeconds : Number.NEGATIVE_INFINITY;
@@ -109,17 +125,25 @@ export async function runBlock<T>(context: BlockContext, body: BlockBody<T>): Pr
   const release = await releaseOrKeep(context, hold, keepUntil);
   releaseError = release.releaseError;
   const result = blockResult(outcome, release.loss, releaseError);
-  return { result, lost: release.loss !== null && result.error === release.loss, contention: null };
+  const lost = release.loss !== null && result.error === release.loss;
+  const thrown = "thrown" in outcome && !lost ? outcome.thrown : result.error;
+  return { result, lost, contention: null, rejection: result.error === null ? null : { reason: thrown } };
+}
+
+/** The error of a block inside a block of the same lock, which would wait for itself. */
+function nestedBlock(key: string): LockHeldError {
+  const message = `the lock ${key} is held by an outer block of this async context: blocks are not re-entrant`;
+  return new LockHeldError(message, { code: LOCK_HELD, key });
 }
 
 /** An instant before the grant, which may precede the successful response by retries, a wait and its confirmation. */
-function earliestGrantTime(lease: Lease, grant: Grant, timeoutSeconds: number): number {
+function earliestGrantTime({ lease, grant }: ConfirmedLease, timeoutSeconds: number): number {
   const repeated = ATTEMPTS_MAX * (timeoutSeconds + BACKOFF_SECONDS_MAX);
   return grant.deadline - lease.ttlSeconds - WAIT_SLICE_SECONDS - repeated;
 }
 
 async function runBody<T>(
-  { clock, signal }: BlockContext,
+  { clock, signal, key, openBlocks }: BlockContext,
   body: BlockBody<T>,
   guard: LockGuard,
   hold: Hold,
@@ -129,7 +153,7 @@ async function runBody<T>(
   // Keep the process alive until the body has ended, even after a loss has cancelled the other timers (SDK-19).
   const cancelKeepAlive = clock.at(Number.POSITIVE_INFINITY, () => {});
   try {
-    return { data: await body(guard) };
+    return { data: rejectGenerator(await openBlocks.run(key, () => body(guard))) };
   } catch (thrown) {
     return { thrown };
   } finally {
@@ -193,14 +217,13 @@ function blockResult<T>(
   return { ...failed, error };
 }
 
-/** Whether the body threw only the loss that its signal reported. */
+/** Whether the body threw only the loss that its signal reported. The `AbortError` may be one of another realm. */
 function wasStoppedBy(loss: LockOwnershipLostError, thrown: unknown): boolean {
-  if (thrown === loss) return true;
-  return thrown instanceof Error && thrown.name === "AbortError" && thrown.cause === loss;
+  return thrown === loss || (isError(thrown) && thrown.name === "AbortError" && thrown.cause === loss);
 }
 
 /** Wraps a thrown value that is not an error, so that `if (result.error)` detects it. */
 function asError(thrown: unknown): Error {
-  if (thrown instanceof Error || Object.prototype.toString.call(thrown) === "[object Error]") return thrown as Error;
+  if (isError(thrown)) return thrown;
   return new Error("the body threw a value that is not an error", { cause: thrown });
 }

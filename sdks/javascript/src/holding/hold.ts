@@ -14,12 +14,26 @@
 
 import type { Clock } from "../clock.ts";
 import { LOCK_OWNERSHIP_LOST, LockOwnershipLostError, VolcanoError } from "../errors.ts";
+import type { Log } from "../log.ts";
 import type { Lease } from "../protocol/lease.ts";
+import type { ConfirmedLease } from "../protocol/operations.ts";
 import { type RenewalAction, RenewalPlan } from "../protocol/renewal_plan.ts";
+
+/** The start of a hold. */
+export interface HoldStart extends ConfirmedLease {
+  readonly clock: Clock;
+  readonly log: Log;
+  readonly timeoutSeconds: number;
+  readonly jitter: number;
+  readonly renewEvery?: number | undefined;
+  /** An instant before the grant, which may precede the request whose response reported it. */
+  readonly acquiredAt?: number;
+}
 
 /** The state of one acquisition. */
 export class Hold {
   readonly #clock: Clock;
+  readonly #log: Log;
   readonly #plan: RenewalPlan;
   readonly #ended = new AbortController();
   readonly #renewalAbort = new AbortController();
@@ -32,18 +46,14 @@ export class Hold {
   /** The body's signal: aborts on a loss and by `abortBody`, for nothing else. */
   readonly signal: AbortSignal;
 
-  /** `acquiredAt` is an instant before the grant, which may precede the request whose response reported it. */
-  constructor(
-    lease: Lease,
-    deadline: number,
-    clock: Clock,
-    timeoutSeconds: number,
-    jitter: number,
-    acquiredAt: number = deadline - lease.ttlSeconds,
-  ) {
+  constructor({ lease, grant, clock, log, ...plan }: HoldStart) {
+    const { ttlSeconds } = lease;
+    const { deadline, hasAmpleQuota } = grant;
+    const acquiredAt = plan.acquiredAt ?? deadline - ttlSeconds;
     this.#lease = lease;
     this.#clock = clock;
-    this.#plan = new RenewalPlan({ ttlSeconds: lease.ttlSeconds, acquiredAt, deadline, timeoutSeconds, jitter });
+    this.#log = log;
+    this.#plan = new RenewalPlan({ ...plan, ttlSeconds, deadline, hasAmpleQuota, acquiredAt });
     this.signal = checkedOnRead(this.#bodyAbort.signal, () => this.loss());
     this.#cancelDeadlineTimer = this.#startDeadlineTimer();
   }
@@ -94,9 +104,9 @@ export class Hold {
   }
 
   /** Records a confirmed renewal. Ignored after the block was left or the lease was lost (cases 3 and 8). */
-  renewed(lease: Lease, deadline: number): void {
+  renewed({ lease, grant }: ConfirmedLease): void {
     if (this.notHeldReason() !== null) return;
-    if (!this.#plan.renewed(deadline, this.#clock.now())) return;
+    if (!this.#plan.renewed(grant.deadline, this.#clock.now(), grant.hasAmpleQuota)) return;
     this.#lease = lease;
     this.#lastFailure = undefined;
     this.#cancelDeadlineTimer();
@@ -113,6 +123,7 @@ export class Hold {
   lose(error: LockOwnershipLostError): void {
     if (this.#loss !== null || this.#leftReason !== null) return;
     this.#loss = error;
+    this.#log.warn(`the lock ${this.#lease.key} is lost: ${error.message}`);
     this.#stopRenewals();
     this.cancelRenewal();
     this.#bodyAbort.abort(error);
@@ -149,7 +160,7 @@ export class Hold {
 
 /** Makes `signal` call `check` before it is read, so that it is right even after a blocked event loop (case 10). */
 function checkedOnRead(signal: AbortSignal, check: () => unknown): AbortSignal {
-  const inherited = (name: "aborted" | "reason"): unknown => Reflect.get(AbortSignal.prototype, name, signal);
+  const inherited = (name: "aborted" | "reason"): unknown => Reflect.get(Object.getPrototypeOf(signal), name, signal);
   const checkedProperty = (name: "aborted" | "reason"): PropertyDescriptor => ({
     get: () => {
       check();

@@ -5,17 +5,11 @@
 import { type Clock, waitUntil } from "../clock.ts";
 import { LOCK_OWNERSHIP_LOST, LockOwnershipLostError } from "../errors.ts";
 import type { Lease } from "../protocol/lease.ts";
-import type { Grant } from "../protocol/operations.ts";
+import type { ConfirmedLease } from "../protocol/operations.ts";
 import type { Hold } from "./hold.ts";
 
 /** Sends one renewal. */
 export type Renew = (lease: Lease, timeoutSeconds: number, signal: AbortSignal) => Promise<ConfirmedLease>;
-
-/** A lease that the service granted or renewed. */
-export interface ConfirmedLease {
-  readonly lease: Lease;
-  readonly grant: Grant;
-}
 
 /** Renews `hold` until it is left or lost. Never rejects: an unexpected error is a loss (SDK-6, case 9). */
 export async function runRenewals(hold: Hold, clock: Clock, renew: Renew): Promise<void> {
@@ -36,8 +30,7 @@ async function renewUntilEnded(hold: Hold, clock: Clock, renew: Renew): Promise<
       continue;
     }
     try {
-      const { lease, grant } = await renew(hold.lease, action.timeoutSeconds, hold.renewalSignal);
-      hold.renewed(lease, grant.deadline);
+      hold.renewed(await renew(hold.lease, action.timeoutSeconds, hold.renewalSignal));
     } catch (error) {
       if (error instanceof LockOwnershipLostError) hold.lose(error);
       else hold.failed(error);

@@ -1,20 +1,20 @@
 /**
- * Sends HTTP requests with the platform's `fetch` or a given one.
+ * Sends requests through a sender, with a time-out on the client's clock, and keeps secrets out of the results.
  *
- * The time-out is measured on the client's clock from the first byte to the last, so a slow server or a suspended
- * machine cannot extend it. It also applies if `fetch` ignores its signal. Redirects are not followed: the service
- * sends none, and the service key must go to the configured address only. Errors and response texts never contain a
- * token or the service key, even if a proxy echoed them (SDK-8): the message of an error of `fetch` is redacted and
- * copied, and the error itself is not attached.
+ * The time-out is measured from the first byte to the last, so a slow server or a suspended machine cannot extend it. It
+ * also applies if the sender ignores `abort`. Errors and response texts never contain a token or the service key, even
+ * if a proxy echoed them (SDK-8): the message of a sender's error is redacted and copied, and the error itself is not
+ * attached.
  */
 
 import { whenAborted } from "../abort.ts";
 
 import type { Clock } from "../clock.ts";
 import type { Config } from "../config.ts";
-import { TransportError, VolcanoError } from "../errors.ts";
+import { isError, TransportError, VolcanoError } from "../errors.ts";
 import type { LockResponse } from "../protocol/messages.ts";
 import { VERSION } from "../version.ts";
+import { type IncomingResponse, type Sender, TUNNEL_REFUSED } from "./sender.ts";
 
 export const RESPONSE_BYTES_MAX = 65_536;
 const USER_AGENT = `volcano-locks-javascript/${VERSION}`;
@@ -22,9 +22,6 @@ const REQUEST_ID = "X-Volcano-Request-Id";
 const JSON_TYPE = "application/json";
 const STREAM_TYPE = "text/event-stream";
 const HIDDEN = "[hidden]";
-
-/** The part of `fetch` that is used. */
-export type Fetch = (url: string, init: RequestInit) => Promise<Response>;
 
 /** One HTTP request below the API URL. */
 export interface LockRequest {
@@ -53,56 +50,63 @@ export interface ByteStream {
   end(): void;
 }
 
-/** Error codes of `fetch` for requests that were certainly not sent (Node and Bun; other runtimes do not report it). */
-const NOT_SENT_CODES: ReadonlySet<unknown> = new Set([
-  "ECONNREFUSED",
-  "ENOTFOUND",
-  "EAI_AGAIN",
-  "EHOSTUNREACH",
-  "ENETUNREACH",
-  "UND_ERR_CONNECT_TIMEOUT",
-  "ConnectionRefused",
+/** Error codes of failed connections: the request was certainly not sent (not every runtime has them). */
+const NO_CONNECTION: ReadonlyMap<unknown, string | null> = new Map([
+  ["ECONNREFUSED", "the connection was refused"],
+  ["ConnectionRefused", "the connection was refused"],
+  ["ENOTFOUND", "the host name is unknown"],
+  ["EAI_AGAIN", "the host name could not be looked up"],
+  ["EHOSTUNREACH", "the host cannot be reached"],
+  ["ENETUNREACH", "the network cannot be reached"],
+  ["UND_ERR_CONNECT_TIMEOUT", "the connection was not accepted in time"],
+  [TUNNEL_REFUSED, null],
 ]);
+
+/** What a request uses to end its exchange, once that has started. */
+interface Connection {
+  abort(): void;
+}
 
 /** Sends requests with the service key and the holder's label of `config`. */
 export class Transport {
   readonly #config: Config;
   readonly #clock: Clock;
-  readonly #fetch: Fetch;
+  readonly #sender: Sender;
+  /** Names the proxy in messages. */
+  readonly #through: string;
 
-  constructor(config: Config, clock: Clock, fetch: Fetch) {
+  constructor(config: Config, clock: Clock, sender: Sender) {
     this.#config = config;
     this.#clock = clock;
-    this.#fetch = fetch;
+    this.#sender = sender;
+    const { proxy } = sender;
+    this.#through = proxy ? ` through the proxy ${proxy.origin} of ${proxy.variable}` : "";
   }
 
   /** Sends a request and resolves with the response of any status, or rejects with a `TransportError` if none comes. */
   send(request: LockRequest, signal?: AbortSignal): Promise<LockResponse> {
-    const connection = new AbortController();
+    const connection: Connection = { abort: () => {} };
     const exchange = async (): Promise<LockResponse> =>
-      this.#readResponse(await this.#fetchResponse(request, connection, JSON_TYPE), request);
+      this.#readResponse(await this.#startExchange(request, connection, JSON_TYPE), request, connection);
     return this.#withTimeout(request.timeoutSeconds, exchange, request, connection, signal);
   }
 
   /** Opens an event stream; any other response is read completely. The time-out covers the start of the stream. */
   async open(request: LockRequest, signal?: AbortSignal): Promise<OpenedStream> {
-    const connection = new AbortController();
-    const start = async (): Promise<{ streaming: Response } | { response: LockResponse }> => {
-      const response = await this.#fetchResponse(request, connection, STREAM_TYPE);
-      const isStream = response.status === 200 && response.headers.get("Content-Type")?.startsWith(STREAM_TYPE);
-      return isStream ? { streaming: response } : { response: await this.#readResponse(response, request) };
+    const connection: Connection = { abort: () => {} };
+    const start = async (): Promise<{ streaming: IncomingResponse } | { response: LockResponse }> => {
+      const response = await this.#startExchange(request, connection, STREAM_TYPE);
+      const type = response.header("Content-Type")?.toLowerCase();
+      if (response.status === 200 && type?.startsWith(STREAM_TYPE)) return { streaming: response };
+      return { response: await this.#readResponse(response, request, connection) };
     };
     const started = await this.#withTimeout(request.timeoutSeconds, start, request, connection, signal);
     if ("response" in started) return started;
-    const reader = started.streaming.body?.getReader();
-    const next = async (): Promise<Uint8Array | null> => (await reader?.read())?.value ?? null;
+    const next = (): Promise<Uint8Array | null> => started.streaming.read();
     return {
       stream: {
         next: (seconds) => this.#withTimeout(seconds, next, request, connection, signal),
-        end: () => {
-          connection.abort();
-          reader?.cancel().catch(() => {});
-        },
+        end: () => connection.abort(),
       },
     };
   }
@@ -112,10 +116,10 @@ export class Transport {
     seconds: number,
     work: () => Promise<T>,
     request: LockRequest,
-    connection: AbortController,
+    connection: Connection,
     signal: AbortSignal | undefined,
   ): Promise<T> {
-    const target = `${request.method} ${request.path}`;
+    const target = this.#describe(request);
     const { requestId } = request;
     const cancelled = (requestSent: boolean): TransportError => {
       const message = `${target}: cancelled by the caller's signal`;
@@ -150,24 +154,26 @@ export class Transport {
     });
   }
 
-  async #fetchResponse(request: LockRequest, connection: AbortController, accept: string): Promise<Response> {
-    const response = await this.#fetch(this.#config.apiUrl + request.path, {
+  async #startExchange(request: LockRequest, connection: Connection, accept: string): Promise<IncomingResponse> {
+    const exchange = this.#sender.send({
       method: request.method,
+      path: request.path,
       headers: { ...this.#headers(request), Accept: accept },
-      redirect: "manual",
-      signal: connection.signal,
-      ...(request.ttlSeconds === undefined ? {} : { body: requestBody(request) }),
+      body: request.ttlSeconds === undefined ? undefined : requestBody(request),
     });
-    const requestId = response.headers.get(REQUEST_ID);
+    connection.abort = exchange.abort;
+    const response = await exchange.response;
+    const requestId = firstValue(response.header(REQUEST_ID));
     if (requestId === null || requestId.toLowerCase() === request.requestId.toLowerCase()) return response;
     // A stray response for another request; later responses on this connection would be misassigned too.
-    response.body?.cancel().catch(() => {});
+    connection.abort();
     throw unusableResponse(request, "belongs to another request");
   }
 
-  async #readResponse(response: Response, request: LockRequest): Promise<LockResponse> {
-    const text = this.#redact(await readText(response, request), request);
-    return { status: response.status, text, header: (name) => response.headers.get(name) };
+  async #readResponse(response: IncomingResponse, request: LockRequest, connection: Connection): Promise<LockResponse> {
+    const text = this.#redact(await readText(response, request, connection), request);
+    const header = (name: string): string | null => firstValue(response.header(name));
+    return { status: response.status, text, header, through: this.#through };
   }
 
   #headers(request: LockRequest): Record<string, string> {
@@ -182,14 +188,29 @@ export class Transport {
     };
   }
 
+  #describe({ method, path }: LockRequest): string {
+    return `${method} ${path}${this.#through}`;
+  }
+
   #toVolcanoError(request: LockRequest, error: unknown): VolcanoError {
     if (error instanceof VolcanoError) return error;
-    const reasons = [error, (error as { cause?: unknown } | null)?.cause].filter((one) => one instanceof Error);
-    const codes = [error, ...reasons].map((one) => (one as { code?: unknown } | null)?.code);
-    const why = reasons.length === 0 ? String(error) : reasons.map((one) => `${one.name}: ${one.message}`).join("; ");
-    const message = this.#redact(`${request.method} ${request.path}: ${why}`, request);
-    const requestSent = !codes.some((code) => NOT_SENT_CODES.has(code));
-    return new TransportError(message, { requestSent, requestId: request.requestId });
+    const reasons = [error, (error as { cause?: unknown } | null)?.cause].filter(isError);
+    const code = reasons.map((one) => (one as { code?: unknown }).code).find((one) => NO_CONNECTION.has(one));
+    const why = reasons.map((one) => `${one.name}: ${one.message}`).join("; ") || String(error);
+    const text = code === undefined ? why : this.#noConnection(code, why);
+    const message = this.#redact(`${this.#describe(request)}: ${text}`, request);
+    return new TransportError(message, { requestSent: code === undefined, requestId: request.requestId });
+  }
+
+  /** Says which connection failed and what to check. */
+  #noConnection(code: unknown, why: string): string {
+    const { proxy } = this.#sender;
+    const { protocol, hostname, port } = new URL(proxy?.origin ?? this.#config.apiUrl);
+    const address = `${hostname}:${port || (protocol === "https:" ? 443 : 80)}`;
+    const check = proxy
+      ? `check that the proxy runs there, and ${proxy.variable} and NO_PROXY`
+      : "check that the lock service runs there, and the apiUrl of the client (VOLCANO_API_URL)";
+    return `no connection to ${address}: ${NO_CONNECTION.get(code) ?? why} (${code}); ${check}`;
   }
 
   #redact(text: string, request: LockRequest): string {
@@ -199,27 +220,30 @@ export class Transport {
   }
 }
 
+/** The first value of a header field that a proxy may have doubled (case 83). */
+function firstValue(value: string | null): string | null {
+  return value?.split(",")[0]?.trim() ?? null;
+}
+
 function requestBody({ ttlSeconds, waitSeconds }: LockRequest): string {
   return JSON.stringify({ ttl_seconds: ttlSeconds, wait_seconds: waitSeconds });
 }
 
 /** Reads the body up to a limit far above every valid response. */
-async function readText(response: Response, request: LockRequest): Promise<string> {
-  if (response.body === null) return "";
+async function readText(response: IncomingResponse, request: LockRequest, connection: Connection): Promise<string> {
   const bytesMax = request.responseBytesMax ?? RESPONSE_BYTES_MAX;
-  const reader = response.body.getReader();
   const decoder = new TextDecoder();
   let text = "";
   let bytes = 0;
   for (;;) {
-    const { done, value } = await reader.read();
-    if (done) return text + decoder.decode();
-    bytes += value.byteLength;
+    const chunk = await response.read();
+    if (chunk === null) return text + decoder.decode();
+    bytes += chunk.byteLength;
     if (bytes > bytesMax) {
-      reader.cancel().catch(() => {});
+      connection.abort();
       throw unusableResponse(request, `is longer than ${bytesMax} bytes`);
     }
-    text += decoder.decode(value, { stream: true });
+    text += decoder.decode(chunk, { stream: true });
   }
 }
 

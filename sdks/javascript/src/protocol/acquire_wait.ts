@@ -10,7 +10,8 @@
  * counts from the renewal. A lease that cannot be confirmed, or that expired before its response arrived, is released,
  * and the wait continues with a new token.
  *
- * Limit: a client that sends no request for longer than the service keeps its waiter loses its position.
+ * Limits: a client that sends no request for longer than the service keeps its waiter loses its position. Where the runtime
+ * caps connections, waits beyond its share poll with back-off instead of queueing (case 78).
  */
 
 import { type Clock, waitUntil } from "../clock.ts";
@@ -21,6 +22,7 @@ import {
   TransportError,
   type VolcanoError,
 } from "../errors.ts";
+import { takeLongRequest } from "../http/long_requests.ts";
 import { newUuid } from "./arguments.ts";
 import { Backoff, isRetryable } from "./backoff.ts";
 import { type CallOptions, type Grant, mayHaveBeenServed, type Operations, type Owner } from "./operations.ts";
@@ -67,7 +69,13 @@ export class AcquireWait {
   }
 
   /** Runs the wait; call it once. Rejects with a `VolcanoError`, after releasing what the token may hold (SDK-2). */
-  async run(): Promise<WaitedGrant> {
+  run(): Promise<WaitedGrant> {
+    const { log } = this.#operations;
+    log.debug(`wait for ${this.#owner.key}`);
+    return log.outcome(`wait for ${this.#owner.key}`, this.#run());
+  }
+
+  async #run(): Promise<WaitedGrant> {
     try {
       for (;;) {
         const waited = await this.#attempt();
@@ -91,7 +99,8 @@ export class AcquireWait {
 
   /** Sends one acquire. Resolves with null if the next one may be sent at once; throws what ends the wait. */
   async #attempt(): Promise<WaitedGrant | null> {
-    const waitSeconds = Math.min(WAIT_SLICE_SECONDS, this.#secondsLeft);
+    const giveBack = takeLongRequest();
+    const waitSeconds = giveBack === null ? 0 : Math.min(WAIT_SLICE_SECONDS, this.#secondsLeft);
     const sentAt = this.#clock.now();
     let grant: Grant;
     try {
@@ -102,8 +111,11 @@ export class AcquireWait {
       if (error instanceof LockOwnershipLostError && this.#uncertain && this.#continues) return this.#startOver();
       this.#uncertain ||= mayHaveBeenServed(error);
       const seconds = this.#clock.now() - sentAt;
+      giveBack?.();
       await this.#backOff(error as VolcanoError, () => this.#pauseAfter(error as VolcanoError, seconds, waitSeconds));
       return null;
+    } finally {
+      giveBack?.();
     }
     this.#backoff.reset();
     if (this.#clock.now() - sentAt <= this.#ttlSeconds * CONFIRM_AFTER_FRACTION) {
@@ -114,7 +126,7 @@ export class AcquireWait {
 
   #pauseAfter(error: VolcanoError, seconds: number, waitSeconds: number): number {
     if (error instanceof LockHeldError) {
-      if (seconds < waitSeconds * WAITED_FRACTION) return this.#backoff.next(null);
+      if (waitSeconds === 0 || seconds < waitSeconds * WAITED_FRACTION) return this.#backoff.next(null);
       this.#backoff.reset();
       return 0;
     }

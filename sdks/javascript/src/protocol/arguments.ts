@@ -56,14 +56,46 @@ export function checkedHoldAtLeast(seconds: unknown): number {
   throw new RangeError(`holdAtLeast must be 0 to ${TTL_SECONDS_MAX} seconds, got ${seconds}`);
 }
 
-export function checkedFunction<T>(name: string, value: T): T {
-  if (typeof value === "function") return value;
-  throw new TypeError(`${name} must be a function, got ${typeName(value)}`);
+/** Seconds between renewals; undefined for the client's own interval. */
+export function checkedRenewEvery(seconds: unknown, ttlSeconds: number): number | undefined {
+  if (seconds === undefined) return undefined;
+  if (typeof seconds !== "number") {
+    throw new TypeError(`renewEvery must be a number of seconds, got ${typeName(seconds)}`);
+  }
+  if (seconds >= 1 && seconds <= ttlSeconds / 3) return seconds;
+  throw new RangeError(`renewEvery must be from 1 second to a third of the ttl of ${ttlSeconds}, got ${seconds}`);
 }
 
-export function checkedOptions<T extends object>(options: T): T {
-  if (typeof options === "object" && options !== null) return options;
-  throw new TypeError(`options must be an object, got ${typeName(options)}`);
+/** A function whose body runs when it is called: not a generator function (SDK-16, case 44). */
+export function checkedBody<T>(name: string, value: T): T {
+  if (typeof value !== "function") throw new TypeError(`${name} must be a function, got ${typeName(value)}`);
+  if (!/Generator/.test(tagOf(value))) return value;
+  throw new TypeError(`${name} must not be a generator function: ${GENERATOR}`);
+}
+
+/** Returns a body's result; throws a `TypeError` for a generator, whose body has not run (SDK-16, case 44). */
+export function rejectGenerator<T>(result: T): T {
+  if (!/^\[object (Async)?Generator\]$/.test(tagOf(result))) return result;
+  throw new TypeError(`a function that runs under a lock must not return a generator: ${GENERATOR}`);
+}
+
+const GENERATOR = "its body would run after the release; use an async function that awaits the work";
+
+function tagOf(value: unknown): string {
+  return Object.prototype.toString.call(value);
+}
+
+/** The names of all options of a type. */
+export type OptionNames<T> = Readonly<Record<keyof T, true>>;
+
+/** Checks that `options` is an object without unknown options, which would otherwise be ignored silently (SDK-9). */
+export function checkedOptions<T extends object>(options: T, names: OptionNames<T>, owner: string): T {
+  if (typeof options !== "object" || options === null) {
+    throw new TypeError(`options must be an object, got ${typeName(options)}`);
+  }
+  const unknown = Object.keys(options).find((name) => !Object.hasOwn(names, name));
+  if (unknown === undefined) return options;
+  throw new TypeError(`unknown option ${JSON.stringify(unknown)}: ${owner} takes ${Object.keys(names).join(", ")}`);
 }
 
 /** A UUID in the caller's spelling. The error message does not show the value, which may be a secret (SDK-8). */

@@ -61,13 +61,16 @@ const SHOWN_PROPERTIES_MAX = 5;
 export class Lease<Outcome extends LeaseOutcome = "granted"> {
   readonly key: string;
   readonly ttlSeconds: number;
-  /** Server time, for display only: programs rely on the `signal` of `withLock`. Null if the outcome is unknown. */
-  readonly expiresAt: Outcome extends "granted" ? Date : null;
+  /**
+   * Server time, for display only: programs rely on the `signal` of `withLock`. Null if the outcome is unknown.
+   * Each read returns a new `Date`, so that changing it does not change the lease.
+   */
+  declare readonly expiresAt: Outcome extends "granted" ? Date : null;
   /**
    * Increases whenever the lock changes hands. Send it with every write and refuse lower ones there. Null if the outcome
    * is unknown.
    */
-  readonly fencingToken: Outcome extends "granted" ? number : null;
+  declare readonly fencingToken: Outcome extends "granted" ? number : null;
   /** For `await using`, in runtimes that support it. */
   declare readonly [Symbol.asyncDispose]: () => Promise<void>;
   readonly #token: string;
@@ -77,7 +80,9 @@ export class Lease<Outcome extends LeaseOutcome = "granted"> {
   constructor(facts: LeaseFields) {
     this.key = facts.key;
     this.ttlSeconds = facts.ttlSeconds;
-    this.expiresAt = facts.expiresAt as Lease<Outcome>["expiresAt"];
+    const expiresAtMs = facts.expiresAt?.getTime();
+    const expiresAt = (): Date | null => (expiresAtMs === undefined ? null : new Date(expiresAtMs));
+    Object.defineProperty(this, "expiresAt", { get: expiresAt, enumerable: true });
     this.fencingToken = facts.fencingToken as Lease<Outcome>["fencingToken"];
     this.#token = facts.token;
     this.#dispose = facts.dispose;

@@ -5,7 +5,7 @@
  */
 
 import { type ServerError, TransportError, type VolcanoError } from "../errors.ts";
-import { isFencingToken, type LockResponse, malformedResponse, parseBody, parseDate } from "./messages.ts";
+import { isDate, isFencingToken, type LockResponse, malformedResponse, parseBody, parseDate } from "./messages.ts";
 
 /** One lock without its owner token. The fields of the lease are null if the lock is free. */
 export interface LockView {
@@ -116,14 +116,6 @@ function fieldReader(fields: Fields, malformed: (why: string) => VolcanoError): 
 
 function date<T extends string | null>(value: T): T extends null ? Date | null : Date {
   return (value === null ? null : parseDate(value)) as never;
-}
-
-function isDate(value: unknown): value is string {
-  try {
-    return typeof value === "string" && parseDate(value) !== null;
-  } catch {
-    return false;
-  }
 }
 
 function dateOrNull(value: unknown): value is string | null {

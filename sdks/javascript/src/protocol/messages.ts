@@ -6,7 +6,7 @@
  * since `JSON.parse` would round one above 2^53 - 1 and lose its order (SDK-7, case 34).
  */
 
-import { errorFor, ServerError, type VolcanoError } from "../errors.ts";
+import { errorFor, type HeldLock, LOCK_HELD, LockHeldError, ServerError, type VolcanoError } from "../errors.ts";
 
 export const FENCING_TOKEN_MAX: number = Number.MAX_SAFE_INTEGER;
 const RETRY_AFTER_SECONDS_MAX = 3_600;
@@ -21,6 +21,8 @@ export interface LockResponse {
   readonly status: number;
   readonly text: string;
   header(name: string): string | null;
+  /** Names the proxy that the response came through, for messages; empty without one. */
+  readonly through: string;
 }
 
 /** The expiry and the fencing token of a lease. */
@@ -52,6 +54,15 @@ export function parseDate(text: string): Date {
   return new Date(local.getTime() + (sign === "-" ? offsetMs : -offsetMs));
 }
 
+/** Whether `value` is an RFC 3339 instant. */
+export function isDate(value: unknown): value is string {
+  try {
+    return typeof value === "string" && parseDate(value) !== null;
+  } catch {
+    return false;
+  }
+}
+
 /** The lease term in a successful acquire or renew. Throws a `ServerError` if the body is malformed. */
 export function parseGrantedTerm(response: LockResponse, requestId: string): LeaseTerm {
   return parseTerm(parseBody(response, requestId), response, requestId);
@@ -65,17 +76,52 @@ export function parseHeldTerm(response: LockResponse, requestId: string): LeaseT
   return parseTerm(body, response, requestId);
 }
 
-/** The error for a response with another status than the expected one. */
-export function errorFromResponse(response: LockResponse, requestId: string): VolcanoError {
+/**
+ * Whether more than half of the project's quota is left, or there is no quota: then renewals may come more often than
+ * they must (SDK-3).
+ */
+export function hasAmpleQuota(response: LockResponse): boolean {
+  const [limit, remaining] = ["X-RateLimit-Limit", "X-RateLimit-Remaining"].map((name) =>
+    Number(response.header(name)),
+  );
+  return !limit || Number(remaining) > limit / 2;
+}
+
+/** The error for a response with another status than the expected one. `key` is the lock that the request names. */
+export function errorFromResponse(response: LockResponse, requestId: string, key: string | null): VolcanoError {
   const body = parseObject(response.text) ?? {};
-  const { code, error } = body as { code?: unknown; error?: unknown };
+  const { code, error } = body;
   const message =
-    typeof error === "string" && error !== "" ? printable(error) : `HTTP ${response.status} without an error message`;
-  return errorFor(response.status, message, {
+    typeof error === "string" && error !== ""
+      ? printable(error)
+      : `HTTP ${response.status} without an error message${response.through}`;
+  const details = {
     code: typeof code === "string" ? code : null,
     retryAfter: parseRetryAfter(response.header("retry-after")),
     requestId,
-  });
+  };
+  if (response.status !== 409 || code !== LOCK_HELD) return errorFor(response.status, message, details);
+  const held = { key, ...parseHeldLock(body) };
+  return new LockHeldError(heldMessage(held), { ...details, ...held, status: response.status });
+}
+
+/** What the response to an acquire says of the current lease; a missing or invalid field is unknown. */
+function parseHeldLock(body: Record<string, unknown>): Required<Omit<HeldLock, "key">> {
+  const { holder, expires_at: expiresAt, fencing_token: fencingToken } = body;
+  return {
+    holder: typeof holder === "string" ? printable(holder) : null,
+    expiresAt: isDate(expiresAt) ? parseDate(expiresAt) : null,
+    fencingToken: isFencingToken(fencingToken) ? fencingToken : null,
+  };
+}
+
+function heldMessage({ key, holder, expiresAt, fencingToken }: HeldLock): string {
+  const lock = key === null ? "the lock" : `the lock ${key}`;
+  const details = [
+    expiresAt ? `until ${expiresAt.toISOString()} unless renewed` : null,
+    fencingToken ? `fencing token ${fencingToken}` : null,
+  ].filter((detail) => detail !== null);
+  return `${lock} is held by ${holder ?? "another caller"}${details.map((detail) => `, ${detail}`).join("")}`;
 }
 
 /** The body as a JSON object. Throws a `ServerError` if it is not one. */
@@ -124,7 +170,7 @@ function rawValue(text: string, name: string): string {
 /** The error for a successful status with an invalid body: the response did not come from a lock service. */
 export function malformedResponse(response: LockResponse, why: string, requestId: string): ServerError {
   const kind = printable(response.header("content-type") ?? "no content type");
-  const message = `HTTP ${response.status} is not a lock service's response: ${why} (${kind}); check the API URL`;
+  const message = `HTTP ${response.status} is not a lock service's response: ${why} (${kind}); check the API URL${response.through}`;
   return new ServerError(message, { status: response.status, requestId });
 }
 

@@ -20,10 +20,13 @@ import {
   VolcanoError,
 } from "../errors.ts";
 import type { ByteStream, LockRequest, Transport } from "../http/transport.ts";
+import type { Log } from "../log.ts";
 import { newUuid } from "./arguments.ts";
+import type { Lease } from "./lease.ts";
 import { type LockView, parsePage, parseView, type ViewPage } from "./lock_view.ts";
 import {
   errorFromResponse,
+  hasAmpleQuota,
   type LeaseTerm,
   type LockResponse,
   malformedResponse,
@@ -38,10 +41,19 @@ export const RETRY_PAUSE_SECONDS_MAX = 2;
 const PAGE_ROWS_MAX = 500;
 const PAGE_BYTES_MAX = 1_048_576;
 const REQUEST_TIMEOUT_STATUS = 408;
+const RECOVERY = "; the outcome is unknown: acquire again with the same token and requestId to recover the lease";
 
 /** A granted lease term and its local deadline: the instant on the client's clock until which to rely on it. */
 export interface Grant extends LeaseTerm {
   readonly deadline: number;
+  /** Whether the project's quota allows renewals that come more often than they must. */
+  readonly hasAmpleQuota: boolean;
+}
+
+/** A lease that the service granted or renewed. */
+export interface ConfirmedLease {
+  readonly lease: Lease;
+  readonly grant: Grant;
 }
 
 /** A lock's key and the owner token of the caller. */
@@ -68,10 +80,12 @@ class LateResponseError extends TransportError {}
 export class Operations {
   readonly #transport: Transport;
   readonly #clock: Clock;
+  readonly log: Log;
 
-  constructor(transport: Transport, clock: Clock) {
+  constructor(transport: Transport, clock: Clock, log: Log) {
     this.#transport = transport;
     this.#clock = clock;
+    this.log = log;
   }
 
   /**
@@ -89,10 +103,12 @@ export class Operations {
       }
     };
     try {
-      return await this.#withRetry(once, call);
+      return await this.#logged("acquire", owner, this.#withRetry(once, call));
     } catch (error) {
-      if (onUncertain !== undefined && isOutcomeUnknown(error) && !call.signal?.aborted) onUncertain();
-      else if (uncertain) attachSuppressed(error, await this.releaseBestEffort(owner));
+      if (onUncertain !== undefined && isOutcomeUnknown(error) && !call.signal?.aborted) {
+        (error as VolcanoError).message += RECOVERY;
+        onUncertain();
+      } else if (uncertain) attachSuppressed(error, await this.releaseBestEffort(owner));
       throw error;
     }
   }
@@ -111,7 +127,8 @@ export class Operations {
   async releaseBestEffort(owner: Owner): Promise<VolcanoError | null> {
     const call = { requestId: newUuid(), timeoutSeconds: BEST_EFFORT_RELEASE_SECONDS_MAX };
     try {
-      await this.#send("DELETE", leasePath(owner.key), 204, call, { token: owner.token });
+      const release = this.#send("DELETE", leasePath(owner.key), 204, call, { token: owner.token });
+      await this.#logged("release", owner, release);
       return null;
     } catch (error) {
       return error as VolcanoError;
@@ -122,7 +139,8 @@ export class Operations {
   renew(owner: Owner, ttlSeconds: number, call: CallOptions): Promise<Grant> {
     const once = async (): Promise<Grant> =>
       rejectLateGrant(owner, await this.#requestLease("PATCH", 200, owner, ttlSeconds, call), this.#clock, call);
-    return this.#withRetry(once, call);
+    const failed = (): "debug" | "warn" => (call.signal?.aborted ? "debug" : "warn");
+    return this.#logged("renew", owner, this.#withRetry(once, call), failed);
   }
 
   /**
@@ -140,7 +158,7 @@ export class Operations {
         throw error;
       }
     };
-    await this.#withRetry(once, call);
+    await this.#logged("release", owner, this.#withRetry(once, call));
   }
 
   /** Reads the lease term of a held lock; null for a free one. */
@@ -179,7 +197,7 @@ export class Operations {
     if ("stream" in opened) return opened.stream;
     const { response } = opened;
     if (response.status === 200) throw malformedResponse(response, "it is not an event stream", requestId);
-    throw errorFromResponse(response, requestId);
+    throw errorFromResponse(response, requestId, key);
   }
 
   /** Frees the lock. Retried only if the request was not sent: a second one could evict the next holder. */
@@ -198,8 +216,13 @@ export class Operations {
   ): Promise<Grant> {
     const deadline = this.#clock.now() + ttlSeconds;
     const { key, token } = owner;
-    const response = await this.#send(method, leasePath(key), status, call, { token, ttlSeconds, ...more });
-    return { ...parseGrantedTerm(response, call.requestId), deadline };
+    const response = await this.#send(method, leasePath(key), status, call, { token, ttlSeconds, ...more }, key);
+    const term = parseGrantedTerm(response, call.requestId);
+    return { ...term, deadline, hasAmpleQuota: hasAmpleQuota(response) };
+  }
+
+  #logged<T>(verb: string, { key }: Owner, work: Promise<T>, failureLevel?: () => "debug" | "warn"): Promise<T> {
+    return this.log.outcome(`${verb} ${key}`, work, failureLevel);
   }
 
   async #send(
@@ -208,12 +231,13 @@ export class Operations {
     status: number,
     call: CallOptions,
     more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "responseBytesMax"> = {},
+    key: string | null = null,
   ): Promise<LockResponse> {
     const timeoutSeconds = Math.min(call.timeoutSeconds, (call.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
     const request: LockRequest = { method, path, requestId: call.requestId, timeoutSeconds, ...more };
     const response = await this.#transport.send(request, call.signal);
     if (response.status === status) return response;
-    throw errorFromResponse(response, call.requestId);
+    throw errorFromResponse(response, call.requestId, key);
   }
 
   async #withRetry<T>(

@@ -4,7 +4,9 @@
  * Call `nextAction(now)` and carry it out: `renew` now, `wait` until an instant, or treat the lease as `lost`. Report the
  * outcome with `renewed` or `failed`, and call it again.
  *
- * SDK-3: the first attempt comes at about a third of the TTL, with jitter so that many holders do not renew in step. A
+ * SDK-3: the first attempt comes at about a third of the TTL, but at most a minute after the last confirmation while the
+ * project's quota is ample, so that a holder of a long lease soon notices a forced release (case 51); `renewEvery` fixes
+ * the interval. Jitter keeps many holders from renewing in step. A
  * failed attempt is retried with back-off until the last second of the lease. A `Retry-After` is honoured up to half of
  * the remaining time, so that there is always another attempt.
  * SDK-4: the deadline moves only on a confirmed renewal, to its send time plus the TTL, and never past the absolute end
@@ -15,6 +17,7 @@
 
 export const ACQUISITION_SECONDS_MAX = 7_776_000;
 export const RENEW_AT_FRACTION: number = 1 / 3;
+export const RENEW_SECONDS_MAX = 60;
 export const JITTER_FRACTION = 0.1;
 export const MARGIN_SECONDS = 1;
 export const RENEWAL_BACKOFF_SECONDS_MIN = 0.2;
@@ -38,6 +41,10 @@ export interface RenewalPlanStart {
   readonly timeoutSeconds: number;
   /** In [0, 1): where this holder's attempts lie within the spread. */
   readonly jitter: number;
+  /** The caller's own interval in seconds. */
+  readonly renewEvery?: number | undefined;
+  /** Whether the quota allows renewals that come more often than they must. */
+  readonly hasAmpleQuota: boolean;
 }
 
 /** The renewal plan of one acquisition. */
@@ -52,7 +59,7 @@ export class RenewalPlan {
     this.#start = start;
     this.#end = start.acquiredAt + ACQUISITION_SECONDS_MAX;
     this.#deadline = Math.min(start.deadline, this.#end);
-    this.#nextAttempt = this.#firstAttempt(this.#deadline - start.ttlSeconds);
+    this.#nextAttempt = this.#firstAttempt(this.#deadline - start.ttlSeconds, start.hasAmpleQuota);
   }
 
   /** The local deadline: do not rely on the lease after it. */
@@ -73,10 +80,10 @@ export class RenewalPlan {
   }
 
   /** Records a renewal confirmed until `deadline`. False if it came too late and changes nothing. */
-  renewed(deadline: number, now: number): boolean {
+  renewed(deadline: number, now: number, hasAmpleQuota: boolean): boolean {
     if (now >= this.#deadline) return false;
     this.#failures = 0;
-    this.#nextAttempt = this.#firstAttempt(deadline - this.#start.ttlSeconds);
+    this.#nextAttempt = this.#firstAttempt(deadline - this.#start.ttlSeconds, hasAmpleQuota);
     this.#deadline = Math.min(deadline, this.#end);
     return true;
   }
@@ -101,7 +108,9 @@ export class RenewalPlan {
     return 1 + JITTER_FRACTION * (2 * this.#start.jitter - 1);
   }
 
-  #firstAttempt(sentAt: number): number {
-    return sentAt + this.#start.ttlSeconds * RENEW_AT_FRACTION * this.#spread;
+  #firstAttempt(sentAt: number, hasAmpleQuota: boolean): number {
+    const { ttlSeconds, renewEvery } = this.#start;
+    const third = ttlSeconds * RENEW_AT_FRACTION;
+    return sentAt + (renewEvery ?? (hasAmpleQuota ? Math.min(third, RENEW_SECONDS_MAX) : third)) * this.#spread;
   }
 }

@@ -5,7 +5,7 @@
  * so that a test can distinguish a retry with the same ids from a new request.
  */
 
-import type { Fetch } from "../http/transport.ts";
+import type { Fetch } from "../http/fetch_sender.ts";
 import type { ManualClock } from "./clock.ts";
 
 /**

@@ -1,6 +1,7 @@
 import { describe, expect, it, vi } from "vitest";
 import { Hold } from "../../src/holding/hold.ts";
-import { LockOwnershipLostError } from "../../src/index.ts";
+import { type Lease, LockOwnershipLostError } from "../../src/index.ts";
+import { Log } from "../../src/log.ts";
 import { createHarness, defined, granted, KEY, TTL } from "../harness.ts";
 
 describe("a hold without its renewer", () => {
@@ -8,13 +9,20 @@ describe("a hold without its renewer", () => {
     const { clock, client } = createHarness();
     const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
     const renewed = defined((await client.locks.renew(KEY, lease)).lease);
-    return { clock, lease, renewed, hold: new Hold(lease, clock.now() + TTL, clock, 10, 0.5) };
+    const confirmed = (one: Lease, seconds: number) => {
+      const { expiresAt, fencingToken } = one;
+      const grant = { expiresAt, fencingToken, deadline: clock.now() + seconds, hasAmpleQuota: true };
+      return { lease: one, grant };
+    };
+    const start = { clock, log: new Log(undefined), timeoutSeconds: 10, jitter: 0.5 };
+    const hold = new Hold({ ...confirmed(lease, TTL), ...start });
+    return { clock, lease, renewed: (seconds: number) => confirmed(renewed, seconds), hold };
   }
 
   it("case 8: a renewal confirmed after the block was left changes nothing", async () => {
     const { clock, hold, lease, renewed } = await made();
     hold.leave();
-    hold.renewed(renewed, clock.now() + 60);
+    hold.renewed(renewed(60));
     expect(hold.lease).toBe(lease);
     expect(hold.nextAction()).toEqual({ kind: "left" });
     expect(clock.waiting).toBe(0);
@@ -41,7 +49,7 @@ describe("a hold without its renewer", () => {
     const aborted = vi.fn();
     hold.signal.addEventListener("abort", aborted);
     clock.jump(20);
-    hold.renewed(renewed, clock.now() + TTL);
+    hold.renewed(renewed(TTL));
     clock.jump(29);
     expect(aborted).not.toHaveBeenCalled();
     clock.jump(1);

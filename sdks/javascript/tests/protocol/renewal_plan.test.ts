@@ -2,7 +2,14 @@ import { describe, expect, it } from "vitest";
 import { ACQUISITION_SECONDS_MAX, RenewalPlan } from "../../src/protocol/renewal_plan.ts";
 
 function heartbeat(ttlSeconds: number, jitter = 0.5, timeoutSeconds = 10): RenewalPlan {
-  return new RenewalPlan({ ttlSeconds, acquiredAt: 0, deadline: ttlSeconds, timeoutSeconds, jitter });
+  return new RenewalPlan({
+    ttlSeconds,
+    acquiredAt: 0,
+    deadline: ttlSeconds,
+    timeoutSeconds,
+    jitter,
+    hasAmpleQuota: true,
+  });
 }
 
 describe("the renewal plan", () => {
@@ -57,20 +64,20 @@ describe("the renewal plan", () => {
     plan.nextAction(10);
     plan.failed(10, null);
     expect(plan.deadline).toBe(30);
-    expect(plan.renewed(40, 11)).toBe(true);
+    expect(plan.renewed(40, 11, true)).toBe(true);
     expect(plan.deadline).toBe(40);
     expect(plan.nextAction(11)).toEqual({ kind: "wait", until: 20 });
   });
 
   it("a renewal confirmed after the deadline changes nothing", () => {
     const plan = heartbeat(30);
-    expect(plan.renewed(59, 30)).toBe(false);
+    expect(plan.renewed(59, 30, true)).toBe(false);
     expect(plan.nextAction(30)).toEqual({ kind: "lost" });
   });
 
   it("no renewal moves the deadline past the absolute end of an acquisition", () => {
     const plan = heartbeat(30);
-    plan.renewed(ACQUISITION_SECONDS_MAX + 9, 20);
+    plan.renewed(ACQUISITION_SECONDS_MAX + 9, 20, true);
     expect(plan.deadline).toBe(ACQUISITION_SECONDS_MAX);
     expect(plan.nextAction(21)).toEqual({ kind: "wait", until: ACQUISITION_SECONDS_MAX });
   });

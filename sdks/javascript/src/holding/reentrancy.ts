@@ -1,0 +1,38 @@
+/**
+ * Finds out whether the calling async context is inside a block of a lock, which blocks of the same lock would wait for in
+ * vain (SDK-26, case 82). Works where the runtime has `AsyncLocalStorage`.
+ *
+ * What a block's body starts belongs to its context, even if the body does not await it.
+ */
+
+import { createAsyncStorage } from "../platform.ts";
+
+interface OpenBlock {
+  readonly key: string;
+  readonly outer: OpenBlock | undefined;
+  left: boolean;
+}
+
+/** The open blocks of one client. */
+export class OpenBlocks {
+  readonly #storage = createAsyncStorage<OpenBlock>();
+
+  /** Whether the caller runs inside a block of the lock `key`. */
+  contains(key: string): boolean {
+    for (let block = this.#storage?.getStore(); block !== undefined; block = block.outer) {
+      if (block.key === key && !block.left) return true;
+    }
+    return false;
+  }
+
+  /** Runs a block's body as being inside the block, until its promise has settled. */
+  async run<T>(key: string, body: () => T | PromiseLike<T>): Promise<T> {
+    if (this.#storage === null) return await body();
+    const block: OpenBlock = { key, outer: this.#storage.getStore(), left: false };
+    try {
+      return await this.#storage.run(block, body);
+    } finally {
+      block.left = true;
+    }
+  }
+}
