@@ -28,6 +28,13 @@ describe("settings of a client", () => {
     ]);
   });
 
+  it("SDK-25: the address defaults to a server on this machine", () => {
+    for (const value of [undefined, ""]) {
+      vi.stubEnv("VOLCANO_API_URL", value);
+      expect(new Client({ serviceKey: "sk" }).toJSON()).toEqual({ apiUrl: "http://127.0.0.1:7420" });
+    }
+  });
+
   it.each([
     [{}, "serviceKey is missing"],
     [{ apiUrl: 7, serviceKey: "sk" }, "apiUrl must be a string"],

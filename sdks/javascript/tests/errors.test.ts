@@ -3,7 +3,14 @@
 import { readFileSync } from "node:fs";
 import { describe, expect, it } from "vitest";
 import { errorFor } from "../src/errors.ts";
-import { AuthenticationError, ServerError, TransportError, UnavailableError, VolcanoError } from "../src/index.ts";
+import {
+  AuthenticationError,
+  LockHeldError,
+  ServerError,
+  TransportError,
+  UnavailableError,
+  VolcanoError,
+} from "../src/index.ts";
 import { createHarness, defined, KEY, TTL } from "./harness.ts";
 
 const TABLE = readFileSync(new URL("../../../spec/errors.yaml", import.meta.url), "utf8");
@@ -95,6 +102,27 @@ describe("SDK-9: errors", () => {
     expect(error).toBeInstanceOf(UnavailableError);
     expect(error).toBeInstanceOf(ServerError);
     expect(error).toMatchObject({ status: 503, code: "lock_service_unavailable", retryAfter: 1 });
+  });
+
+  const current = { holder: "host/7", expires_at: "2026-07-20T14:00:10Z", fencing_token: 5 };
+  const unknown = { holder: null, expiresAt: null, fencingToken: null };
+
+  it.each([
+    [
+      current,
+      { holder: "host/7", expiresAt: new Date("2026-07-20T14:00:10Z"), fencingToken: 5 },
+      `the lock ${KEY} is held by host/7, until 2026-07-20T14:00:10.000Z unless renewed, fencing token 5`,
+    ],
+    [{}, unknown, `the lock ${KEY} is held by another caller`],
+    [{ holder: null, expires_at: null, fencing_token: null }, unknown, `the lock ${KEY} is held by another caller`],
+    [{ holder: 7, expires_at: "soon", fencing_token: 2 ** 53 }, unknown, `the lock ${KEY} is held by another caller`],
+  ])("SDK-9 HTTP-28: a LockHeldError names the lock and its current lease: %j", async (fields, known, message) => {
+    const body = JSON.stringify({ error: "lock held", code: "lock_held", ...fields });
+    const { client } = createHarness([{ status: 409, body }]);
+    const locks = client.locks.throwOnError();
+    const error = await locks.acquire(KEY, { ttl: TTL }).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(LockHeldError);
+    expect(error).toMatchObject({ key: KEY, message, status: 409, code: "lock_held", ...known });
   });
 
   it("a long message is shortened and control characters are replaced", async () => {

@@ -83,6 +83,20 @@ describe("SDK-22: what a client returns is a value", () => {
     }
     await changes.return?.();
   });
+
+  it("changing a lease's date does not change the lease", async () => {
+    const { client } = createHarness();
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
+    const before = lease.expiresAt.getTime();
+    lease.expiresAt.setTime(0);
+    expect(lease.expiresAt.getTime()).toBe(before);
+    const source = new Date(before);
+    const record = lease.toRecord();
+    const copy = new Lease({ key: KEY, token: TOKEN, ttlSeconds: TTL, expiresAt: source, fencingToken: 1 });
+    source.setTime(0);
+    expect(copy.toRecord().expires_at).toBe(record.expires_at);
+    expect(Object.keys(lease)).toEqual(["key", "ttlSeconds", "expiresAt", "fencingToken"]);
+  });
 });
 
 describe("SDK-8: secrets", () => {

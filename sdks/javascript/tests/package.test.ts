@@ -11,6 +11,8 @@ import type { Client, ClientOptions } from "../src/index.ts";
 
 const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const SLOW_MS = 60_000;
+/** The current TypeScript and the oldest that the README names. */
+const COMPILERS = ["node_modules/typescript/bin/tsc", "node_modules/typescript-5.2/bin/tsc"] as const;
 
 const PROGRAM = `
 const client = new FakeClient();
@@ -29,7 +31,10 @@ import {
   Lease,
   type LeaseRecord,
   type LockGuard,
+  LockHeldError,
   LockOwnershipLostError,
+  type Logger,
+  type ThrowingLocks,
   type UncertainLease,
   type UncertainLeaseRecord,
   VolcanoError,
@@ -94,6 +99,18 @@ export async function olderForms({ locks }: Client, lease: Lease): Promise<void>
   new Client({ apiURL: "http://x.test" });
 }
 
+export async function throwing(client: Client): Promise<number> {
+  const logger: Logger = console;
+  const locks: ThrowingLocks = new Client({ logger }).locks.throwOnError();
+  try {
+    const lease: Lease = await locks.acquire("k", { ttl: 30 });
+    return await locks.withLock("j", { ttl: 30, renewEvery: 5 }, () => lease.fencingToken);
+  } catch (error) {
+    if (error instanceof LockHeldError) return (error.expiresAt?.getTime() ?? 0) + (error.fencingToken ?? 0);
+    throw error;
+  }
+}
+
 export async function lossOf({ locks }: Client): Promise<string> {
   const { acquired, data, error, reason } = await locks.withLock("k", { ttl: 30 }, () => "done");
   if (acquired && error) return data ?? error.message;
@@ -110,6 +127,11 @@ export async function more({ locks }: Client, signal: AbortSignal, any: Exclusiv
   for await (const { key, expiresAt } of locks.list("k", { state: "held" })) if (expiresAt !== null) return key.length;
   const sure = locks.exclusive("k", { ttl: 30 }, (text: string) => text.length);
   const skipped = locks.exclusive((text: string) => text, { ttl: 30, onHeld: "skip" }, async (text) => text.length);
+  const anyOptions = locks.exclusive("k", any, () => 3);
+  const inferred = locks.exclusive("k", { ttl: 5, passGuard: true }, (day: string, guard) => guard.lease.key + day);
+  const text: string = (await inferred("monday")) + String(await anyOptions());
+  // @ts-expect-error: the argument is a string
+  await inferred(text.length);
   const guarded = locks.exclusive("k", { ttl: 30, passGuard: true }, (_: string, guard: LockGuard) => guard.lost);
   const maybe = locks.exclusive("k", any as ExclusiveOptions & { passGuard?: false }, () => 1);
   const certain: number = await sure("a");
@@ -175,7 +197,7 @@ describe("the packed package", () => {
   });
 
   it(
-    "has types for both builds, even without the disposal library",
+    "has types for both builds and both compilers, even without the disposal library",
     () => {
       mkdirSync(join(folder, "typed"));
       writeFileSync(join(folder, "typed/esm.mts"), TYPED);
@@ -184,7 +206,6 @@ describe("the packed package", () => {
         join(folder, "typed/old.mts"),
         'import { Client } from "volcano-locks"; export default new Client();',
       );
-      const tsc = join(ROOT, "node_modules/.bin/tsc");
       const flags = [
         "--noEmit",
         "--strict",
@@ -194,8 +215,11 @@ describe("the packed package", () => {
         "--target",
         "es2022",
       ];
-      expect(run(tsc, ...flags, "--lib", "ES2022,DOM,ESNext.Disposable", "typed/esm.mts", "typed/cjs.cts")).toBe("");
-      expect(run(tsc, ...flags, "--lib", "ES2022,DOM", "typed/old.mts")).toBe("");
+      for (const compiler of COMPILERS) {
+        const compile = (...args: string[]): string => run("node", join(ROOT, compiler), ...flags, ...args);
+        expect(compile("--lib", "ES2022,DOM,ESNext.Disposable", "typed/esm.mts", "typed/cjs.cts")).toBe("");
+        expect(compile("--lib", "ES2022,DOM", "typed/old.mts")).toBe("");
+      }
     },
     SLOW_MS,
   );
@@ -213,11 +237,40 @@ describe("the packed package", () => {
         return `readme/${at}.mts`;
       });
       const flags = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022"];
-      const tsc = join(ROOT, "node_modules/.bin/tsc");
-      run(tsc, ...flags, "--lib", "ES2022,DOM,ESNext.Disposable", "readme/around.d.ts", ...names);
+      run(
+        "node",
+        join(ROOT, COMPILERS[0]),
+        ...flags,
+        "--lib",
+        "ES2022,DOM,ESNext.Disposable",
+        "readme/around.d.ts",
+        ...names,
+      );
     },
     SLOW_MS,
   );
+
+  it("the condition node selects the build with node:http; Bun, Deno, edge runtimes and bundlers get the other", () => {
+    const program = `
+      import { createRequire } from "node:module";
+      console.log(import.meta.resolve("volcano-locks"), createRequire(import.meta.url).resolve("volcano-locks/testing"));
+    `;
+    writeFileSync(join(folder, "resolved.mjs"), program);
+    expect(run("node", "resolved.mjs")).toMatch(/dist\/node\/index.mjs .*dist\/node\/testing.cjs$/);
+    const { exports } = JSON.parse(readFileSync(join(ROOT, "package.json"), "utf8"));
+    for (const kind of ["import", "require"]) {
+      for (const entry of [exports["."][kind], exports["./testing"][kind]]) {
+        expect(Object.keys(entry)).toEqual(["types", "bun", "deno", "node", "default"]);
+        expect([entry.bun, entry.deno]).toEqual([entry.default, entry.default]);
+      }
+    }
+    const dist = join(folder, "node_modules/volcano-locks/dist");
+    const files = readdirSync(dist).filter((name) => /\.[cm]js$/.test(name));
+    expect(files.length).toBeGreaterThan(3);
+    for (const name of files) {
+      expect(readFileSync(join(dist, name), "utf8")).not.toMatch(/(from|require\()\s*"node:/);
+    }
+  });
 
   it("a lease of the ESM build works with the CommonJS build", () => {
     const program = `
@@ -283,6 +336,9 @@ describe("the packed package", () => {
       break;
     }
     expect((await locks.list().next()).value).toMatchObject({ key: "k" });
+    // Without AsyncLocalStorage the service refuses a nested block (SDK-26).
+    const nested = await locks.withLock("k", { ttl: 30 }, () => locks.withLock("k", { ttl: 30 }, () => 0));
+    expect(nested.data).toMatchObject({ acquired: false, error: null, reason: "lock_held" });
     const { Client: Real } = load("index.cjs") as { Client: new (options: ClientOptions) => Client };
     const fetch = async (): Promise<Response> => Response.json({ held: false });
     const real = new Real({ apiUrl: "https://locks.test", serviceKey: "sk", fetch });

@@ -70,7 +70,7 @@ export class FakeLock {
   acquire(request: LeaseRequest, waited = false): Response {
     const before = this.#lease;
     if (this.held) {
-      return before?.token === request.token ? this.#extend(request, "repeated", 201) : errorResponse(409, LOCK_HELD);
+      return before?.token === request.token ? this.#extend(request, "repeated", 201) : this.#heldResponse();
     }
     if (this.#retired.has(request.token)) return errorResponse(409, LOCK_OWNERSHIP_LOST);
     if (before !== null) this.#expire();
@@ -122,7 +122,7 @@ export class FakeLock {
       };
       const cancelTimeout = this.#clock.at(this.#clock.now() + seconds, () => {
         waiter.keptUntil = this.#clock.now() + WAITER_KEPT_SECONDS;
-        waiter.respond?.(errorResponse(409, LOCK_HELD));
+        waiter.respond?.(this.#heldResponse());
         this.scheduleExpiry();
       });
       const removeCallback = whenAborted(signal, () => {
@@ -220,7 +220,7 @@ export class FakeLock {
 
   #enqueue(request: LeaseRequest): Waiter {
     const own = this.#findWaiter(request.token);
-    own?.respond?.(errorResponse(409, LOCK_HELD));
+    own?.respond?.(this.#heldResponse());
     if (own !== undefined) return Object.assign(own, { request });
     const waiter: Waiter = { request, respond: null, keptUntil: 0 };
     this.#queue.push(waiter);
@@ -233,6 +233,13 @@ export class FakeLock {
     this.#publish("gave_up", waiter.request.holder, null, response === null ? "left" : "refused");
     if (response !== null) waiter.respond?.(response);
     this.scheduleExpiry();
+  }
+
+  /** The response to a refused acquire names the current lease, as far as it is known. */
+  #heldResponse(): Response {
+    const lease = this.held ? this.#lease : null;
+    const term = lease === null ? { expires_at: null, fencing_token: null } : this.#termFields(lease);
+    return Response.json({ ...problem(LOCK_HELD), holder: lease?.holder ?? null, ...term }, { status: 409 });
   }
 
   #publish(kind: Kind, holder: string | null, fencingToken: number | null, why: string, ms?: number): void {
@@ -253,5 +260,9 @@ export class FakeLock {
 const FREE = { held: false } as const;
 
 export function errorResponse(status: number, code: string, headers: Record<string, string> = {}): Response {
-  return Response.json({ error: code.replaceAll("_", " "), code }, { status, headers });
+  return Response.json(problem(code), { status, headers });
+}
+
+function problem(code: string): { error: string; code: string } {
+  return { error: code.replaceAll("_", " "), code };
 }

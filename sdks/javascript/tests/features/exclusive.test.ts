@@ -1,4 +1,4 @@
-import { describe, expect, it } from "vitest";
+import { describe, expect, it, vi } from "vitest";
 import { type LockGuard, LockHeldError, LockOwnershipLostError } from "../../src/index.ts";
 import { createHarness, deferred, KEY, sentMethods, TTL } from "../harness.ts";
 
@@ -67,5 +67,58 @@ describe("SDK-16: functions that run under a lock", () => {
     end.resolve();
     await Promise.all(calls);
     expect(new Set(harness.transport.seen.map((one) => one.token)).size).toBe(3);
+  });
+
+  it("case 77: a call rejects with what the function threw, whatever it is", async () => {
+    const { client } = createHarness();
+    for (const thrown of [new Response(null, { status: 302 }), "text", 0, undefined, null, Object.freeze({})]) {
+      const job = client.locks.exclusive(KEY, { ttl: TTL }, () => {
+        throw thrown;
+      });
+      await expect(job()).rejects.toBe(thrown);
+    }
+  });
+
+  it("case 44: generators are refused, by the function and by its result", async () => {
+    const { client, transport } = createHarness();
+    const { locks } = client;
+    const ran = vi.fn();
+    function* generator() {
+      yield ran();
+    }
+    async function* asyncGenerator() {
+      yield ran();
+    }
+    const functions: (() => unknown)[] = [generator, asyncGenerator];
+    for (const run of functions) {
+      expect(() => locks.exclusive(KEY, { ttl: TTL }, run)).toThrow(TypeError);
+      await expect(locks.withLock(KEY, { ttl: TTL }, run)).rejects.toThrow("must not be a generator function");
+      await expect(locks.lead(KEY, { ttl: TTL }, run)).rejects.toThrow("must not be a generator function");
+    }
+    expect(transport.seen).toEqual([]);
+    const callers: (() => unknown)[] = [() => generator(), async () => asyncGenerator()];
+    for (const run of callers) {
+      await expect(locks.exclusive(KEY, { ttl: TTL }, run)()).rejects.toThrow("must not return a generator");
+      const results = [await locks.withLock(KEY, { ttl: TTL }, run), await locks.lead(KEY, { ttl: TTL }, run)];
+      for (const { data, error } of results) {
+        expect([data, error]).toEqual([null, expect.any(TypeError)]);
+      }
+    }
+    expect(ran).not.toHaveBeenCalled();
+    expect((await locks.get(KEY)).state?.held).toBe(false);
+  });
+
+  it("SDK-16: iterators, iterables, streams and functions that yield nothing pass", async () => {
+    const { locks } = createHarness().client;
+    const results = [
+      [1][Symbol.iterator](),
+      new Map([[1, 2]]).entries(),
+      new Set(),
+      new ReadableStream(),
+      locks.watch(KEY),
+    ];
+    for (const result of results) {
+      expect(await locks.exclusive(KEY, { ttl: TTL }, () => result)()).toBe(result);
+    }
   });
 });

@@ -1,3 +1,4 @@
+import { getEventListeners } from "node:events";
 import { describe, expect, it, vi } from "vitest";
 import { SILENCE_SECONDS_MAX } from "../../src/features/watch.ts";
 import { type Fetch, type Leadership, ServerError } from "../../src/index.ts";
@@ -238,5 +239,29 @@ describe("SDK-14: watching who holds a lock", () => {
     expect(harness.clock.waiting).toBe(0);
     await expect(watch.next()).rejects.toBe(reason);
     await expect(harness.client.locks.watch(KEY, { signal: AbortSignal.abort(reason) }).next()).rejects.toBe(reason);
+  });
+
+  it("takes the caller's signal at the first next: a watch that is never iterated leaves no listener", async () => {
+    const harness = createHarness();
+    const caller = new AbortController();
+    const listeners = (): number => getEventListeners(caller.signal, "abort").length;
+    const watch = harness.client.locks.watch(KEY, { signal: caller.signal });
+    expect(listeners()).toBe(0);
+    await watch.next();
+    expect(listeners()).toBe(1);
+    await watch.return?.();
+    expect(listeners()).toBe(0);
+    await watch.next();
+    expect(listeners()).toBe(0);
+  });
+
+  it("throw() ends the request and rejects with its error", async () => {
+    const harness = createHarness();
+    const watch = harness.client.locks.watch(KEY);
+    await watch.next();
+    const mine = new Error("mine");
+    await expect(watch.throw?.(mine)).rejects.toBe(mine);
+    expect(await watch.next()).toEqual({ done: true, value: undefined });
+    expect(harness.clock.waiting).toBe(0);
   });
 });

@@ -172,6 +172,72 @@ describe("renewals", () => {
   });
 });
 
+describe("SDK-3: the renewal interval", () => {
+  /** The seconds between two requests of a block of `ttl` seconds, with these rate limit header fields. */
+  async function intervals(
+    ttl: number,
+    headers: Record<string, string>,
+    renewEvery: number | undefined,
+    seconds: number,
+  ): Promise<number[]> {
+    const harness = createHarness();
+    const { fetch } = harness.transport;
+    const sentAt: number[] = [];
+    Object.assign(harness.transport, {
+      fetch: async (...args: Parameters<Fetch>) => {
+        sentAt.push(harness.clock.now());
+        const response = await fetch(...args);
+        for (const [name, value] of Object.entries(headers)) response.headers.set(name, value);
+        return response;
+      },
+    });
+    const end = deferred();
+    const result = harness.client.locks.withLock(KEY, { ttl, renewEvery }, () => end.promise);
+    await harness.clock.advance(seconds);
+    end.resolve();
+    await result;
+    return sentAt.slice(1, -1).map((at, index) => at - (sentAt[index] ?? 0));
+  }
+
+  const quota = (limit: string, remaining: string) => ({
+    "X-RateLimit-Limit": limit,
+    "X-RateLimit-Remaining": remaining,
+  });
+
+  it.each([
+    ["a third of a short TTL", 30, {}, undefined, 10],
+    ["at most a minute without a quota (case 51)", 86_400, {}, undefined, 60],
+    ["at most a minute with a limit of 0, which is none", 3_600, quota("0", "0"), undefined, 60],
+    ["at most a minute above half of the quota", 3_600, quota("100", "51"), undefined, 60],
+    ["a third of the TTL at half of the quota", 3_600, quota("100", "50"), undefined, 1_200],
+    ["a third of a short TTL at half of the quota", 30, quota("100", "50"), undefined, 10],
+    ["renewEvery whatever the quota", 3_600, quota("100", "1"), 30, 30],
+    ["a longer renewEvery", 3_600, {}, 1_200, 1_200],
+  ])("is %s", async (_, ttl, headers, renewEvery, seconds) => {
+    const found = await intervals(ttl, headers, renewEvery, 4 * seconds);
+    expect(found.length).toBeGreaterThan(1);
+    for (const one of found) expect(Math.abs(one - seconds)).toBeLessThanOrEqual(seconds * 0.1 + 0.001);
+  });
+
+  it("case 51: a holder of a day's lease sees a forced release within about a minute", async () => {
+    const harness = createHarness();
+    const { guard, result, resolve } = await held(harness, 86_400);
+    await harness.rival.locks.forceRelease(KEY);
+    await harness.clock.advance(66);
+    expect(guard.signal.aborted).toBe(true);
+    resolve("");
+    await result;
+  });
+
+  it("lead and exclusive take renewEvery too", async () => {
+    const harness = createHarness();
+    const body = () => harness.clock.advance(10);
+    await harness.client.locks.lead(KEY, { ttl: TTL, renewEvery: 1 }, body);
+    await harness.client.locks.exclusive(KEY, { ttl: TTL, renewEvery: 1 }, body)();
+    expect(sentCount(harness, "PATCH")).toBeGreaterThan(16);
+  });
+});
+
 describe("loss", () => {
   it("case 10: signal detects the loss right after a pause, before any timer fires", async () => {
     const client = new FakeClient();
@@ -259,6 +325,52 @@ describe("end of the block", () => {
     expect((await again.result).error).toBe(other);
     expect(other).toMatchObject({ suppressed: [again.guard.signal.reason] });
     expect(guard.lost).toBe(true);
+  });
+
+  it("case 76: what happened beside the body's error is appended to its suppressed, which never throws", async () => {
+    const harness = createHarness();
+    const suppressedOf = async (thrown: object): Promise<unknown> => {
+      const block = await held(harness);
+      harness.clock.jump(TTL);
+      block.reject(thrown);
+      const { error } = await block.result;
+      expect(error).toBe(thrown);
+      harness.clock.jump(1);
+      return (thrown as { suppressed?: unknown }).suppressed;
+    };
+    const [earlier, loss] = [new Error("earlier"), expect.any(LockOwnershipLostError)];
+    const error = (suppressed: unknown): Error => Object.assign(new Error("mine"), { suppressed });
+    expect(await suppressedOf(new Error("mine"))).toEqual([loss]);
+    expect(await suppressedOf(error([earlier]))).toEqual([earlier, loss]);
+    expect(await suppressedOf(error(earlier))).toEqual([earlier, loss]);
+    expect(await suppressedOf(error(Object.freeze([earlier])))).toEqual([earlier, loss]);
+    const fixed = (value: unknown) => Object.defineProperty(new Error("mine"), "suppressed", { value });
+    expect(await suppressedOf(fixed([earlier]))).toEqual([earlier, loss]);
+    expect(await suppressedOf(fixed(earlier))).toBe(earlier);
+    expect(await suppressedOf(Object.freeze(error(earlier)))).toBe(earlier);
+    const hostile = Object.defineProperty(new Error("mine"), "suppressed", {
+      get: () => {
+        throw new Error("hostile");
+      },
+    });
+    await expect(suppressedOf(hostile)).rejects.toThrow("hostile"); // by the test's own read
+  });
+
+  it("case 76: nested blocks attach to the same error one after the other", async () => {
+    const harness = createHarness();
+    const { locks } = harness.client;
+    const mine = new Error("the body's own");
+    harness.transport.otherwise = "pass";
+    const outer = await locks.withLock(KEY, { ttl: TTL }, async () => {
+      const inner = await locks.withLock("inner", { ttl: TTL }, async () => {
+        harness.transport.otherwise = { status: 500 };
+        throw mine;
+      });
+      throw defined(inner.error);
+    });
+    expect(outer.error).toBe(mine);
+    const ids = (mine as Error & { suppressed: { requestId: string }[] }).suppressed.map((one) => one.requestId);
+    expect(new Set(ids).size).toBe(2);
   });
 
   it("a thrown value that is not an error is wrapped in one, so that it cannot pass for success", async () => {

@@ -51,6 +51,58 @@ describe("invalid arguments are thrown before anything is sent", () => {
   });
 });
 
+describe("SDK-9: unknown options", () => {
+  const lease = Lease.fromRecord(record());
+  const block = [() => {}];
+  const verbs: ReadonlyArray<[string, unknown[], object, unknown[], string]> = [
+    ["acquire", [KEY], { ttl: TTL }, [], "acquire takes ttl, token, wait, requestId, signal"],
+    ["renew", [KEY, lease], {}, [], "renew takes ttl, requestId, signal"],
+    ["release", [KEY, lease], {}, [], "release takes requestId, signal"],
+    ["get", [KEY], {}, [], "get takes requestId, signal"],
+    ["view", [KEY], {}, [], "view takes requestId, signal"],
+    ["forceRelease", [KEY], {}, [], "forceRelease takes requestId, signal"],
+    [
+      "withLock",
+      [KEY],
+      { ttl: TTL },
+      block,
+      "withLock takes ttl, token, wait, requestId, signal, holdAtLeast, renewEvery",
+    ],
+    ["lead", [KEY], { ttl: TTL }, block, "lead takes ttl, signal, renewEvery"],
+    ["exclusive", [KEY], { ttl: TTL }, block, "exclusive takes ttl, onHeld, holdAtLeast, renewEvery, passGuard"],
+    ["watch", [KEY], {}, [], "watch takes signal"],
+    ["list", [""], {}, [], "list takes state, requestId, signal"],
+  ];
+
+  it.each(verbs)("%s throws a TypeError that names the known ones", async (verb, before, options, after, takes) => {
+    const { client, transport } = createHarness();
+    for (const locks of [client.locks, client.locks.throwOnError()]) {
+      const functions = locks as unknown as Record<string, (...args: unknown[]) => unknown>;
+      const call = async (): Promise<unknown> =>
+        defined(functions[verb]).apply(locks, [...before, { ...options, waitSeconds: 5 }, ...after]);
+      await expect(call()).rejects.toThrow(TypeError);
+      await expect(call()).rejects.toThrow(`unknown option "waitSeconds": ${takes}`);
+    }
+    expect(transport.seen).toEqual([]);
+  });
+});
+
+describe("SDK-3: renewEvery", () => {
+  it.each([
+    ["10", TypeError],
+    [0.9, RangeError],
+    [TTL / 3 + 0.1, RangeError],
+    [Number.NaN, RangeError],
+  ])("%j is a mistake for a ttl of 30", async (renewEvery, kind) => {
+    const { client, transport } = createHarness();
+    const options = { ttl: TTL, renewEvery: renewEvery as number };
+    await expect(client.locks.withLock(KEY, options, () => {})).rejects.toThrow(kind);
+    await expect(client.locks.lead(KEY, options, () => {})).rejects.toThrow("renewEvery");
+    expect(() => client.locks.exclusive(KEY, options, () => {})).toThrow("renewEvery");
+    expect(transport.seen).toEqual([]);
+  });
+});
+
 describe("SDK-17: renew and release take the key first, then its lease", () => {
   const lease = Lease.fromRecord(record());
 
