@@ -96,8 +96,8 @@ export class Transport {
     const connection: Connection = { abort: () => {} };
     const start = async (): Promise<{ streaming: IncomingResponse } | { response: LockResponse }> => {
       const response = await this.#startExchange(request, connection, STREAM_TYPE);
-      const type = response.header("Content-Type")?.toLowerCase();
-      if (response.status === 200 && type?.startsWith(STREAM_TYPE)) return { streaming: response };
+      const [type] = (response.header("Content-Type") ?? "").split(";");
+      if (response.status === 200 && type?.trim().toLowerCase() === STREAM_TYPE) return { streaming: response };
       return { response: await this.#readResponse(response, request, connection) };
     };
     const started = await this.#withTimeout(request.timeoutSeconds, start, request, connection, signal);

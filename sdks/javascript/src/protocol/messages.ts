@@ -76,15 +76,12 @@ export function parseHeldTerm(response: LockResponse, requestId: string): LeaseT
   return parseTerm(body, response, requestId);
 }
 
-/**
- * Whether more than half of the project's quota is left, or there is no quota: then renewals may come more often than
- * they must (SDK-3).
- */
-export function hasAmpleQuota(response: LockResponse): boolean {
-  const [limit, remaining] = ["X-RateLimit-Limit", "X-RateLimit-Remaining"].map((name) =>
-    Number(response.header(name)),
-  );
-  return !limit || Number(remaining) > limit / 2;
+/** Whether more than half of the project's quota is left; null if the response does not show it. A limit of 0 is none. */
+export function hasAmpleQuota(response: LockResponse): boolean | null {
+  const names = ["X-RateLimit-Limit", "X-RateLimit-Remaining"];
+  const [limit = "", remaining = ""] = names.map((name) => response.header(name) ?? "");
+  if (!/^\d+$/.test(limit) || !/^\d+$/.test(remaining)) return null;
+  return Number(limit) === 0 || Number(remaining) > Number(limit) / 2;
 }
 
 /** The error for a response with another status than the expected one. `key` is the lock that the request names. */

@@ -81,6 +81,8 @@ export class Operations {
   readonly #transport: Transport;
   readonly #clock: Clock;
   readonly log: Log;
+  /** As the last response showed. */
+  #hasAmpleQuota = true;
 
   constructor(transport: Transport, clock: Clock, log: Log) {
     this.#transport = transport;
@@ -218,7 +220,7 @@ export class Operations {
     const { key, token } = owner;
     const response = await this.#send(method, leasePath(key), status, call, { token, ttlSeconds, ...more }, key);
     const term = parseGrantedTerm(response, call.requestId);
-    return { ...term, deadline, hasAmpleQuota: hasAmpleQuota(response) };
+    return { ...term, deadline, hasAmpleQuota: this.#hasAmpleQuota };
   }
 
   #logged<T>(verb: string, { key }: Owner, work: Promise<T>, failureLevel?: () => "debug" | "warn"): Promise<T> {
@@ -236,6 +238,7 @@ export class Operations {
     const timeoutSeconds = Math.min(call.timeoutSeconds, (call.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
     const request: LockRequest = { method, path, requestId: call.requestId, timeoutSeconds, ...more };
     const response = await this.#transport.send(request, call.signal);
+    this.#hasAmpleQuota = hasAmpleQuota(response) ?? this.#hasAmpleQuota;
     if (response.status === status) return response;
     throw errorFromResponse(response, call.requestId, key);
   }

@@ -4,11 +4,11 @@
  * Call `nextAction(now)` and carry it out: `renew` now, `wait` until an instant, or treat the lease as `lost`. Report the
  * outcome with `renewed` or `failed`, and call it again.
  *
- * SDK-3: the first attempt comes at about a third of the TTL, but at most a minute after the last confirmation while the
- * project's quota is ample, so that a holder of a long lease soon notices a forced release (case 51); `renewEvery` fixes
- * the interval. Jitter keeps many holders from renewing in step. A
- * failed attempt is retried with back-off until the last second of the lease. A `Retry-After` is honoured up to half of
- * the remaining time, so that there is always another attempt.
+ * SDK-3: the first attempt comes at about a third of the TTL, with jitter so that many holders do not renew in step, and at
+ * most 60 seconds after the last confirmation, so that a holder of a long lease soon notices a forced release (case 51).
+ * The 60 seconds do not apply while the project is short of its quota, and `renewEvery` replaces both. A failed attempt
+ * is retried with back-off until the last second of the lease. A `Retry-After` is honoured up to half of the remaining
+ * time, so that there is always another attempt.
  * SDK-4: the deadline moves only on a confirmed renewal, to its send time plus the TTL, and never past the absolute end
  * of the acquisition. Once it has passed, nothing restores the lease.
  *
@@ -70,7 +70,7 @@ export class RenewalPlan {
   /** The action at `now`. */
   nextAction(now: number): RenewalAction {
     if (now >= this.#deadline) return { kind: "lost" };
-    if (this.#lastAttempt <= now || this.#deadline >= this.#end) return { kind: "wait", until: this.#deadline };
+    if (this.#lastAttempt <= now) return { kind: "wait", until: this.#deadline };
     if (now < this.#nextAttempt) return { kind: "wait", until: Math.min(this.#nextAttempt, this.#lastAttempt) };
     const left = this.#deadline - now;
     return {
@@ -109,8 +109,10 @@ export class RenewalPlan {
   }
 
   #firstAttempt(sentAt: number, hasAmpleQuota: boolean): number {
-    const { ttlSeconds, renewEvery } = this.#start;
-    const third = ttlSeconds * RENEW_AT_FRACTION;
-    return sentAt + (renewEvery ?? (hasAmpleQuota ? Math.min(third, RENEW_SECONDS_MAX) : third)) * this.#spread;
+    const { ttlSeconds, renewEvery, jitter } = this.#start;
+    const shorter = 1 - JITTER_FRACTION * jitter;
+    if (renewEvery !== undefined) return sentAt + renewEvery * shorter;
+    const third = ttlSeconds * RENEW_AT_FRACTION * this.#spread;
+    return sentAt + (hasAmpleQuota ? Math.min(third, RENEW_SECONDS_MAX * shorter) : third);
   }
 }

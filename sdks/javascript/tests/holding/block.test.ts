@@ -223,7 +223,7 @@ describe("SDK-3: the renewal interval", () => {
     const harness = createHarness();
     const { guard, result, resolve } = await held(harness, 86_400);
     await harness.rival.locks.forceRelease(KEY);
-    await harness.clock.advance(66);
+    await harness.clock.advance(60);
     expect(guard.signal.aborted).toBe(true);
     resolve("");
     await result;

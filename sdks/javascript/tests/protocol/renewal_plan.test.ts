@@ -76,9 +76,38 @@ describe("the renewal plan", () => {
   });
 
   it("no renewal moves the deadline past the absolute end of an acquisition", () => {
-    const plan = heartbeat(30);
-    plan.renewed(ACQUISITION_SECONDS_MAX + 9, 20, true);
+    const plan = heartbeat(3_000_000);
+    for (const sentAt of [2_000_000, 4_000_000, 6_000_000]) {
+      expect(plan.renewed(sentAt + 3_000_000, sentAt, true)).toBe(true);
+    }
     expect(plan.deadline).toBe(ACQUISITION_SECONDS_MAX);
-    expect(plan.nextAction(21)).toEqual({ kind: "wait", until: ACQUISITION_SECONDS_MAX });
+    expect(plan.nextAction(ACQUISITION_SECONDS_MAX - 1)).toEqual({ kind: "wait", until: ACQUISITION_SECONDS_MAX });
+    expect(plan.nextAction(ACQUISITION_SECONDS_MAX)).toEqual({ kind: "lost" });
+  });
+
+  it.each([201, 86_400, ACQUISITION_SECONDS_MAX])(
+    "SDK-3 case 51: a lease of %d seconds is renewed within a minute; jitter only shortens it",
+    (ttl) => {
+      expect(heartbeat(ttl, 0).nextAction(0)).toEqual({ kind: "wait", until: 60 });
+      const plan = heartbeat(ttl);
+      expect(plan.nextAction(0)).toEqual({ kind: "wait", until: 57 });
+      expect(plan.renewed(57 + ttl, 57, true)).toBe(true);
+      expect(plan.nextAction(57)).toEqual({ kind: "wait", until: 114 });
+      expect(plan.renewed(114 + ttl, 114, false)).toBe(true);
+      expect(plan.nextAction(114)).toEqual({
+        kind: "wait",
+        until: Math.min(114 + ttl / 3, ACQUISITION_SECONDS_MAX - 1),
+      });
+    },
+  );
+
+  it("SDK-3: renewEvery replaces third and minute, whatever the quota; jitter only shortens it", () => {
+    for (const hasAmpleQuota of [true, false]) {
+      const until = [0, 0.5].map((jitter) => {
+        const start = { ttlSeconds: 3_600, acquiredAt: 0, deadline: 3_600, timeoutSeconds: 10, jitter };
+        return new RenewalPlan({ ...start, renewEvery: 1_000, hasAmpleQuota }).nextAction(0);
+      });
+      expect(until).toEqual([1_000, 950].map((at) => ({ kind: "wait", until: at })));
+    }
   });
 });
