@@ -9,7 +9,10 @@ import type { LockView } from "./protocol/lock_view.ts";
 export interface RequestOptions {
   /** A UUID that the service logs; generated if left out or null. */
   requestId?: string | null | undefined;
-  /** Cancels the request. If an acquire may already have been served, the client releases it. */
+  /**
+   * Cancels the request. If an acquire may already have been served, the client releases it. A cancelled release is still
+   * carried out.
+   */
   signal?: AbortSignal | undefined;
 }
 

@@ -64,6 +64,32 @@ describe("results of the verbs", () => {
   });
 });
 
+describe("SDK-23: a cancelled release is still carried out", () => {
+  it.each(["before it is sent", "while it is in flight"])("%s", async (when) => {
+    const { client, clock, transport } = createHarness();
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
+    const caller = new AbortController();
+    if (when === "before it is sent") caller.abort();
+    transport.script = when === "before it is sent" ? [] : ["hang_before"];
+    const pending = client.locks.release(KEY, lease, { signal: caller.signal });
+    await clock.settle();
+    caller.abort();
+    expect((await pending).error).toMatchObject({ name: "TransportError", cause: caller.signal.reason });
+    expect((await client.locks.get(KEY)).state?.held).toBe(false);
+    expect(clock.waiting).toBe(0);
+  });
+
+  it("within a bound, even if the service does not answer", async () => {
+    const { client, clock, transport } = createHarness();
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
+    transport.otherwise = "hang_before";
+    const pending = client.locks.release(KEY, lease, { signal: AbortSignal.abort() });
+    await clock.advance(2);
+    expect((await pending).error).toMatchObject({ suppressed: [{ name: "TransportError" }] });
+    expect(clock.waiting).toBe(0);
+  });
+});
+
 describe("SDK-22: what a client returns is a value", () => {
   it("a lease, a state, a view and a change are immutable, and equal if their content is", async () => {
     const { client } = createHarness();

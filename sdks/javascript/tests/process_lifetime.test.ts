@@ -137,7 +137,7 @@ describe.concurrent("SDK-19: a program lives until its pending call ends", () =>
     expect(await program.lines()).toEqual(["holding", "true cleaned up LockOwnershipLostError"]);
   });
 
-  it("many blocks and waits share one signal without a warning, and leave no listener on it (real_time)", async () => {
+  it("case 48: many blocks and waits share one signal without a warning, and leave no listener on it (real_time)", async () => {
     const program = run(
       "shared",
       `import { getEventListeners } from "node:events";

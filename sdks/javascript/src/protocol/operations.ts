@@ -147,7 +147,8 @@ export class Operations {
 
   /**
    * Releases the lock. If an earlier attempt may have been served, ownership lost counts as success: that attempt
-   * released the lock, and another caller acquired it meanwhile (case 19).
+   * released the lock, and another caller acquired it meanwhile (case 19). A cancelled release is still carried out
+   * (SDK-23): once more without the caller's signal, before the cancellation is reported.
    */
   async release(owner: Owner, call: CallOptions): Promise<void> {
     let uncertain = false;
@@ -160,7 +161,12 @@ export class Operations {
         throw error;
       }
     };
-    await this.#logged("release", owner, this.#withRetry(once, call));
+    try {
+      await this.#logged("release", owner, this.#withRetry(once, call));
+    } catch (error) {
+      if (call.signal?.aborted) attachSuppressed(error, await this.releaseBestEffort(owner));
+      throw error;
+    }
   }
 
   /** Reads the lease term of a held lock; null for a free one. */
