@@ -92,6 +92,7 @@ describe.each(SENDERS)("requests over %s", (_, options) => {
     const { error } = await client.locks.get(KEY);
     expect(error).toBeInstanceOf(TransportError);
     expect(error).toMatchObject({ requestSent: true, message: expect.stringMatching(`^GET /locks/${KEY}: `) });
+    expect(error?.message).not.toContain("no response within");
   });
 
   it.each([
