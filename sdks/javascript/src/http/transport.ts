@@ -213,10 +213,11 @@ export class Transport {
     return `no connection to ${address}: ${NO_CONNECTION.get(code) ?? why} (${code}); ${check}`;
   }
 
-  #redact(text: string, request: LockRequest): string {
+  #redact(text: string, { token }: LockRequest): string {
     const redacted = text.replaceAll(this.#config.serviceKey, HIDDEN);
-    // A token is a UUID, so it needs no escaping. A proxy may change its case.
-    return request.token === undefined ? redacted : redacted.replace(new RegExp(request.token, "gi"), HIDDEN);
+    // A proxy may change the token's case. It is a UUID, so it needs no escaping.
+    if (token === undefined || !redacted.toLowerCase().includes(token.toLowerCase())) return redacted;
+    return redacted.replace(new RegExp(token, "gi"), HIDDEN);
   }
 }
 
