@@ -40,8 +40,6 @@ EXEMPT: Final[Mapping[str, frozenset[str]]] = {
     # interrupts, the end of a program and its log are the language's own
     "SDK-23": CLIENTS,
     "SDK-25": CLIENTS,
-    # until known_failing.yaml lists no scenario of it
-    "SDK-24": frozenset({"javascript-sqlite", "javascript-fake"}),
     # threads and Ruby cannot stop a body
     "SDK-20": frozenset({"python-sqlite", "python-fake", "ruby-sqlite", "ruby-fake"}),
     # the search reads files and memory, not the tables of a database server
