@@ -8,29 +8,31 @@
 import { createAsyncStorage } from "../platform.ts";
 
 interface OpenBlock {
+  readonly owner: OpenBlocks;
   readonly key: string;
   readonly outer: OpenBlock | undefined;
   left: boolean;
 }
 
+/** One for all clients: the runtime visits each `AsyncLocalStorage` that was used at each promise, and never forgets one. */
+const STORAGE = createAsyncStorage<OpenBlock>();
+
 /** The open blocks of one client. */
 export class OpenBlocks {
-  readonly #storage = createAsyncStorage<OpenBlock>();
-
   /** Whether the caller runs inside a block of the lock `key`. */
   contains(key: string): boolean {
-    for (let block = this.#storage?.getStore(); block !== undefined; block = block.outer) {
-      if (block.key === key && !block.left) return true;
+    for (let block = STORAGE?.getStore(); block !== undefined; block = block.outer) {
+      if (block.owner === this && block.key === key && !block.left) return true;
     }
     return false;
   }
 
   /** Runs a block's body as being inside the block, until its promise has settled. */
   async run<T>(key: string, body: () => T | PromiseLike<T>): Promise<T> {
-    if (this.#storage === null) return await body();
-    const block: OpenBlock = { key, outer: this.#storage.getStore(), left: false };
+    if (STORAGE === null) return await body();
+    const block: OpenBlock = { owner: this, key, outer: STORAGE.getStore(), left: false };
     try {
-      return await this.#storage.run(block, body);
+      return await STORAGE.run(block, body);
     } finally {
       block.left = true;
     }

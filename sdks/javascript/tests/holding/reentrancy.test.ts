@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from "node:async_hooks";
 import { describe, expect, it, vi } from "vitest";
 import { LockHeldError } from "../../src/index.ts";
 import { createHarness, deferred, KEY, sentMethods, TTL } from "../harness.ts";
@@ -66,5 +67,13 @@ describe("SDK-26 case 82: a block inside a block on the same key", () => {
     });
     left.resolve();
     expect(await later).toMatchObject({ data: "later", error: null });
+  });
+
+  it("any number of clients use one AsyncLocalStorage, since Node never forgets one", async () => {
+    const run = vi.spyOn(AsyncLocalStorage.prototype, "run");
+    const { client, rival } = createHarness();
+    for (const { locks } of [client, rival]) await locks.withLock(KEY, { ttl: TTL }, () => {});
+    expect([run.mock.contexts.length, new Set(run.mock.contexts).size]).toEqual([2, 1]);
+    run.mockRestore();
   });
 });
