@@ -8,6 +8,7 @@ A thread that is idle for a while ends. None is started while the interpreter sh
 that the leader sets first.
 """
 
+import contextlib
 import heapq
 import itertools
 import os
@@ -115,7 +116,8 @@ class Renewals:
                 self._lead.put(heap)
                 if entry is not None:
                     if others_wait and not self._idle and len(self._threads) < RENEWAL_THREADS_MAX:
-                        self._start()
+                        with contextlib.suppress(RuntimeError):  # no thread is to be had: this one renews them all
+                            self._start()
                     self._renew(entry)
                     continue
                 self._threads.discard(me)
