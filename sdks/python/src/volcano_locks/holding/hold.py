@@ -133,7 +133,7 @@ class Hold:
     def _finish(self, end: "LockOwnershipLostError | BlockLeft") -> None:
         if self._end.setdefault("end", end) is end:
             if not isinstance(end, BlockLeft):
-                log.warning("%s", end)
+                log.warning("lost lock %s: %s", self._lease.key, end)
             for listener in list(self._listeners):
                 listener()
 
