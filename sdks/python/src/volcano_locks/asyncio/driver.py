@@ -49,6 +49,7 @@ class AsyncDriver:
         self._transport = transport
         self._pid = os.getpid()
         self._address = Address.of(config.api_url)
+        self._tls = None if transport is not None else self._address.tls_context(config.ca_file)
         self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
         self._closing = False
         self._closed = False
@@ -181,7 +182,7 @@ class AsyncDriver:
             if self._transport is not None:
                 pool = self._transport.async_connections(self._clock)
             else:
-                pool = AsyncioPool(self._address, self._config.ca_file)
+                pool = AsyncioPool(self._address, self._tls)
             current = self._connections[loop] = _Connections(pid, HttpCodec(self._config, self._address.proxy), pool)
         return current
 

@@ -56,9 +56,9 @@ class AsyncConnectionPool(Protocol):
 class AsyncioPool:
     """An `AsyncConnectionPool` over TCP and TLS in one event loop."""
 
-    def __init__(self, address: Address, ca_file: str | None) -> None:
+    def __init__(self, address: Address, tls: "ssl.SSLContext | None") -> None:
         self._address = address
-        self._tls = address.tls_context(ca_file)
+        self._tls = tls
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         # Long exchanges count apart, so that waits cannot delay renewals.

@@ -90,18 +90,28 @@ class Address:
         )
 
     def tls_context(self, ca_file: str | None) -> "ssl.SSLContext | None":
-        """Trusts the system's certificates, or those in `ca_file`. None for http://, because loading them is slow."""
+        """Trusts the system's certificates, or those in `ca_file`. None for http://, because loading them is slow.
+
+        Raises `ValueError` if they cannot be loaded.
+        """
         if not self.tls:
             return None
         import ssl  # noqa: PLC0415 - slow to load
 
-        return ssl.create_default_context(cafile=ca_file)
+        try:
+            return ssl.create_default_context(cafile=ca_file)
+        except OSError as error:
+            raise ValueError(f"ca_file {ca_file} cannot be used: {error}") from error
 
     def check_tunnel(self, status: int) -> None:
         """Raise NotConnectedError if the proxy answered the request for a tunnel with another status than success."""
         if status // 100 != 2:
-            advice = ": it wants a user name and a password" if status == 407 else ""
-            raise not_connected(f"the proxy answered {status}{advice}")
+            raise not_connected(proxy_refusal(status))
+
+
+def proxy_refusal(status: int) -> str:
+    """Why the proxy did not pass a request on."""
+    return f"the proxy answered {status}" + (": it wants a user name and a password" if status == 407 else "")
 
 
 def proxy_for(url: SplitResult) -> Proxy | None:
@@ -117,11 +127,15 @@ def proxy_for(url: SplitResult) -> Proxy | None:
     if not proxy_url or _is_this_machine(url.hostname) or proxy_bypass(url.netloc):
         return None
     variable = f"{url.scheme}_proxy" if proxies.get(url.scheme) else "all_proxy"
-    parts = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+    try:
+        parts = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+        port = parts.port or 80
+    except ValueError as error:
+        raise ValueError(f"the proxy set by {variable} is not a URL: {error}") from None
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]} (set by {variable})"
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError(f"the proxy {shown} is not supported: its URL must begin with http://")
-    return Proxy(parts.hostname, parts.port or 80, shown, _credentials(parts))
+    return Proxy(parts.hostname, port, shown, _credentials(parts))
 
 
 def _credentials(parts: SplitResult) -> bytes:

@@ -5,13 +5,14 @@ nor a suspended machine can stretch it. Redirects are not followed: the service 
 only to the configured address. No error contains a token or the service key, even if a proxy echoed them (SDK-8).
 """
 
+import json
 import re
 from typing import TYPE_CHECKING, Protocol
 
 from volcano_locks import __version__
 from volcano_locks.config import Config
 from volcano_locks.errors import TransportError
-from volcano_locks.http.address import OutgoingRequest, Proxy
+from volcano_locks.http.address import OutgoingRequest, Proxy, proxy_refusal
 from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
 from volcano_locks.protocol.effects import Request
 from volcano_locks.protocol.messages import Response
@@ -70,7 +71,9 @@ class HttpCodec:
         return OutgoingRequest(request.method, request.path, fields, body)
 
     def redact(self, response: Response, request: Request) -> Response:
-        """`response` without the secrets of `request`."""
+        """`response` without the secrets of `request`. One of a proxy that wants a password names the proxy."""
+        if response.status == 407 and self._through:
+            return Response(407, {}, json.dumps({"error": proxy_refusal(407) + self._through}).encode())
         body = self._redacted(response.body, request)
         return response if body is response.body else Response(response.status, response.headers, body)
 

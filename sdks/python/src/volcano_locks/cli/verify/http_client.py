@@ -78,7 +78,8 @@ class HttpClient:
         self.requests = 0
         self._credential = f"Bearer {service_key}"
         # A check around an expiry must not begin with a handshake, so the pool keeps connections open.
-        self._pool = pool or AsyncioPool(Address.of(api_url), None)
+        address = Address.of(api_url)
+        self._pool = pool or AsyncioPool(address, address.tls_context(None))
 
     async def __aenter__(self) -> Self:
         return self
