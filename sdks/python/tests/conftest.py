@@ -1,6 +1,7 @@
 """Fixtures: a clock, a fake server, a faulty network, and clients over it."""
 
 import contextlib
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -68,23 +69,24 @@ async def rival(server: FakeLocks) -> AsyncIterator[AsyncClient]:
 
 
 @contextlib.contextmanager
-def serve_http(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+def serve_http(handler: type[BaseHTTPRequestHandler], tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve HTTP with `handler` in this process; yield the URL."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_port}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_port}"
     finally:
         server.shutdown()
         server.server_close()
         thread.join(5)
 
 
-@pytest.fixture
-def server_url(server: FakeLocks) -> Iterator[str]:
-    """The URL of the fake's locks over real sockets."""
+def handler_of(server: FakeLocks) -> type[BaseHTTPRequestHandler]:
+    """Serves the fake's locks over real sockets."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -97,6 +99,8 @@ def server_url(server: FakeLocks) -> Iterator[str]:
             outgoing = OutgoingRequest(self.command, self.path, headers, body)
             response = server.connections(clock).exchange(outgoing, clock.now() + 20, Call(clock))
             self.send_response(response.status)
+            for name, value in response.headers.items():
+                self.send_header(name, value)
             if response.status != 204:
                 self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
@@ -106,5 +110,11 @@ def server_url(server: FakeLocks) -> Iterator[str]:
 
         def log_message(self, *_: object) -> None: ...
 
-    with serve_http(Handler) as url:
+    return Handler
+
+
+@pytest.fixture
+def server_url(server: FakeLocks) -> Iterator[str]:
+    """The URL of the fake's locks over real sockets."""
+    with serve_http(handler_of(server)) as url:
         yield url

@@ -8,7 +8,7 @@ from typing import Any
 
 from volcano_locks import Lease, TransportError
 from volcano_locks.protocol.checked_operations import CheckedOperations
-from volcano_locks.protocol.effects import Operation, Request, Sleep
+from volcano_locks.protocol.effects import Effect, Operation, Request, Sleep
 from volcano_locks.protocol.messages import Response
 
 TOKEN = "11111111-2222-4333-8444-555555555555"
@@ -37,7 +37,7 @@ class OperationDriver:
     """A clock, and the effects that operations yielded."""
 
     seconds: float = 100.0
-    effects: list[Request | Sleep] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
 
     def now(self) -> float:
         return self.seconds
@@ -56,6 +56,7 @@ class OperationDriver:
                 self.effects.append(effect)
                 if isinstance(effect, Sleep):
                     self.seconds += effect.seconds
+                if not isinstance(effect, Request):
                     effect = operation.send(None)
                     continue
                 next_response = remaining.pop(0)
@@ -66,7 +67,11 @@ class OperationDriver:
             return end.value
 
     def methods(self) -> list[str]:
-        return [effect.method if isinstance(effect, Request) else f"sleep {effect.seconds}" for effect in self.effects]
+        return [
+            effect.method if isinstance(effect, Request) else f"sleep {effect.seconds}"
+            for effect in self.effects
+            if isinstance(effect, (Request, Sleep))
+        ]
 
     def requests(self) -> list[Request]:
         return [effect for effect in self.effects if isinstance(effect, Request)]

@@ -2,9 +2,12 @@
 
 import contextlib
 import socket
+import ssl
 import struct
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 FREED = b"HTTP/1.1 204 No Content\r\n\r\n"
 
@@ -23,6 +26,14 @@ class ServerConnection:
 
     def request(self) -> str:
         """The head of the next request; empty at the end of the connection."""
+        head = self.head()
+        length = int(header(head, "content-length")) if "content-length:" in head.lower() else 0
+        while length:
+            length -= len(self.sock.recv(length))
+        return head
+
+    def head(self) -> str:
+        """As `request`, with the body left unread."""
         head = b""
         while b"\r\n\r\n" not in head:
             with contextlib.suppress(ConnectionError):
@@ -30,12 +41,6 @@ class ServerConnection:
                     head += piece
                     continue
             return ""
-        length = next(
-            (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")),
-            0,
-        )
-        while length:
-            length -= len(self.sock.recv(length))
         return head.decode()
 
     def respond(self, raw: bytes) -> None:
@@ -48,9 +53,9 @@ class ServerConnection:
 
 
 @contextlib.contextmanager
-def socket_server(serve: Callable[[ServerConnection, int], None]) -> Iterator[str]:
+def socket_server(serve: Callable[[ServerConnection, int], None], host: str = "127.0.0.1") -> Iterator[str]:
     """Call `serve(connection, n)` for the n-th connection, in a thread of its own; yield the URL."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     stopped = threading.Event()
 
     def accept() -> None:
@@ -68,11 +73,22 @@ def socket_server(serve: Callable[[ServerConnection, int], None]) -> Iterator[st
 
     threading.Thread(target=accept, daemon=True).start()
     try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
     finally:
         stopped.set()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
+
+
+def certificate_for(folder: Path, name: str) -> tuple[Path, ssl.SSLContext]:
+    """A self-signed certificate for `name`, and a server's TLS context with it."""
+    certificate = folder / f"{name}.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 1 -keyout - -out - -subj"
+    names = (f"/CN={name}", "-addext", f"subjectAltName=DNS:{name}")
+    certificate.write_bytes(subprocess.run([*make.split(), *names], check=True, capture_output=True).stdout)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    return certificate, context
 
 
 def header(head: str, name: str) -> str:

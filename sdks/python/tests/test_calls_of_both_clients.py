@@ -19,7 +19,6 @@ from volcano_locks.testing import (
     Answers,
     DropAfterSend,
     DropBeforeSend,
-    FakeLocks,
     FaultyTransport,
     Hang,
     ManualClock,
@@ -119,13 +118,6 @@ async def test_an_intermediary_is_never_taken_for_the_service(
     assert network.seen[-1].method == "DELETE"
 
 
-async def test_a_response_has_a_length_limit(target: Target, network: FaultyTransport) -> None:
-    """The sender must not decide how much memory this process uses."""
-    network.otherwise = Answers(200, b'{"held": false}' + b" " * 65_536)
-    with pytest.raises(TransportError, match="response longer than 65536 bytes"):
-        await target.get("k")
-
-
 async def test_echoed_secrets_are_redacted(target: Target, network: FaultyTransport) -> None:
     """SDK-8: even if a server echoes its request headers."""
     token = "aaaaaaaa-2222-4333-8444-555555555555"
@@ -140,19 +132,12 @@ async def test_every_request_identifies_its_sender(target: Target, network: Faul
     await target.release("k", await target.acquire("k", ttl=30))
     await target.get("k")
     acquire, release, get = network.seen
-    assert {seen.headers["Authorization"] for seen in network.seen} == {"Bearer sk-fake"}
+    assert {seen.headers["authorization"] for seen in network.seen} == {"Bearer sk-fake"}
     assert len({seen.request_id for seen in network.seen}) == 3
-    assert "/" in acquire.headers["X-Volcano-Lock-Holder"]
+    assert "/" in acquire.headers["x-volcano-lock-holder"]
     assert acquire.token == release.token
     assert get.token is None
     assert (acquire.path, get.path) == ("/locks/k/lease", "/locks/k")
-
-
-async def test_the_api_url_may_have_a_path(server: FakeLocks, clock: ManualClock) -> None:
-    network = FaultyTransport(server, clock, otherwise=Answers(200, b'{"held": false}'))
-    async with AsyncClient("http://gateway/locks-service/v1/", "sk-x", clock=clock, transport=network) as client:
-        await client.locks.get("a:b")
-    assert network.seen[0].path == "/locks-service/v1/locks/a:b"
 
 
 async def test_a_closed_client_refuses_every_call_and_sends_nothing(target: Target, network: FaultyTransport) -> None:

@@ -2,15 +2,18 @@
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from typing import Any
 
 import pytest
 
 from volcano_locks import AsyncClient, Client, LockGuard, LockHeldError, LockOwnershipLostError
 from volcano_locks.testing import FakeLocks, FaultyTransport, ManualClock
+
+from ..client_targets import AsyncTarget, Target
 
 
 def decorated(client: Client | AsyncClient, body: Callable[..., Any], key: str = "report-{day}", **options: Any) -> Any:
@@ -158,3 +161,150 @@ def test_an_invalid_key_raises_at_the_call(client: Client, network: FaultyTransp
     with pytest.raises(TypeError, match="missing an argument: 'day'"):
         report()  # type: ignore[call-arg]
     assert network.seen == []
+
+
+def generator() -> Iterator[int]:
+    yield 1
+
+
+async def async_generator() -> AsyncIterator[int]:
+    yield 1
+
+
+async def coroutine() -> int:
+    return 1
+
+
+class CallableObject:
+    """Is called through its `__call__`."""
+
+    def __init__(self, result: Callable[[], Any]) -> None:
+        self.result = result
+
+    def __call__(self) -> Any:
+        return self.result()
+
+
+class AsyncCallableObject(CallableObject):
+    """Is awaited."""
+
+    async def __call__(self) -> Any:
+        return self.result()
+
+
+class GeneratorObject:
+    """Is called through its `__call__`, whose body runs later."""
+
+    def __call__(self) -> Iterator[int]:
+        yield 1
+
+
+class AsyncGeneratorObject:
+    """As `GeneratorObject`, in an event loop."""
+
+    async def __call__(self) -> AsyncIterator[int]:
+        yield 1
+
+
+def guards(client: Client | AsyncClient) -> list[Callable[[Any], Any]]:
+    """Both decorators."""
+    return [client.locks.exclusive("k", ttl=30), client.locks.with_lock("k", ttl=30)]
+
+
+def call(target: Target, function: Callable[[], Any]) -> Awaitable[Any]:
+    """Call a decorated function of this client."""
+    if isinstance(target, AsyncTarget):
+        result: Awaitable[Any] = function()
+        return result
+    return asyncio.to_thread(function)
+
+
+RUN_LATER = [generator, async_generator, GeneratorObject(), AsyncGeneratorObject(), "no function"]
+PLAIN = [*RUN_LATER, coroutine, AsyncCallableObject(int)]
+NOT_ASYNC = [*RUN_LATER, int, CallableObject(int)]
+
+
+async def test_a_function_whose_body_would_run_later_is_refused(target: Target, network: FaultyTransport) -> None:
+    """SDK-16, case 44: also an object with such a `__call__`, and a partial of it."""
+    for guard in guards(target.client):
+        for function in NOT_ASYNC if isinstance(target, AsyncTarget) else PLAIN:
+            with pytest.raises(TypeError, match=r"must be a(n `async def`| plain) function"):
+                guard(function)
+            if callable(function):
+                with pytest.raises(TypeError, match=r"must be a(n `async def`| plain) function"):
+                    guard(partial(partial(function)))
+    assert network.seen == []
+
+
+async def test_a_result_that_would_run_later_is_refused_and_the_lock_released(
+    target: Target, network: FaultyTransport
+) -> None:
+    """SDK-16, case 44: a function need not look like what it returns. An unawaited coroutine would warn."""
+    loop = asyncio.get_running_loop()
+    for guard in guards(target.client):
+        for kind in (generator, async_generator, coroutine, loop.create_future):
+            function = AsyncCallableObject(kind) if isinstance(target, AsyncTarget) else CallableObject(kind)
+            with pytest.raises(TypeError, match="run after the release"):
+                await call(target, guard(function))
+            assert network.seen.pop().method == "DELETE"
+            assert network.seen.pop().method == "POST"
+
+
+async def test_partials_callable_objects_and_lazy_results_pass(target: Target) -> None:
+    """SDK-16: an iterator may be a cursor that was fetched already."""
+    for guard in guards(target.client):
+        for result in (5, iter([1]), map(str, [1]), None):
+            returned = CallableObject(lambda result=result: result)
+            function = AsyncCallableObject(returned) if isinstance(target, AsyncTarget) else returned
+            assert await call(target, guard(function)) is result
+            assert await call(target, guard(partial(function))) is result
+
+
+async def test_with_lock_is_a_decorator(target: Target, network: FaultyTransport, rival: AsyncClient) -> None:
+    """SDK-16: each call is a block of its own, with the arguments of the first, and an error is the function's."""
+    seen: list[tuple[str, bool]] = []
+    guard = target.client.locks.with_lock("k", ttl=60, request_id="AAAAAAAA-2222-4333-8444-555555555555")
+
+    async def check(name: str) -> str:
+        seen.append((name, (await rival.locks.get("k")).held))
+        if name == "bad":
+            raise ZeroDivisionError
+        return name
+
+    if isinstance(target, AsyncTarget):
+        guarded: Callable[[str], Awaitable[str]] = guard(check)
+    else:
+        loop = asyncio.get_running_loop()
+
+        def plain_check(name: str) -> str:
+            return asyncio.run_coroutine_threadsafe(check(name), loop).result(20)
+
+        guarded = partial(asyncio.to_thread, guard(plain_check))
+    assert [await guarded("one"), await guarded("two")] == ["one", "two"]
+    with pytest.raises(ZeroDivisionError):
+        await guarded("bad")
+    assert seen == [("one", True), ("two", True), ("bad", True)]
+    assert not (await rival.locks.get("k")).held
+    acquires = [request for request in network.seen if request.method == "POST"]
+    assert len({request.token for request in acquires}) == 3
+    assert {request.request_id for request in acquires} == {"AAAAAAAA-2222-4333-8444-555555555555"}
+    assert all(b'"ttl_seconds":60' in request.body for request in acquires)
+
+
+async def test_with_lock_with_a_token_is_no_decorator(target: Target) -> None:
+    """SDK-16, case 19: the second call would repeat the token of a released lease."""
+    block = target.client.locks.with_lock("k", ttl=30, token="11111111-2222-4333-8444-555555555555")
+    with pytest.raises(TypeError, match="takes no token"):
+        block(coroutine if isinstance(target, AsyncTarget) else print)
+
+
+def test_a_method_can_be_decorated_with_with_lock(client: Client, network: FaultyTransport) -> None:
+    class Job:
+        @client.locks.with_lock("k", ttl=30)
+        def run(self, number: int = 1, *, factor: int = 1) -> int:
+            """Multiply."""
+            return number * factor
+
+    assert Job().run(3, factor=2) == 6
+    assert (Job.run.__name__, Job.run.__doc__) == ("run", "Multiply.")
+    assert [seen.method for seen in network.seen] == ["POST", "DELETE"]

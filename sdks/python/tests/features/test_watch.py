@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import gc
-import time
+import threading
 from collections.abc import AsyncIterator
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -52,7 +53,7 @@ async def test_a_change_during_an_outage_is_reported_after_it(
             clock.jump(1)
             await asyncio.sleep(0.002)
         assert await change == held(lease.fencing_token)
-        resumed = [seen.headers.get("Last-Event-ID") for seen in network.seen if seen.path.endswith("/events")]
+        resumed = [seen.headers.get("last-event-id") for seen in network.seen if seen.path.endswith("/events")]
         assert resumed[0] is None
         assert all(resumed[1:])
 
@@ -111,18 +112,28 @@ async def test_an_invalid_key_raises_at_once(target: Target) -> None:
         target.client.locks.watch("/")
 
 
-@pytest.mark.real_time
-def test_a_watch_keeps_the_clients_thread(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK-6: a slow consumer still gets the next change."""
-    monkeypatch.setattr("volcano_locks.sync.background_loop.IDLE_SECONDS_MAX", 0.01)
+@pytest.mark.parametrize("damage", [{"fencing_token": 2**53}, {"fencing_token": "1"}, {"at": "yesterday"}])
+async def test_an_unusable_event_makes_the_client_read_the_lock_again(
+    target: Target, server: FakeLocks, rival: AsyncClient, monkeypatch: pytest.MonkeyPatch, damage: dict[str, Any]
+) -> None:
+    """SDK-14, case 34."""
+    publish = server._log.publish
+    monkeypatch.setattr(server._log, "publish", lambda key, kind, body: publish(key, kind, {**body, **damage}))
+    async with watching(target) as changes:
+        assert await anext(changes) == FREE
+        lease = await rival.locks.acquire("k", ttl=30)
+        assert await anext(changes) == held(lease.fencing_token)
+
+
+def test_a_watch_in_a_thread_starts_no_other(server: FakeLocks) -> None:
+    """SDK-6: the consumer's own thread reads, when it asks for the next change."""
     with server.client() as client, server.client() as other:
         changes = client.locks.watch("k")
+        before = threading.active_count()
         assert next(changes) == FREE
-        for _ in range(5):
-            other.locks.get("k")
-            time.sleep(0.02)
         other.locks.acquire("k", ttl=30)
         assert next(changes).held
+        assert threading.active_count() == before
 
 
 def test_a_watch_ends_in_a_forked_child(client: Client) -> None:

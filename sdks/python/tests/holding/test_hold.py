@@ -4,10 +4,12 @@ import asyncio
 
 import pytest
 
-from volcano_locks import LockOwnershipLostError, TransportError
+from volcano_locks import AsyncLockGuard, LockGuard, LockOwnershipLostError, TransportError
 from volcano_locks.holding.hold import Hold
 from volcano_locks.protocol.lease import Lease
 from volcano_locks.testing import FakeLocks, ManualClock
+
+from ..helpers import until
 
 
 @pytest.fixture
@@ -44,7 +46,6 @@ async def test_a_hold_that_was_left_counts_as_lost(hold: Hold) -> None:
     error = hold.not_held_error()
     assert error is not None
     assert (str(error), error.code) == ("the lease of 'k' is lost: its block was left", "lock_ownership_lost")
-    assert await hold.wait_lost(None)
     assert hold.loss() is None
 
 
@@ -90,10 +91,15 @@ async def test_a_local_loss_names_the_last_failure(hold: Hold, clock: ManualCloc
     assert str(loss.__cause__) == "the cable"
 
 
-async def test_wait_lost_needs_no_renewer(hold: Hold, clock: ManualClock) -> None:
+@pytest.mark.parametrize("kind", [AsyncLockGuard, LockGuard])
+async def test_wait_lost_needs_no_renewer(
+    hold: Hold, clock: ManualClock, kind: type[AsyncLockGuard] | type[LockGuard]
+) -> None:
     """case 2, case 6: without a renewer, waiting still ends at the deadline."""
-    waiting = asyncio.create_task(hold.wait_lost(None))
-    await asyncio.sleep(0)
-    assert clock.next_due() == hold.deadline()
+    guard = kind(hold, clock)
+    waiting = asyncio.ensure_future(
+        guard.wait_lost() if isinstance(guard, AsyncLockGuard) else asyncio.to_thread(guard.wait_lost)
+    )
+    await until(lambda: clock.next_due() == hold.deadline())
     clock.jump(30)
     assert await waiting is True

@@ -9,9 +9,8 @@ import time
 import pytest
 
 from volcano_locks import AsyncClient, Client, ServerError, TransportError
-from volcano_locks.http import pool
-from volcano_locks.http.pool import IDLE_CHECK_SECONDS
-from volcano_locks.sync import socket_pool
+from volcano_locks.asyncio.pool import IDLE_CHECK_SECONDS
+from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX
 from volcano_locks.testing import ManualClock
 
 from ..client_targets import AsyncTarget, SyncTarget, Target
@@ -119,22 +118,6 @@ async def test_the_path_of_the_api_url_is_kept(kind: str, clock: ManualClock) ->
 
 
 @both
-async def test_a_proxy_that_is_set_is_used(kind: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The address itself is unreachable."""
-    heads: list[str] = []
-
-    def serve(connection: ServerConnection, number: int) -> None:
-        heads.append(connection.request())
-        connection.respond(GRANTED)
-
-    with socket_server(serve) as proxy:
-        monkeypatch.setenv("HTTP_PROXY", proxy)
-        async with target_at("http://locks.invalid", kind, clock) as target:
-            await target.acquire("k", ttl=30)
-    assert heads[0].startswith("POST http://locks.invalid/locks/k/lease HTTP/1.1\r\n")
-
-
-@both
 @pytest.mark.parametrize("proxied", [False, True])
 async def test_a_response_to_another_request_closes_the_connection(
     kind: str, proxied: bool, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
@@ -192,6 +175,50 @@ async def test_a_response_that_is_not_http_is_an_error(kind: str, raw: bytes, cl
 
 
 @both
+async def test_a_response_has_a_length_limit(kind: str, clock: ManualClock) -> None:
+    """The sender must not decide how much memory this process uses."""
+
+    def serve(connection: ServerConnection, number: int) -> None:
+        connection.request()
+        connection.respond(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % (RESPONSE_BYTES_MAX + 1))
+        connection.respond(b'{"held": false}'.ljust(RESPONSE_BYTES_MAX + 1))
+
+    with socket_server(serve) as url:
+        async with target_at(url, kind, clock) as target:
+            with pytest.raises(TransportError, match="response longer than 65536 bytes"):
+                await target.get("k")
+
+
+@both
+async def test_a_doubled_request_id_is_compared_by_its_first_value(kind: str, clock: ManualClock) -> None:
+    """SDK-9, case 83: a proxy on the way repeated the header."""
+
+    def serve(connection: ServerConnection, number: int) -> None:
+        while head := connection.request():
+            field = b"X-Volcano-Request-Id: %b\r\n" % header(head, "X-Volcano-Request-Id").encode()
+            connection.respond(GRANTED.replace(b"\r\n", b"\r\n" + field + field, 1))
+
+    with socket_server(serve) as url:
+        async with target_at(url, kind, clock) as target:
+            assert (await target.acquire("k", ttl=30)).fencing_token == 7
+
+
+@both
+async def test_an_ipv6_address_is_connected_to(kind: str, clock: ManualClock) -> None:
+    heads: list[str] = []
+
+    def serve(connection: ServerConnection, number: int) -> None:
+        heads.append(connection.request())
+        connection.respond(GRANTED)
+
+    with socket_server(serve, "::1") as url:
+        async with target_at(url, kind, clock) as target:
+            await target.acquire("k", ttl=30)
+    assert url.startswith("http://[::1]:")
+    assert header(heads[0], "host") == url.removeprefix("http://")
+
+
+@both
 async def test_an_unreachable_server_is_reported_without_secrets(kind: str, clock: ManualClock) -> None:
     """SDK-8, SDK-9: a `TransportError` with `request_sent` False."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -240,8 +267,8 @@ def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
 @pytest.mark.parametrize("kind", ["asyncio", "threads"])
 async def test_idle_connections_are_closed_after_a_burst(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A client with one request at a time keeps one connection."""
-    monkeypatch.setattr(pool, "KEEP_ALIVE_SECONDS", 0.5)
-    monkeypatch.setattr(socket_pool, "KEEP_ALIVE_SECONDS", 0.5)
+    for package in ("sync", "asyncio"):
+        monkeypatch.setattr(f"volcano_locks.{package}.pool.KEEP_ALIVE_SECONDS", 0.5)
     burst = threading.Barrier(3)
     closed = threading.Semaphore(0)
 

@@ -6,7 +6,8 @@ import threading
 import pytest
 
 from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership
-from volcano_locks.http.stream_connection import UNREAD_BYTES_MAX
+from volcano_locks.asyncio.pool import AsyncioPool
+from volcano_locks.asyncio.stream_connection import UNREAD_BYTES_MAX, StreamConnection
 
 from ..socket_server import ServerConnection, header, socket_server
 
@@ -21,7 +22,7 @@ HELD = (
     b'"renewed_at": "2026-01-01T00:00:00Z", "expires_at": "2026-01-01T00:00:30Z", "ttl_seconds": 30, '
     b'"fencing_token": 4, "waiters": 0}'
 )
-BEGUN = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n"
+BEGUN = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream ; Charset=UTF-8\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
 def complete(body: bytes, status: bytes = b"200 OK") -> bytes:
@@ -68,7 +69,7 @@ EXPECTED = [Leadership(False), Leadership(True, "h", 4), Leadership(True, "h", 5
 
 
 async def test_a_stream_that_breaks_is_resumed_in_asyncio() -> None:
-    """SDK-14: with the id of the last complete event."""
+    """SDK-14: with the id of the last complete event. SDK-9: the media type is compared without case."""
     server = BreakingStreamServer()
     with socket_server(server) as url:
         async with AsyncClient(url, "sk-x") as client:
@@ -155,10 +156,14 @@ async def test_unread_data_is_bounded() -> None:
         async with AsyncClient(url, "sk-x") as client:
             changes = client.locks.watch("k")
             assert await anext(changes) == Leadership(False)
-            [stream] = next(iter(client.locks._transport._transport._pools.values())).pool._streams  # type: ignore[attr-defined]
+            pool = client._driver._connections_of_now().pool
+            assert isinstance(pool, AsyncioPool)
+            [stream] = [one for one in pool._open if isinstance(one, StreamConnection)]
+            reader = stream._reader
+            assert reader is not None
             for _ in range(100):
                 await asyncio.sleep(0.005)
-            assert UNREAD_BYTES_MAX < len(stream._unread) < 10 * UNREAD_BYTES_MAX
+            assert UNREAD_BYTES_MAX < len(reader.unread) < 10 * UNREAD_BYTES_MAX
             assert sent < 1_000
             await changes.aclose()
         stop.set()

@@ -140,3 +140,17 @@ def test_a_response_to_another_request_is_an_error(more: bytes) -> None:
     assert response.body == b"abcde"
     with pytest.raises(BrokenResponseError, match="another request"):
         ResponseReader(request).feed(raw % (more, OTHER))
+
+
+@pytest.mark.parametrize("doubled", [b"%b, %b", b"%b\r\nX-Volcano-Request-Id: %b"])
+def test_a_doubled_request_id_is_compared_by_its_first_value(doubled: bytes) -> None:
+    """SDK-9, case 83: a proxy repeats the header, in one line or in two."""
+    mine, other = (field.partition(b": ")[2].strip() for field in (MINE, OTHER))
+    request = b"GET /locks/k HTTP/1.1\r\n%b\r\n" % MINE
+    raw = b"HTTP/1.1 200 OK\r\nX-Volcano-Request-Id: " + doubled + b"\r\nContent-Length: 5\r\n\r\nabcde"
+    for second in (mine, other):
+        response = ResponseReader(request).feed(raw % (mine, second))
+        assert response is not None
+        assert response.body == b"abcde"
+    with pytest.raises(BrokenResponseError, match="another request"):
+        ResponseReader(request).feed(raw % (other, mine))

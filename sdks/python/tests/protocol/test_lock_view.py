@@ -101,19 +101,21 @@ def test_a_missing_field_is_an_error(driver: OperationDriver, missing: str) -> N
     row = {name: value for name, value in ROW.items() if name != missing}
     page = Response(200, {}, json.dumps({"items": [row], "next_cursor": None}).encode())
     with pytest.raises(ServerError, match="is not a response of a lock service"):
-        driver.run(driver.operations().pages("", "all")(None), page)
+        driver.run(driver.operations().list("", "all"), page)
 
 
 def test_a_cursor_is_sent_back_unchanged(driver: OperationDriver) -> None:
-    page = Response(200, {}, json.dumps({"items": [ROW], "next_cursor": None}).encode())
-    driver.run(driver.operations().pages("a:", "held")("locks.a:/é&"), page)
-    assert driver.requests()[0].path == "/locks?prefix=a%3A&state=held&limit=100&cursor=locks.a%3A%2F%C3%A9%26"
+    first, last = (
+        Response(200, {}, json.dumps({"items": [ROW], "next_cursor": cursor}).encode()) for cursor in ("locks.a:/é&", None)
+    )
+    driver.run(driver.operations().list("a:", "held"), first, last)
+    assert driver.requests()[1].path == "/locks?prefix=a%3A&state=held&limit=100&cursor=locks.a%3A%2F%C3%A9%26"
 
 
 def test_an_invalid_prefix_or_state_raises_before_anything_is_sent(driver: OperationDriver) -> None:
     with pytest.raises(ValueError, match="prefix must be empty or the beginning of a key"):
-        driver.operations().pages("/", "all")
+        driver.operations().list("/", "all")
     with pytest.raises(TypeError, match="prefix must be a str, got int"):
-        driver.operations().pages(5, "all")  # type: ignore[arg-type]
+        driver.operations().list(5, "all")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="state must be held, free or all, got 'taken'"):
-        driver.operations().pages("", "taken")  # type: ignore[arg-type]
+        driver.operations().list("", "taken")  # type: ignore[arg-type]
