@@ -103,7 +103,7 @@ class Block:
     def stop(self) -> None:
         """Stop renewing and mark the guard as lost. May be repeated."""
         if self.hold is not None:
-            self._shared.leave(self._key, self._entered_by)
+            self._shared.leave(self._key, self._entered_by, self.hold)
             self.hold.leave()
 
     def needs_last_renewal(self) -> bool:

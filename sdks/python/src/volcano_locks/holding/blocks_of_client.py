@@ -44,6 +44,8 @@ class BlocksOfClient:
         """The block was entered."""
         self._holds[key, entering] = weakref.ref(hold)
 
-    def leave(self, key: str, entering: object) -> None:
-        """The block is being left."""
-        self._holds.pop((key, entering), None)
+    def leave(self, key: str, entering: object, hold: Hold) -> None:
+        """The block is being left. If its hold was lost, an inner block may have taken its place."""
+        holding = self._holds.get((key, entering))
+        if holding is not None and holding() is hold:
+            self._holds.pop((key, entering), None)
