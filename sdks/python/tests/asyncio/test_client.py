@@ -11,6 +11,8 @@ from volcano_locks import AsyncClient, LockOwnershipLostError, VolcanoError
 from volcano_locks.holding.hold import Hold
 from volcano_locks.testing import Delay, DropBeforeSend, FakeLocks, FaultyTransport, Hang, ManualClock, Pass
 
+from ..helpers import until
+
 
 def current() -> "asyncio.Task[object]":
     task = asyncio.current_task()
@@ -179,32 +181,53 @@ async def test_a_task_cancelled_inside_its_release_still_releases(
     async_client: AsyncClient, network: FaultyTransport, clock: ManualClock
 ) -> None:
     """case 16: the release is shielded from repeated cancellation, which is raised after it."""
-    left = asyncio.Event()
-    gate = asyncio.Event()
-    through = network.handle_async_request
-
-    async def slow(request):  # type: ignore[no-untyped-def]
-        if request.method == "DELETE":
-            left.set()
-            await gate.wait()
-        return await through(request)
-
-    network.handle_async_request = slow  # type: ignore[method-assign]
+    network.script.extend([Pass(), Delay(3)])
 
     async def work() -> None:
         async with async_client.locks.with_lock("k", ttl=30):
             pass
 
     task = asyncio.ensure_future(work())
-    await left.wait()
+    await until(lambda: len(network.seen) == 2)
     for _ in range(3):
         task.cancel()
         await asyncio.sleep(0)
     assert not task.done()
-    gate.set()
+    clock.jump(3)
     with pytest.raises(asyncio.CancelledError):
         await task
     assert not (await async_client.locks.get("k")).held
+
+
+@pytest.mark.parametrize("steps", range(4))
+async def test_a_cancelled_release_is_carried_out(
+    async_client: AsyncClient, network: FaultyTransport, rival: AsyncClient, steps: int
+) -> None:
+    """SDK-23, case 49: whether it was cancelled before or after it was sent, and however often."""
+    lease = await async_client.locks.acquire("k", ttl=30)
+    network.script.append(Delay(100))
+    task = asyncio.ensure_future(async_client.locks.release("k", lease))
+    await asyncio.sleep(0)  # a task that never ran cannot release
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not (await rival.locks.get("k")).held
+
+
+async def test_a_release_inside_a_timeout_is_carried_out(
+    async_client: AsyncClient, network: FaultyTransport, rival: AsyncClient
+) -> None:
+    """SDK-23, case 49."""
+    lease = await async_client.locks.acquire("k", ttl=30)
+    network.script.append(Delay(100))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0):
+            await async_client.locks.release("k", lease)
+    assert not (await rival.locks.get("k")).held
 
 
 @pytest.mark.real_time

@@ -127,15 +127,20 @@ async def test_run_must_be_a_function_of_the_right_kind(
     async def later_still(guard: object) -> AsyncIterator[None]:
         yield
 
+    run: Any
     for run in (lead_until_cancelled, later, later_still, "run"):
         with pytest.raises(TypeError, match="must be a plain function"):
-            client.locks.lead("k", run, ttl=30)  # type: ignore[arg-type]
+            client.locks.lead("k", run, ttl=30)
     for run in (later, later_still, print, "run"):
         with pytest.raises(TypeError, match="must be an `async def` function"):
-            await async_client.locks.lead("k", run, ttl=30)  # type: ignore[arg-type]
+            await async_client.locks.lead("k", run, ttl=30)
     assert network.seen == []
+
+    def returns_a_coroutine(guard: object) -> object:
+        return lead_until_cancelled(guard)  # type: ignore[arg-type]
+
     with pytest.raises(TypeError, match="returned a coroutine"):
-        client.locks.lead("k", lambda guard: lead_until_cancelled(guard), ttl=30)  # type: ignore[arg-type]
+        client.locks.lead("k", returns_a_coroutine, ttl=30)
 
     async def returns_a_generator(guard: object) -> Iterator[None]:
         return later(guard)

@@ -209,7 +209,7 @@ async def test_every_way_out_of_the_block_releases(target: Target) -> None:
 async def test_a_renewal_under_way_at_the_release_changes_nothing(
     target: Target, clock: ManualClock, network: FaultyTransport, server: FakeLocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SDK-5, case 8: a task's renewal is cancelled, and the server refuses a thread's that arrives after the release."""
+    """SDK-5, case 8: a task's renewal is cancelled; that of a thread arrives after the release, and is refused."""
     served: list[str] = []
     serve = server.serve
 

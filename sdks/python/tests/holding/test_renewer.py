@@ -7,8 +7,9 @@ import pytest
 
 from volcano_locks import AsyncLockGuard, LockOwnershipLostError
 from volcano_locks.errors import ConflictError
+from volcano_locks.protocol.messages import Response
 from volcano_locks.testing import Answers, FakeLocks, FaultyTransport, ManualClock
-from volcano_locks.testing.in_memory import HttpRequest, NewWakeup, Serving
+from volcano_locks.testing.in_memory import HttpRequest, NewWakeup, Server, Serving
 
 from ..client_targets import Target
 
@@ -18,7 +19,7 @@ LOST = Answers(409, b'{"error": "taken over", "code": "lock_ownership_lost"}')
 @pytest.fixture(autouse=True)
 def jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that renewals are due at exactly a third of the TTL."""
-    monkeypatch.setattr("volcano_locks.holding.block.random.random", lambda: 0.5)
+    monkeypatch.setattr("volcano_locks.holding.block.random_fraction", lambda: 0.5)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), RuntimeError("loop"), TimeoutError(), ConflictError("409")])
@@ -122,12 +123,13 @@ async def lead_async(guard: AsyncLockGuard) -> None: ...
 class WithQuota:
     """A server of a project with a quota of 100."""
 
-    def __init__(self, server: object, remaining: int) -> None:
+    def __init__(self, server: Server, remaining: int) -> None:
         self.server = server
         self.quota = {"x-ratelimit-limit": "100", "x-ratelimit-remaining": str(remaining)}
 
-    def serve(self, *args: object) -> Serving:
-        reply = yield from self.server.serve(*args)  # type: ignore[attr-defined]
+    def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
+        reply = yield from self.server.serve(request, new_wakeup)
+        assert isinstance(reply, Response)
         return replace(reply, headers={**reply.headers, **self.quota})
 
 
@@ -135,7 +137,11 @@ def test_without_a_thread_to_be_had_the_others_renew(
     server: FakeLocks, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SDK-6, case 2: the system's limit of threads ends no renewal."""
-    with server.client() as client, client.locks.with_lock("a", ttl=30) as one, client.locks.with_lock("b", ttl=30) as two:
+    with (
+        server.client() as client,
+        client.locks.with_lock("a", ttl=30) as one,
+        client.locks.with_lock("b", ttl=30) as two,
+    ):
         clock.settle()
 
         def refuse(_: threading.Thread) -> None:

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership
+from volcano_locks.asyncio.connection import UNREAD_BYTES_MAX
 from volcano_locks.asyncio.pool import AsyncioPool
-from volcano_locks.asyncio.stream_connection import UNREAD_BYTES_MAX, StreamConnection
 
 from ..socket_server import ServerConnection, header, socket_server
 
@@ -158,12 +158,10 @@ async def test_unread_data_is_bounded() -> None:
             assert await anext(changes) == Leadership(False)
             pool = client._driver._connections_of_now().pool
             assert isinstance(pool, AsyncioPool)
-            [stream] = [one for one in pool._open if isinstance(one, StreamConnection)]
-            reader = stream._reader
-            assert reader is not None
+            [stream] = [one for one in pool._open if one not in pool._idle]
             for _ in range(100):
                 await asyncio.sleep(0.005)
-            assert UNREAD_BYTES_MAX < len(reader.unread) < 10 * UNREAD_BYTES_MAX
+            assert UNREAD_BYTES_MAX < len(stream._unread) < 10 * UNREAD_BYTES_MAX
             assert sent < 1_000
             await changes.aclose()
         stop.set()

@@ -161,7 +161,11 @@ async def test_a_server_on_this_machine_needs_no_proxy(
         *(("localhost", "", False), ("a.localhost", "", False)),
         *(("locks.test", "", True), ("10.1.2.3", "", True), ("[2001:db8::1]", "", True), ("notlocalhost", "", True)),
         *(("locks.test", "locks.test", False), ("locks.test", "other, .TEST", False), ("locks.test", "*", False)),
-        *(("locks.test", "s.test", True), ("locks.test", "locks.test:7420", False), ("locks.test", "locks.test:1", True)),
+        *(
+            ("locks.test", "s.test", True),
+            ("locks.test", "locks.test:7420", False),
+            ("locks.test", "locks.test:1", True),
+        ),
     ],
 )
 def test_which_hosts_need_no_proxy(host: str, no_proxy: str, proxied: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,10 +265,10 @@ async def test_a_given_ca_is_trusted_and_no_other(kind: Kind, server: FakeLocks,
     certificate, tls = certificate_for(folder, "localhost")
     other, _ = certificate_for(folder, "other.test")
     with serve_http(handler_of(server), tls) as url:
-        url = url.replace("127.0.0.1", "localhost")
-        async with target_at(kind, url, certificate) as target:
+        named = url.replace("127.0.0.1", "localhost")
+        async with target_at(kind, named, certificate) as target:
             await use(target)
-        for ca_file, at in ((None, url), (other, url), (certificate, url.replace("localhost", "127.0.0.1"))):
+        for ca_file, at in ((None, named), (other, named), (certificate, url)):
             async with target_at(kind, at, ca_file) as target:
                 with pytest.raises(TransportError, match="cannot connect: SSLCertVerificationError") as failed:
                     await target.acquire("k", ttl=30)
@@ -290,5 +294,5 @@ def test_a_ca_file_that_cannot_be_read_is_refused(kind: Kind, tmp_path: Path) ->
     empty = tmp_path / "empty.pem"
     empty.write_text("")
     for ca_file in (tmp_path / "missing.pem", empty):
-        with pytest.raises(ValueError, match=f"^ca_file {ca_file} cannot be used: "):
+        with pytest.raises(ValueError, match=rf"^ca_file {ca_file} cannot be used: "):
             kind("https://locks.test", "sk-x", ca_file=ca_file)

@@ -106,7 +106,8 @@ def test_a_missing_field_is_an_error(driver: OperationDriver, missing: str) -> N
 
 def test_a_cursor_is_sent_back_unchanged(driver: OperationDriver) -> None:
     first, last = (
-        Response(200, {}, json.dumps({"items": [ROW], "next_cursor": cursor}).encode()) for cursor in ("locks.a:/é&", None)
+        Response(200, {}, json.dumps({"items": [ROW], "next_cursor": cursor}).encode())
+        for cursor in ("locks.a:/é&", None)
     )
     driver.run(driver.operations().list("a:", "held"), first, last)
     assert driver.requests()[1].path == "/locks?prefix=a%3A&state=held&limit=100&cursor=locks.a%3A%2F%C3%A9%26"

@@ -51,9 +51,7 @@ async def test_an_acquire_without_a_wait_does_not_pass_the_queue(server: FakeLoc
     assert await waiting
 
 
-async def test_the_same_token_takes_over_its_waiter(
-    server: FakeLocks, rival: AsyncClient
-) -> None:
+async def test_the_same_token_takes_over_its_waiter(server: FakeLocks, rival: AsyncClient) -> None:
     """WAIT-6: before waiters that came later."""
     held = await rival.locks.acquire("k", ttl=30)
     first = send_acquire(server, TOKEN, 50)
@@ -95,9 +93,7 @@ async def test_a_waiter_is_kept_for_five_seconds(
         await asyncio.gather(again, return_exceptions=True)
 
 
-async def test_an_absent_waiter_is_passed_over(
-    server: FakeLocks, rival: AsyncClient, clock: ManualClock
-) -> None:
+async def test_an_absent_waiter_is_passed_over(server: FakeLocks, rival: AsyncClient, clock: ManualClock) -> None:
     """WAIT-6."""
     held = await rival.locks.acquire("k", ttl=600)
     first = send_acquire(server, TOKEN, 1)
@@ -108,9 +104,7 @@ async def test_an_absent_waiter_is_passed_over(
     assert await rival.locks.acquire("k", ttl=30)
 
 
-async def test_releasing_with_a_waiters_token_removes_the_waiter(
-    server: FakeLocks, rival: AsyncClient
-) -> None:
+async def test_releasing_with_a_waiters_token_removes_the_waiter(server: FakeLocks, rival: AsyncClient) -> None:
     """WAIT-5."""
     await rival.locks.acquire("k", ttl=30)
     waiting = send_acquire(server, TOKEN, 50)
@@ -127,9 +121,7 @@ async def test_a_retired_token_does_not_wait(rival: AsyncClient) -> None:
         await rival.locks.acquire("k", ttl=30, token=TOKEN, wait=10)
 
 
-async def test_events_are_published_in_order(
-    server: FakeLocks, rival: AsyncClient, clock: ManualClock
-) -> None:
+async def test_events_are_published_in_order(server: FakeLocks, rival: AsyncClient, clock: ManualClock) -> None:
     """EVENT-2, EVENT-5: and can be read from any known id."""
     lease = await rival.locks.acquire("k", ttl=30)
     waiting = send_acquire(server, TOKEN, 50)
