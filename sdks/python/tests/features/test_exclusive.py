@@ -305,8 +305,10 @@ async def test_with_lock_with_a_token_is_no_decorator(target: Target) -> None:
 def test_a_method_can_be_decorated_with_with_lock(client: Client, network: FaultyTransport) -> None:
     class Job:
         @client.locks.with_lock("k", ttl=30)
-        def run(self, number: int = 1, *, factor: int = 1) -> int:
+        def run(self, number: int = 1, *, factor: int = 1, guard: LockGuard | None = None) -> int:
             """Multiply."""
+            assert guard is not None
+            assert not guard.lost
             return number * factor
 
     assert Job().run(3, factor=2) == 6

@@ -1,7 +1,7 @@
 """The operations of a client without I/O: generators that yield requests and pauses and return the result.
 
-A driver (`transport.perform`, or a test with a list of responses) sends each `Request` and returns its `Response`, or
-throws the error in. So retries, error mapping and the clean-up after an uncertain acquire exist once for both clients.
+A driver (of a client, or a test with a list of responses) sends each `Request` and returns its `Response`, or throws
+the error in. So retries, error mapping and the clean-up after an uncertain acquire exist once for both clients.
 
 SDK-1: the token and the request id are made before the first send and kept through every retry.
 SDK-2: an acquire is sent at most twice; a 4xx is final. If an attempt may have been served and the caller gets no
