@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block, exit_error
+from volcano_locks.holding.block import Block, exit_error
 from volcano_locks.holding.hold import Hold
+from volcano_locks.sync.call import Call
 from volcano_locks.sync.driver import Driver
 from volcano_locks.sync.guard import LockGuard
 from volcano_locks.sync.renewals import Entry, Renewals
@@ -51,9 +52,9 @@ class LockBlock:
 
     def __enter__(self) -> LockGuard:
         try:
-            hold = self._driver.run(
-                self._block.enter(threading.get_ident()), undo=lambda _: self._block.leave(), stop=self._stop
-            )
+            call = Call(self._block.clock, self._stop)
+            enter = self._block.enter(threading.get_ident())
+            hold = self._driver.run(enter, undo=lambda _: self._block.leave(), call=call)
             self._entry = self._renewals.add(self._block, hold, self)
             self._guard = LockGuard(hold, self._block.clock)
         except BaseException:
@@ -82,10 +83,10 @@ class LockBlock:
         self._block.stop()
         if hold.forked:
             return hold.loss()
-        if self._entry is not None and self._block.needs_last_renewal():
-            self._renewals.wait_for_renewal(self._entry, RENEWAL_END_SECONDS_MAX)
+        if self._entry is not None:
+            self._entry.end_renewal(let_finish=self._block.needs_last_renewal())
         try:
-            return self._driver.run(self._block.leave(), shielded=True)
+            return self._driver.run(self._block.leave(), call=Call(self._block.clock, shielded=True))
         except VolcanoError as closed:
             self._block.not_released(closed)
             return hold.loss()

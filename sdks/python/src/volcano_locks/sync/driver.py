@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class StoppedError(Exception):
-    """The caller's stop event was set."""
+    """The caller cancelled the call, or set its stop event."""
 
 
 class _Process:
@@ -74,16 +74,15 @@ class Driver:
         operation: Operation[T],
         undo: Callable[[T], Operation[object]] | None = None,
         *,
-        stop: threading.Event | None = None,
-        shielded: bool = False,
+        call: Call | None = None,
     ) -> T:
         """Return the operation's result. If an interrupt takes the result from the caller, pass it to `undo`.
 
-        Setting `stop` cancels the operation and raises StoppedError. Closing the client waits for a `shielded` one.
+        Cancelling `call` cancels the operation and raises StoppedError. Closing the client waits for a shielded one.
         """
         results: list[T] = []
         process = self._process_of_now()
-        call = Call(self._clock, stop, shielded=shielded)
+        call = call or Call(self._clock)
         try:
             self._begin(process, call)
             self._perform(operation, None, process, call, results)

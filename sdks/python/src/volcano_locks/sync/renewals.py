@@ -22,11 +22,11 @@ from math import inf
 
 from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.errors import VolcanoError
-from volcano_locks.holding.block import Block
+from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block
 from volcano_locks.holding.hold import BlockLeft, Hold
 from volcano_locks.protocol.renewal_plan import Lost, Wait
-from volcano_locks.sync.call import Signal
-from volcano_locks.sync.driver import Driver
+from volcano_locks.sync.call import Call, Signal
+from volcano_locks.sync.driver import Driver, StoppedError
 
 RENEWAL_THREADS_MAX = 100
 IDLE_SECONDS_MAX = 30.0
@@ -37,14 +37,23 @@ THREAD_NAME = "volcano-locks"
 
 
 class Entry:
-    """One held lock. `renewing`: a renewal is under way, at whose end `done` is set. Without its `owner` it lapses."""
+    """One held lock. Without its `owner` it lapses. `call` is the renewal under way, if any."""
 
     def __init__(self, block: Block, hold: Hold, owner: object) -> None:
         self.block = block
         self.hold = hold
         self.owner = weakref.ref(owner)
-        self.renewing = False
+        self.call: Call | None = None
         self.done: Signal | None = None
+
+    def end_renewal(self, *, let_finish: bool) -> None:
+        """Cancel the renewal under way, unless it shall finish, and return at its end (SDK-5). Bounded in time."""
+        self.done = done = Signal()
+        call = self.call
+        if call is not None:
+            if not let_finish:
+                call.cancel()
+            done.wait(RENEWAL_END_SECONDS_MAX)
 
 
 class Renewals:
@@ -64,12 +73,6 @@ class Renewals:
         entry = Entry(block, hold, owner)
         self._schedule(entry)
         return entry
-
-    def wait_for_renewal(self, entry: Entry, seconds: float) -> None:
-        """Return when no renewal of `entry` is under way, or after that time."""
-        entry.done = signal = Signal()
-        if entry.renewing:
-            signal.wait(seconds)
 
     def close(self) -> None:
         """End the threads. Holds are no longer renewed."""
@@ -184,13 +187,13 @@ class Renewals:
         if isinstance(action, (BlockLeft, Lost)):
             return
         if not isinstance(action, Wait):
-            entry.renewing = True
+            entry.call = call = Call(self._clock)
             try:
-                self._driver.run(entry.block.renew(action.timeout_seconds))
-            except VolcanoError:  # the client was closed
+                self._driver.run(entry.block.renew(action.timeout_seconds), call=call)
+            except (VolcanoError, StoppedError):  # the client was closed, or the block left
                 return
             finally:
-                entry.renewing = False
+                entry.call = None
                 if entry.done is not None:
                     entry.done.set()
         self._schedule(entry)
