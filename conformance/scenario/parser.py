@@ -99,9 +99,10 @@ class Scenario:
         found |= {"streams" for step in steps if step.verb == "subscribe"}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
         found |= {"quota"} if self.quota.requests_per_minute else set()
+        found |= {"network" for step in steps if step.verb in ("sent", "cut")}
         for step in steps:
             if step.verb == "outage":
-                found.add("store_faults" if step.args["kind"] in STORE_FAULT_KINDS else "client")
+                found |= {"store_faults"} if step.args["kind"] in STORE_FAULT_KINDS else {"client", "network"}
         return frozenset(found)
 
 
@@ -206,6 +207,9 @@ def _arguments(given: object, verb: Verb, where: str) -> Mapping[str, object]:
     _check(args, verb.args, where)
     if str(args.get("kind", "")).startswith("delay") != ("delay_ms" in args):
         raise ScenarioSyntaxError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after")
+    refuses = args.get("kind") == "drop_before"
+    if (refuses and ("of" in args or "count" in args)) or ("lasts_ms" in args and not refuses):
+        raise ScenarioSyntaxError(f"{where}: drop_before can have lasts_ms, and the other kinds of and count")
     if "key" in args and "prefix" in args:
         raise ScenarioSyntaxError(f"{where}: key and prefix exclude each other")
     if (args.get("kind") == "altered") != ("answer" in args):

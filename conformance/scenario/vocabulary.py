@@ -22,7 +22,7 @@ NAME: Final = re.compile(r"[a-z][a-z0-9_]*")
 SCENARIO_TARGETS: Final = ("all", "server", "clients")
 OPERATIONS: Final = ("acquire", "renew", "release", "get", "force_release", "stream")
 FAULT_KINDS: Final = {
-    "drop_before": "connection refused: the request was not served, and the client knows it",
+    "drop_before": "connections are refused, for lasts_ms if given: the client knows that nothing was sent",
     "reset": "the connection breaks while the request is sent: not served, but the client cannot know",
     "drop_after": "served, and the connection breaks before the response",
     "hang_before": "not served, without a response: the client's own timeout ends the request",
@@ -306,6 +306,7 @@ VERBS: Final[Mapping[str, Verb]] = {
             "count": a_number(1),
             "of": some_of(*OPERATIONS),
             "delay_ms": a_number(1),
+            "lasts_ms": a_number(1),
             "answer": fields,
             "retry_after_seconds": a_number(1),
         },

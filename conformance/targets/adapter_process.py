@@ -12,9 +12,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ..fault_proxy import FaultProxy
 from .server_harness import ServerHarness
 from .target import Result
 
+RACERS: Final = "racers"
 REPOSITORY: Final = Path(__file__).parents[2]
 RESPONSE_SECONDS_MAX: Final = 60.0
 END_SECONDS_MAX: Final = 30.0
@@ -38,13 +40,13 @@ class Adapter:
         self,
         verb: str,
         args: Mapping[str, object],
-        move: Callable[[float], None],
-        look: Callable[[int], Mapping[str, object]] = lambda _under_way: {},
+        move: Callable[[float], None] = lambda _seconds: None,
+        look: Callable[[], Mapping[str, object]] = dict,
     ) -> Result:
         """The result of a verb.
 
-        `move` is called with the seconds by which the server's clock must advance meanwhile. `look` is called with the
-        number of requests that the client has in flight, and returns the server's state. Raises AssertionError if the
+        `move` is called with the seconds by which the server's clock must advance meanwhile. `look` returns the state
+        of network and server, see `FaultProxy.state`. Raises AssertionError if the
         client showed what no caller may see, ended, or does not respond in real time.
         """
         self._write({"verb": verb, "args": dict(args)})
@@ -53,8 +55,8 @@ class Adapter:
             if "move_seconds" in message:
                 move(message["move_seconds"])
                 self._write({"moved": True})
-            elif "under_way" in message:
-                self._write(look(message["under_way"]))
+            elif "look" in message:
+                self._write(look())
             elif "answer" in message:
                 result: Result = message["answer"]
                 return result
@@ -121,25 +123,22 @@ class Adapter:
             _close(process)
 
 
-class AdapterTarget:
-    """One scenario on an adapter: over a listening server, or (None) over the fake that the client ships."""
+class AdapterFakeTarget:
+    """One scenario on an adapter, over the fake that its client ships. There is no network that could fail."""
 
     makes_tokens = True
 
-    def __init__(self, adapter: Adapter, harness: ServerHarness | None) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         self._adapter: Final = adapter
-        self._harness: Final = harness
-        self._ask(
-            "open", {"fake": True} if harness is None else {"api_url": harness.url, "service_key": harness.service_key}
-        )
+        self._actors: Final[set[str]] = set()
+        self._ask("open", self._opening())
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
-        if self._harness is not None and verb == "restart":
-            result = self._harness.restart()
-            self._ask("advance_ms", {"value": 0})
-            return result
-        if self._harness is not None and verb == "purge":
-            return self._harness.purge()
+        """Act out the verb. The actor's first one is preceded by `client`."""
+        actor = str(args.get("actor", RACERS if verb == "race" else ""))
+        if actor and actor not in self._actors:
+            self._actors.add(actor)
+            self._ask("client", {"actor": actor, **self._address(actor)})
         return self._ask(verb, args)
 
     def advance(self, ms: int) -> None:
@@ -148,25 +147,72 @@ class AdapterTarget:
         assert self.now_ms() == target_ms
 
     def now_ms(self) -> int:
-        return int(str(self._ask("now_ms", {})["now_ms"])) if self._harness is None else self._harness.clock.now_ms()
+        return int(str(self._ask("now_ms", {})["now_ms"]))
+
+    def close(self) -> None:
+        self._ask("close", {})
+
+    def _opening(self) -> Mapping[str, object]:
+        return {"fake": True}
+
+    def _address(self, _actor: str) -> Mapping[str, object]:
+        return {}
+
+    def _ask(self, verb: str, args: Mapping[str, object]) -> Result:
+        return self._adapter.ask(verb, args)
+
+
+class AdapterTarget(AdapterFakeTarget):
+    """One scenario on an adapter, over a listening server behind a fault proxy."""
+
+    def __init__(self, adapter: Adapter, harness: ServerHarness) -> None:
+        self._harness: Final = harness
+        self._proxy: Final = FaultProxy(harness)
+        super().__init__(adapter)
+
+    def do(self, verb: str, args: Mapping[str, object]) -> Result:
+        result: Result = {}
+        match verb:
+            case "outage":
+                self._proxy.add_fault(args)
+            case "outage_ends":
+                self._proxy.clear_faults()
+            case "sent":
+                result = self._proxy.take_sent(str(args["actor"]))
+            case "cut":
+                self._proxy.cut_streams(str(args["actor"]))
+                self._settle()
+            case "restart":
+                result = self._proxy.restart_server()
+                self._settle()
+            case "purge":
+                result = self._harness.purge()
+            case _:
+                result = super().do(verb, args)
+        return result
+
+    def now_ms(self) -> int:
+        return self._harness.clock.now_ms()
 
     def close(self) -> None:
         try:
-            self._ask("close", {})
+            self._proxy.clear_faults()
+            super().close()
         finally:
-            if self._harness is not None:
-                self._harness.close()
+            self._proxy.close()
+            self._harness.close()
+
+    def _opening(self) -> Mapping[str, object]:
+        return {"service_key": self._harness.service_key}
+
+    def _address(self, actor: str) -> Mapping[str, object]:
+        return {"api_url": self._proxy.url(actor)}
+
+    def _settle(self) -> None:
+        self._ask("advance_ms", {"value": 0})
 
     def _ask(self, verb: str, args: Mapping[str, object]) -> Result:
-        return self._adapter.ask(verb, args, self._move, self._look)
-
-    def _look(self, in_flight: int) -> Result:
-        assert self._harness is not None, "a fake has no server to wait for"
-        return {"at_rest": self._harness.is_idle_soon(in_flight), "next_due_seconds": self._harness.due_in_seconds()}
-
-    def _move(self, seconds: float) -> None:
-        assert self._harness is not None, "a fake has no server clock to move"
-        self._harness.follow(seconds)
+        return self._adapter.ask(verb, args, self._proxy.follow, self._proxy.state)
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

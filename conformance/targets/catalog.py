@@ -9,7 +9,7 @@ from typing import Final
 from testsupport.engines import etcd, postgres
 
 from ..scenario.parser import Quota, Scenario
-from .adapter_process import Adapter, AdapterTarget
+from .adapter_process import Adapter, AdapterFakeTarget, AdapterTarget
 from .lock_service import LockServiceTarget
 from .raw_http import RawHttpTarget
 from .server_harness import ServerHarness
@@ -53,7 +53,7 @@ def postgres_url() -> str:
 MEMORY_URL: Final = "memory://"
 SERVER_ABILITIES: Final = frozenset({"purge", "pages", "quota"})
 SERVICE_ABILITIES: Final = SERVER_ABILITIES | {"store_faults", "search_store"}
-CLIENT_ABILITIES: Final = frozenset({"client", "purge", "quota"})
+CLIENT_ABILITIES: Final = frozenset({"client", "network", "purge", "quota"})
 RESTART: Final = frozenset({"restart"})
 
 
@@ -77,7 +77,7 @@ def adapter_targets(adapter: Adapter) -> tuple[TargetSpec, TargetSpec]:
             f"{adapter.name}-fake",
             "clients",
             frozenset({"client"}) | adapter.abilities,
-            lambda _quota, _folder: AdapterTarget(adapter, None),
+            lambda _quota, _folder: AdapterFakeTarget(adapter),
         ),
     )
 

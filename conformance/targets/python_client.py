@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from math import inf
 from typing import Any, Final, Protocol
-from uuid import UUID
 
 import httpx2
 
@@ -22,12 +21,13 @@ from volcano_locks.holding.guard import AsyncLockGuard, LockGuard
 from volcano_locks.protocol.lock_view import LockView
 from volcano_locks.testing import FakeLocks
 
+from ..fault_proxy import ScriptedFault
 from ..scenario.vocabulary import FOREVER
 from .client_clock import ClientClock
 from .lock_service import actor_and_key
 from .raw_http import ms_of
 from .results import class_names, failure
-from .scripted_transport import OPERATIONS, STREAM, ScriptedFault, ScriptedTransport
+from .scripted_transport import ScriptedTransport
 from .server_harness import ServerHarness
 from .target import Result
 
@@ -248,7 +248,10 @@ class PythonClientTarget(ABC):
     # --- the verbs of the target ---
 
     def _outage(self, args: Mapping[str, object]) -> Result:
-        self._faults.append(ScriptedFault.from_args(args))
+        fault = ScriptedFault.from_args(args)
+        if fault.lasts_ms is not None:
+            fault.until = self._clock.now() + fault.lasts_ms / 1_000
+        self._faults.append(fault)
         return {}
 
     def _outage_ends(self, _args: Mapping[str, object]) -> Result:
@@ -472,14 +475,7 @@ class PythonClientTarget(ABC):
 
     def _sent(self, args: Mapping[str, object]) -> Result:
         """The number of requests of each kind that the actor's client sent since the last call."""
-        sent = self._transport(str(args["actor"])).sent
-        kinds = (*OPERATIONS.values(), STREAM)
-        counts: dict[str, object] = {kind: sum(one.operation == kind for one in sent) for kind in kinds}
-        tokens = {one.token.lower() for one in sent if one.token is not None}
-        assert all(str(UUID(token)) == token for token in tokens)
-        counts |= {"tokens": len(tokens), "request_ids": len({str(one.request_id).lower() for one in sent})}
-        sent.clear()
-        return counts
+        return self._transport(str(args["actor"])).sent.take()
 
     def _keep_lease(self, args: Mapping[str, object], lease: object) -> Result:
         assert isinstance(lease, Lease)

@@ -6,87 +6,25 @@ the scenario's own step waits for (`blocking`) moves the clock itself.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator
 from math import inf
-from typing import Final, NamedTuple
+from typing import Final
 
 import httpx2
 
 from volcano_locks.testing.clock import resolve
 
+from ..fault_proxy import ScriptedFault, SentRequests
+from ..fault_proxy.faults import REFUSED, STREAM_TYPE, operation_of, take_fault
 from .client_clock import ClientClock
-from .store_failures import UNLIMITED
 
-OPERATIONS: Final = {
-    ("POST", True): "acquire",
-    ("PATCH", True): "renew",
-    ("DELETE", True): "release",
-    ("GET", False): "get",
-    ("DELETE", False): "force_release",
-}
-STREAM: Final = "stream"
 REAL_SECONDS_MAX: Final = 60.0
-STREAM_TYPE: Final = "text/event-stream"
-
-
-def _problem(code: str) -> bytes:
-    return b'{"error": "a scripted response", "code": "%s"}' % code.encode()
-
-
-RESPONSES: Final[Mapping[str, tuple[int, bytes]]] = {
-    "answer_503": (503, _problem("lock_service_unavailable")),
-    "answer_503_empty": (503, b""),
-    "answer_403": (403, _problem("missing_permission")),
-    "answer_500": (500, _problem("internal")),
-    "answer_429": (429, _problem("lock_rate_limited")),
-    "answer_page": (502, b"<html>Bad Gateway</html>"),
-}
-WITH_RETRY_AFTER: Final = frozenset({"answer_429", "answer_503"})
-
-
-@dataclass
-class ScriptedFault:
-    """An outage of one kind for the next `left` requests among the verbs `of`, of `actor` or (None) of all actors."""
-
-    kind: str
-    left: int
-    of: tuple[str, ...]
-    actor: str | None
-    delay_ms: int
-    retry_after_seconds: int
-    answer: Mapping[str, object]
-
-    @classmethod
-    def from_args(cls, args: Mapping[str, object]) -> "ScriptedFault":
-        """From the arguments of the verb `outage`."""
-        of = args.get("of", [*OPERATIONS.values(), STREAM])
-        assert isinstance(of, list)
-        actor, answer = args.get("actor"), args.get("answer", {})
-        assert isinstance(answer, Mapping)
-        return cls(
-            kind=str(args["kind"]),
-            left=int(str(args.get("count", UNLIMITED))),
-            of=tuple(of),
-            actor=None if actor is None else str(actor),
-            delay_ms=int(str(args.get("delay_ms", 0))),
-            retry_after_seconds=int(str(args.get("retry_after_seconds", 1))),
-            answer=answer,
-        )
-
-
-class Sent(NamedTuple):
-    """One request that the client sent."""
-
-    operation: str
-    token: str | None
-    request_id: str | None
 
 
 class ScriptedTransport(httpx2.AsyncBaseTransport):
     """`actor`'s transport to `inner`, subject to the `faults` that all actors share.
 
-    `sent` grows until it is cleared. `waiting` is the number of requests that hang or are delayed on the clock now.
+    `waiting` is the number of requests that hang or are delayed on the clock now.
     """
 
     def __init__(
@@ -98,23 +36,21 @@ class ScriptedTransport(httpx2.AsyncBaseTransport):
         self._faults: Final = faults
         self.blocking = False
         self.waiting = 0
-        self.sent: Final[list[Sent]] = []
+        self.sent: Final = SentRequests()
         self._streams: Final[set[_StreamBody]] = set()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        operation = OPERATIONS[request.method, request.url.path.endswith("/lease")]
-        if request.headers.get("Accept") == STREAM_TYPE:
-            operation = STREAM
-        token, request_id = (request.headers.get(f"X-Volcano-{name}") for name in ("Lock-Token", "Request-Id"))
-        self.sent.append(Sent(operation, token, request_id))
-        fault = self._next_fault(operation)
-        kind = "" if fault is None else fault.kind
-        if fault is not None and kind in RESPONSES:
-            status, body = RESPONSES[kind]
-            headers = {"Retry-After": str(fault.retry_after_seconds)} if kind in WITH_RETRY_AFTER else {}
-            return httpx2.Response(status, content=body, headers=headers)
-        if kind == "drop_before":
+        faults = self._active_faults()
+        if any(one.kind == REFUSED and one.actor in (None, self._actor) for one in faults):
             raise httpx2.ConnectError("scripted: no connection", request=request)
+        operation = operation_of(request.method, request.url.path, request.headers.get("Accept"))
+        token, request_id = (request.headers.get(f"X-Volcano-{name}") for name in ("Lock-Token", "Request-Id"))
+        self.sent.add(operation, token, str(request_id))
+        fault = take_fault(faults, operation, self._actor)
+        kind = "" if fault is None else fault.kind
+        if fault is not None and fault.response is not None:
+            status, headers, body = fault.response
+            return httpx2.Response(status, content=body, headers=headers)
         if kind == "reset":
             raise httpx2.ReadError("scripted: connection reset", request=request)
         if kind == "hang_before":
@@ -143,12 +79,9 @@ class ScriptedTransport(httpx2.AsyncBaseTransport):
         for stream in list(self._streams):
             stream.cut()
 
-    def _next_fault(self, operation: str) -> ScriptedFault | None:
-        for fault in self._faults:
-            if fault.left > 0 and operation in fault.of and fault.actor in (None, self._actor):
-                fault.left -= 1
-                return fault
-        return None
+    def _active_faults(self) -> list[ScriptedFault]:
+        now = self._clock.now()
+        return [one for one in self._faults if now < one.until]
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         """Send the request. One with `wait_seconds` waits on the clock until its response arrives."""

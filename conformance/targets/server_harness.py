@@ -46,7 +46,7 @@ class ServerHarness:
         self._folder: Final = folder
         self._listening: Final = listening
         self._log: Final = io.StringIO()
-        self._port = 0
+        self.port = 0
         self._up = False
         self.clock = ManualClock()
         self._start_ms: Final = self.clock.now_ms()
@@ -58,7 +58,7 @@ class ServerHarness:
     @property
     def url(self) -> str:
         """The base URL of the API."""
-        return f"http://127.0.0.1:{self._port}" if self._listening else "http://in.process"
+        return f"http://127.0.0.1:{self.port}" if self._listening else "http://in.process"
 
     def transport(self) -> httpx2.AsyncBaseTransport:
         """A transport to the server, valid until the next restart. Without a listener it works in `loop` only."""
@@ -94,13 +94,13 @@ class ServerHarness:
         """Return when the server is idle. `in_flight` returns the number of requests that its clients have."""
         self.loop.run(settle(lambda: self.is_idle(in_flight())))
 
-    def is_idle_soon(self, in_flight: int) -> bool:
+    def is_idle_soon(self, in_flight: Callable[[], int]) -> bool:
         """Whether the server becomes idle within SOON_SECONDS. If not, a response may be on its way to the client."""
 
         async def soon() -> bool:
             try:
                 async with asyncio.timeout(SOON_SECONDS):
-                    await settle(lambda: self.is_idle(in_flight))
+                    await settle(lambda: self.is_idle(in_flight()))
             except TimeoutError:
                 return False
             return True
@@ -134,14 +134,14 @@ class ServerHarness:
     async def _start_listening(self) -> None:
         settings = Settings(
             store=self._store_url,
-            port=self._port,
+            port=self.port,
             admin_token=ADMIN_TOKEN,
             owner_reserve=self._quota.owner_reserve,
             log_level="debug",
         )
         self._server = Server(settings, clock=self.clock, log_stream=self._log)
         await self._server.start()
-        self._port = int(self._server.url.rpartition(":")[2])
+        self.port = int(self._server.url.rpartition(":")[2])
         self._store: OpenStore = self._server.store
 
     async def _start_in_process(self) -> None:

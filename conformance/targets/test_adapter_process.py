@@ -20,7 +20,7 @@ for line in sys.stdin:
             assert json.loads(sys.stdin.readline()) == {"moved": True}
         print(json.dumps({"answer": {}}), flush=True)
     elif asked["verb"] == "look":
-        print(json.dumps({"under_way": 2}), flush=True)
+        print(json.dumps({"look": True}), flush=True)
         print(json.dumps({"answer": json.loads(sys.stdin.readline())}), flush=True)
     elif asked["verb"] == "linger":
         threading.Thread(target=threading.Event().wait).start()
@@ -54,8 +54,8 @@ def test_the_clock_moves_before_the_result(adapter: Adapter) -> None:
     assert moved == [0.25, 0.5]
 
 
-def test_an_adapter_can_query_the_servers_state(adapter: Adapter) -> None:
-    state = adapter.ask("look", {}, lambda _seconds: None, lambda in_flight: {"at_rest": in_flight == 2})
+def test_an_adapter_can_query_the_state_of_the_network(adapter: Adapter) -> None:
+    state = adapter.ask("look", {}, look=lambda: {"at_rest": True})
     assert state == {"at_rest": True}
 
 

@@ -2,15 +2,16 @@
  * The conformance adapter: runs this client as a target of the scenario suite. It reads one verb per line from standard
  * input and writes one result per line to standard output.
  *
- *     → {"verb": "open", "args": {"api_url": "http://127.0.0.1:7420", "service_key": "sk-…"}}    ← {"answer": {}}
+ *     → {"verb": "open", "args": {"service_key": "sk-…"}}                                           ← {"answer": {}}
+ *     → {"verb": "client", "args": {"actor": "ann", "api_url": "http://127.0.0.1:40123"}}        ← {"answer": {}}
  *     → {"verb": "acquire", "args": {"actor": "ann", "key": "k", "ttl_seconds": 30, "lease": "ann_1", "token": null}}
  *     ← {"answer": {"expires_at_ms": 1767225630000, "fencing_token": 1767225600000}}
  *     → {"verb": "advance_ms", "args": {"value": 600000}}
  *     ← {"move_seconds": 10.1}    → {"moved": true}    … repeated at each timer on the way …    ← {"answer": {}}
  *     → {"verb": "close", "args": {}}                                                             ← {"answer": {}}
  *
- * conformance/README.md describes the protocol; the server's verbs (`restart`, `purge`) do not arrive here. With
- * `{"fake": true}` instead of an address the adapter opens the fake server that the client ships (SDK-10).
+ * conformance/README.md describes the protocol; the verbs of server and network (`restart`, `outage`) do not
+ * arrive here. With `{"fake": true}` the adapter opens the fake server that the client ships (SDK-10).
  *
  * It uses only the exports of the built package: run `npm run build` first.
  */
@@ -19,25 +20,8 @@ import { readSync, writeSync } from "node:fs";
 import { Client, LockHeldError, ServerError, TransportError, VolcanoError } from "volcano-locks";
 import { FAKE_SERVICE_KEY, FAKE_URL, FakeLocks, ManualClock } from "volcano-locks/testing";
 
-const OPERATIONS = {
-  "POST lease": "acquire",
-  "PATCH lease": "renew",
-  "DELETE lease": "release",
-  "GET lock": "get",
-  "DELETE lock": "force_release",
-};
-const STREAM = "stream";
-const STREAM_TYPE = "text/event-stream";
-const KINDS = [...Object.values(OPERATIONS), STREAM];
-const ERROR_RESPONSES = {
-  answer_503: [503, "lock_service_unavailable"],
-  answer_403: [403, "missing_permission"],
-  answer_500: [500, "internal"],
-  answer_429: [429, "lock_rate_limited"],
-};
-const RETRY_AFTER_STATUSES = new Set([429, 503]);
 const ANOTHER_KEY = "another-key";
-const TURNS_BETWEEN_VERBS = 8;
+const TURNS = 8;
 const FOREVER = "forever";
 const POLL_MS = 1;
 const ARRIVAL_MS_MAX = 10_000;
@@ -70,12 +54,11 @@ function writeLine(message) {
 // --- time ---
 
 /**
- * The clock shared with a real server. Once a request has waited in a queue there, time also stops at the server's timers,
- * and moves on when the server is idle: when every request in flight waits.
+ * The clock shared with a real server. It also stops at the server's timers, and moves on when nothing is on its way:
+ * when this process is idle, the runner says the same of the network, and nothing was exchanged in between.
  */
 class SharedClock extends ManualClock {
-  hasWaited = false;
-  #inFlight = 0;
+  #exchanged = 0;
   #serverDue = Number.POSITIVE_INFINITY;
 
   constructor() {
@@ -88,25 +71,19 @@ class SharedClock extends ManualClock {
 
   async settle() {
     for (;;) {
+      await eventLoopTurns();
       await super.settle();
-      if (!this.hasWaited) return;
-      writeLine({ under_way: this.#inFlight });
-      const { at_rest: atRest, next_due_seconds: seconds } = JSON.parse(nextLine());
+      writeLine({ look: true });
+      const { at_rest: atRest, exchanged, next_due_seconds: seconds } = JSON.parse(nextLine());
       this.#serverDue = seconds === null ? Number.POSITIVE_INFINITY : this.now() + seconds;
-      if (atRest) return;
-      await pauseMs(POLL_MS);
+      if (atRest && exchanged === this.#exchanged) return;
+      this.#exchanged = exchanged;
     }
   }
+}
 
-  /** Counts one more request in flight until `work` ends. */
-  async countInFlight(work) {
-    this.#inFlight += 1;
-    try {
-      return await work;
-    } finally {
-      this.#inFlight -= 1;
-    }
-  }
+async function eventLoopTurns() {
+  for (let turn = 0; turn < TURNS; turn += 1) await new Promise((resolve) => setImmediate(resolve));
 }
 
 function askToMove(seconds) {
@@ -122,157 +99,6 @@ function pauseMs(ms) {
 async function until(condition) {
   const timeoutAt = performance.now() + ARRIVAL_MS_MAX;
   while (!condition() && performance.now() < timeoutAt) await pauseMs(POLL_MS);
-}
-
-// --- fault injection ---
-
-/** The faults that the scenario has set, for all actors. */
-class FaultScript {
-  #faults = [];
-
-  add({ kind, count = Number.POSITIVE_INFINITY, of = KINDS, actor = null, ...more }) {
-    this.#faults.push({ kind, left: count, of, actor, ...more });
-  }
-
-  clear() {
-    this.#faults = [];
-  }
-
-  next(operation, actor) {
-    const matches = (fault) => fault.left > 0 && fault.of.includes(operation) && (fault.actor ?? actor) === actor;
-    const fault = this.#faults.find(matches);
-    if (fault !== undefined) fault.left -= 1;
-    return fault ?? { kind: "none" };
-  }
-}
-
-/** One actor's transport to the server. The clock waits for its requests. */
-class FaultyTransport {
-  sent = [];
-  #streams = new Set();
-
-  constructor(actor, inner, clock, faults) {
-    Object.assign(this, { actor, inner, clock, faults });
-  }
-
-  fetch = async (url, init) => {
-    const resource = new URL(url).pathname.endsWith("/lease") ? "lease" : "lock";
-    const headers = new Headers(init.headers);
-    const operation = isStream(headers) ? STREAM : OPERATIONS[`${init.method} ${resource}`];
-    const ids = { token: headers.get("X-Volcano-Lock-Token"), requestId: headers.get("X-Volcano-Request-Id") };
-    this.sent.push({ operation, ...ids });
-    const fault = this.faults.next(operation, this.actor);
-    if (fault.kind === "answer_page") {
-      return new Response("<html>Bad Gateway</html>", { status: 502, headers: { "Content-Type": "text/html" } });
-    }
-    if (fault.kind === "answer_503_empty") return new Response(null, { status: 503 });
-    if (fault.kind in ERROR_RESPONSES) return scriptedResponse(fault);
-    if (fault.kind === "drop_before") throw networkError("ECONNREFUSED");
-    if (fault.kind === "reset") throw networkError("ECONNRESET");
-    if (fault.kind === "hang_before") await this.#hang(init);
-    if (fault.kind === "delay_before") await this.#delay(fault, init);
-    let response = await this.#serve(url, init);
-    if (fault.kind === "duplicate") response = await this.#serve(url, init);
-    if (fault.kind === "altered") response = await alterFields(response, fault.answer);
-    if (fault.kind === "drop_after") throw networkError("ECONNRESET");
-    if (fault.kind === "hang_after") await this.#hang(init);
-    if (fault.kind === "delay_after") await this.#delay(fault, init);
-    return response;
-  };
-
-  /** Breaks the connections of all streams. */
-  cut() {
-    for (const stream of this.#streams) stream.cut();
-  }
-
-  #serve(url, init) {
-    if (isStream(new Headers(init.headers))) return this.clock.track(this.#countInFlight(this.#openStream(url, init)));
-    const exchange = async () => {
-      const response = await this.inner(url, init);
-      const text = await response.text();
-      return new Response(text === "" ? null : text, { status: response.status, headers: response.headers });
-    };
-    if (!isWait(init)) return this.clock.track(this.#countInFlight(exchange()));
-    this.clock.hasWaited = true;
-    return this.#countInFlight(exchange());
-  }
-
-  /** Opens a stream, which counts as in flight until it has started. */
-  async #openStream(url, init) {
-    this.clock.hasWaited = true;
-    const response = await this.inner(url, init);
-    const { status, headers } = response;
-    if (headers.get("Content-Type") !== STREAM_TYPE) return new Response(await response.text(), { status, headers });
-    const stream = new CuttableStream(response.body, () => this.#streams.delete(stream));
-    this.#streams.add(stream);
-    return new Response(stream.body, { status, headers });
-  }
-
-  #countInFlight(work) {
-    return this.clock instanceof SharedClock ? this.clock.countInFlight(work) : work;
-  }
-
-  #hang({ signal }) {
-    return new Promise((_, reject) => {
-      if (signal.aborted) reject(signal.reason);
-      signal.addEventListener("abort", () => reject(signal.reason));
-    });
-  }
-
-  async #delay({ delay_ms: ms }, init) {
-    const due = new Promise((resolve) => this.clock.at(this.clock.now() + ms / 1_000, resolve));
-    await Promise.race([due, this.#hang(init)]);
-  }
-}
-
-/** An open stream whose connection can be cut. */
-class CuttableStream {
-  constructor(bytes, onEnd) {
-    const reader = bytes.getReader();
-    const broken = new Promise((_, reject) => {
-      this.cut = () => reject(networkError("ECONNRESET"));
-    });
-    broken.catch(onEnd);
-    const end = () => {
-      onEnd();
-      return reader.cancel().catch(() => {});
-    };
-    const pull = async (controller) => {
-      try {
-        const { done, value } = await Promise.race([reader.read(), broken]);
-        if (!done) return controller.enqueue(value);
-        controller.close();
-      } catch (error) {
-        controller.error(error);
-      }
-      await end();
-    };
-    this.body = new ReadableStream({ pull, cancel: end }, { highWaterMark: 0 });
-  }
-}
-
-function isStream(headers) {
-  return headers.get("Accept") === STREAM_TYPE;
-}
-
-function isWait({ body }) {
-  return typeof body === "string" && "wait_seconds" in JSON.parse(body);
-}
-
-/** Replaces fields of a response. */
-async function alterFields(response, fields) {
-  const { status } = response;
-  return Response.json({ ...(await response.json()), ...fields }, { status });
-}
-
-function scriptedResponse({ kind, retry_after_seconds: seconds = 1 }) {
-  const [status, code] = ERROR_RESPONSES[kind];
-  const headers = RETRY_AFTER_STATUSES.has(status) ? { "Retry-After": String(seconds) } : {};
-  return Response.json({ error: "scripted response", code }, { status, headers });
-}
-
-function networkError(code) {
-  return new TypeError("fetch failed", { cause: Object.assign(new Error("scripted"), { code }) });
 }
 
 // --- blocks ---
@@ -404,19 +230,21 @@ class Campaign {
 
 class Target {
   #clients = new Map();
-  #transports = new Map();
   #leases = new Map();
   #blocks = new Map();
   #waits = new Map();
   #watches = new Map();
   #campaigns = new Map();
-  #faults = new FaultScript();
 
-  open({ fake = false, api_url: apiUrl = FAKE_URL, service_key: serviceKey = FAKE_SERVICE_KEY }) {
+  open({ fake = false, service_key: serviceKey = FAKE_SERVICE_KEY }) {
     this.clock = fake ? new ManualClock() : new SharedClock();
-    this.address = { apiUrl, serviceKey };
-    const server = fake ? new FakeLocks(this.clock) : null;
-    this.inner = server?.fetch ?? ((url, init) => fetch(url, init));
+    this.options = { clock: this.clock, serviceKey };
+    if (fake) Object.assign(this.options, { apiUrl: FAKE_URL, fetch: new FakeLocks(this.clock).fetch });
+    return {};
+  }
+
+  client({ actor, api_url: apiUrl }) {
+    this.#clients.set(actor, new Client({ ...this.options, ...optional({ apiUrl }), holder: actor }));
     return {};
   }
 
@@ -433,26 +261,6 @@ class Target {
     this.clock.jump(value / 1_000);
     await this.clock.settle();
     return {};
-  }
-
-  outage(args) {
-    this.#faults.add(args);
-    return {};
-  }
-
-  outage_ends() {
-    this.#faults.clear();
-    return {};
-  }
-
-  sent({ actor }) {
-    const { sent } = this.#transport(actor);
-    const count = (operation) => [operation, sent.filter((one) => one.operation === operation).length];
-    const counts = Object.fromEntries(KINDS.map(count));
-    const tokens = new Set(sent.map((one) => one.token).filter((token) => token !== null));
-    const requestIds = new Set(sent.map((one) => one.requestId));
-    sent.length = 0;
-    return { ...counts, tokens: tokens.size, request_ids: requestIds.size };
   }
 
   async acquire(args) {
@@ -495,12 +303,6 @@ class Target {
     await until(() => watch.seen.length >= (args.count ?? 0) || watch.error !== null);
     if (watch.error !== null) return failure(watch.error);
     return { changes: watch.seen.splice(0).map(changeFields) };
-  }
-
-  async cut({ actor }) {
-    this.#transport(actor).cut();
-    await this.clock.settle();
-    return {};
   }
 
   async lead(args) {
@@ -554,7 +356,6 @@ class Target {
 
   /** Ends background watches and campaigns. */
   async close() {
-    this.#faults.clear();
     for (const { changes } of this.#watches.values()) await changes.return();
     for (const campaign of this.#campaigns.values()) {
       campaign.stop();
@@ -683,18 +484,8 @@ class Target {
     }
   }
 
-  #transport(actor) {
-    const known = this.#transports.get(actor) ?? new FaultyTransport(actor, this.inner, this.clock, this.#faults);
-    this.#transports.set(actor, known);
-    return known;
-  }
-
   #locks(actor) {
-    const { clock } = this;
-    const { fetch } = this.#transport(actor);
-    const known = this.#clients.get(actor) ?? new Client({ ...this.address, clock, fetch, holder: actor });
-    this.#clients.set(actor, known);
-    return known.locks;
+    return this.#clients.get(actor).locks;
   }
 }
 
@@ -786,10 +577,10 @@ async function perform(target, { verb, args }) {
 
 let target = new Target();
 for (;;) {
-  for (let turn = 0; turn < TURNS_BETWEEN_VERBS; turn += 1) await new Promise((resolve) => setImmediate(resolve));
   const line = nextLine();
   if (line === null) break; // the process must exit by itself now
   const request = JSON.parse(line);
   if (request.verb === "open") target = new Target();
+  await eventLoopTurns(); // connections that the server has closed are noticed now
   writeLine(await perform(target, request));
 }

@@ -8,14 +8,12 @@ module Conformance
     include LeaseVerbs
     include FeatureVerbs
 
-    VERBS = %w[open now_ms advance_ms pause_ms outage outage_ends sent acquire renew release get force_release race
-               wait waited hang_up view list enter guard exit watch watched cut lead leading resign call nest
+    VERBS = %w[open client now_ms advance_ms pause_ms acquire renew release get force_release race wait waited
+               hang_up view list enter guard exit watch watched lead leading resign call nest
                close].freeze
 
     def initialize(json_lines)
       @json_lines = json_lines
-      @faults = FaultScript.new
-      @transports = {}
       @clients = {}
       @leases = {}
       @blocks = {}
@@ -38,15 +36,19 @@ module Conformance
     end
 
     def open(args)
+      @clock = args["fake"] ? VolcanoLocks::Testing::ManualClock.new : SharedClock.new(@json_lines)
+      @options = { clock: @clock, service_key: args.fetch("service_key", VolcanoLocks::Testing::FakeLocks::SERVICE_KEY) }
       if args["fake"]
-        @clock = VolcanoLocks::Testing::ManualClock.new
-        @server = VolcanoLocks::Testing::FakeLocks.new(@clock)
-      else
-        @clock = SharedClock.new(@json_lines)
-        @server = VolcanoLocks::HttpTransport.new(args.fetch("api_url"))
+        @options[:api_url] = VolcanoLocks::Testing::FakeLocks::URL
+        @options[:transport] = VolcanoLocks::Testing::FakeLocks.new(@clock)
       end
-      @address = { api_url: args.fetch("api_url", VolcanoLocks::Testing::FakeLocks::URL),
-                   service_key: args.fetch("service_key", VolcanoLocks::Testing::FakeLocks::SERVICE_KEY) }
+      {}
+    end
+
+    # Create the client of an actor.
+    def client(args)
+      address = args.slice("api_url").transform_keys(&:to_sym)
+      @clients[args.fetch("actor")] = VolcanoLocks::Client.new(**@options, **address, holder: args.fetch("actor"))
       {}
     end
 
@@ -65,20 +67,6 @@ module Conformance
       {}
     end
 
-    def outage(args)
-      @faults.add(args)
-      {}
-    end
-
-    def outage_ends(_args)
-      @faults.clear
-      {}
-    end
-
-    def sent(args)
-      sent_result(transport(args.fetch("actor")).take_sent)
-    end
-
     def close(_args)
       @clients.each_value(&:close)
       [*@blocks.values, *@campaigns.values].each { |one| one.task.abort }
@@ -87,17 +75,8 @@ module Conformance
 
     private
 
-    def transport(actor)
-      @transports[actor] ||= ActorTransport.new(actor, @server, @clock, @faults)
-    end
-
-    def client(actor)
-      @clients[actor] ||= VolcanoLocks::Client.new(**@address, holder: actor, clock: @clock,
-                                                               transport: transport(actor))
-    end
-
     def locks(args)
-      client(args.fetch("actor")).locks
+      @clients.fetch(args.fetch("actor")).locks
     end
 
     def actor_and_key(args)

@@ -54,12 +54,6 @@ module Conformance
       { changes: Array.new(seen.length) { change_result(seen.pop) } }
     end
 
-    def cut(args)
-      transport(args.fetch("actor")).cut
-      @clock.settle
-      {}
-    end
-
     def lead(args)
       @campaigns[actor_and_key(args)] = Campaign.new(locks(args), @clock, args.fetch("key"), args.fetch("ttl_seconds"))
       @clock.settle

@@ -28,10 +28,10 @@ module Conformance
       end
     end
 
-    # Ask whether the server is at rest while `in_progress` requests are open, and when it has something to do next.
-    def server_state(in_progress)
+    # Ask whether everything is at rest between this process and the server, and when something is due there.
+    def network_state
       @mutex.synchronize do
-        write({ under_way: in_progress })
+        write({ look: true })
         JSON.parse(@input.gets)
       end
     end

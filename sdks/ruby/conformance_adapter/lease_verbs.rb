@@ -77,8 +77,8 @@ module Conformance
     end
 
     def lease_or_code(args, token)
-      client("racers").locks.acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token,
-                                                        **wait_option(args))
+      @clients.fetch("racers").locks.acquire(args.fetch("key"), ttl: args.fetch("ttl_seconds"), token: token,
+                                                                **wait_option(args))
     rescue VolcanoLocks::VolcanoError => e
       code_of(e)
     end

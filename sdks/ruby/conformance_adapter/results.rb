@@ -5,11 +5,6 @@ module Conformance
   module Results
     private
 
-    def sent_result(sent)
-      KINDS.to_h { |operation| [operation, sent.count { |one| one.operation == operation }] }
-           .merge(tokens: sent.filter_map(&:token).uniq.length, request_ids: sent.map(&:request_id).uniq.length)
-    end
-
     def view_result(view)
       dates = { acquired_at_ms: view.acquired_at, renewed_at_ms: view.renewed_at, expires_at_ms: view.expires_at }
       { held: view.held?, holder: view.holder, fencing_token: view.fencing_token, ttl_seconds: view.ttl_seconds,

@@ -112,12 +112,17 @@ module VolcanoLocks
         due.each { |thread| thread.signal.wake }
       end
 
-      # In this order, so that a thread just woken by work that has ended does not count as waiting.
       def settled?
+        busy.empty?
+      end
+
+      # The activities that are neither over nor waiting on the clock. They are read before the waiting threads, so that
+      # a thread just woken by work that has ended does not count as waiting.
+      def busy
         @mutex.synchronize do
           active = @watched.reject(&:over?)
           waiting = @waiting.select { |thread| thread.until > @seconds && !thread.signal.set? }.map(&:thread)
-          active.all? { |activity| waiting.include?(activity.thread) }
+          active.reject { |activity| waiting.include?(activity.thread) }
         end
       end
     end
