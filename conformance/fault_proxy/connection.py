@@ -5,12 +5,13 @@ import contextlib
 import socket
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Protocol
 
-from .faults import STREAM_TYPE, ScriptedFault, SentRequests, operation_of, take_fault
+from .faults import ScriptedFault, SentRequests, operation_of, take_fault
 from .messages import Message, altered, new_response, read_body, read_head
 
+HOST: Final = "127.0.0.1"
 READ_BYTES: Final = 65_536
 RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -58,24 +59,11 @@ class Traffic:
             setattr(self, state, getattr(self, state) - 1)
 
 
-@dataclass
-class Upstream:
-    """A connection to the server for one exchange, and the response on it."""
-
-    reader: asyncio.StreamReader
-    writer: asyncio.StreamWriter
-    response: Message = field(default_factory=lambda: Message(b""))
-
-    @property
-    def is_stream(self) -> bool:
-        return (self.response.header("Content-Type") or "").startswith(STREAM_TYPE)
-
-
 class ClientConnection:
-    """A connection of `actor`'s client. `is_idle` between two requests; `is_stream` once a stream has begun."""
+    """A connection of `actor`'s client. `is_idle` while no request uses it; `is_stream` once a stream has begun."""
 
     def __init__(self, network: Network, actor: str, sent: SentRequests) -> None:
-        self.is_idle = False
+        self.is_idle = True
         self.is_stream = False
         self._network: Final = network
         self._actor: Final = actor
@@ -85,13 +73,13 @@ class ClientConnection:
     async def serve(self, peer: socket.socket) -> None:
         """Serve one request after another, until the client has gone or the connection must end."""
         self._reader, self._writer = await asyncio.open_connection(sock=peer)
+        self._traffic.exchanged += 1
         try:
-            self._traffic.exchanged += 1
-            request = await self._next_request()
-            while request is not None and await self._serve(request):
-                self.is_idle = True
-                request = await self._next_request()
+            while (request := await self._next_request()) is not None:
                 self.is_idle = False
+                if not await self._serve(request):
+                    return
+                self.is_idle = True
         finally:
             self._traffic.exchanged += 1
             self._writer.close()
@@ -103,8 +91,11 @@ class ClientConnection:
         self._writer.transport.abort()
 
     async def _next_request(self) -> Message | None:
-        head = await read_head(self._reader)
-        return None if head is None else await read_body(self._reader, head)
+        try:
+            head = await read_head(self._reader)
+            return None if head is None else await read_body(self._reader, head)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
 
     async def _serve(self, request: Message) -> bool:
         """Respond to a request. Returns whether the connection can carry another one."""
@@ -118,6 +109,7 @@ class ClientConnection:
             leaving.cancel()
             await asyncio.wait([responding, leaving])
         if responding.cancelled():
+            assert leaving.exception() or not leaving.result(), "the client sent a request before the response"
             return False
         response = responding.result()
         if response is None:
@@ -134,26 +126,29 @@ class ClientConnection:
         token, request_id = request.header("X-Volcano-Lock-Token"), request.header("X-Volcano-Request-Id")
         self._sent.add(operation, token, str(request_id))
         fault = take_fault(self._network.faults, operation, self._actor)
-        if fault is not None and fault.response is not None:
+        if fault is None:
+            return await self._forward(request)
+        if fault.response is not None:
             return new_response(*fault.response)
-        kind = "" if fault is None else fault.kind
-        if kind == "reset":
+        if fault.kind == "reset":
             return None
         await self._hold(fault, "before")
         response = await self._forward(request)
-        if kind == "duplicate":
+        if fault.kind == "duplicate":
             response = await self._forward(request)
-        if fault is not None and kind == "altered" and response is not None:
-            response = altered(response, fault.answer)
         await self._hold(fault, "after")
-        return None if kind == "drop_after" else response
+        if response is None or fault.kind == "drop_after":
+            return None
+        if fault.kind == "drop_within":
+            return response.first_half()
+        return altered(response, fault.answer) if fault.kind == "altered" else response
 
-    async def _hold(self, fault: ScriptedFault | None, when: str) -> None:
+    async def _hold(self, fault: ScriptedFault, when: str) -> None:
         """Hang or delay the request, if the fault says so."""
-        if fault is None or fault.kind not in (f"hang_{when}", f"delay_{when}"):
+        if fault.kind not in (f"hang_{when}", f"delay_{when}"):
             return
         due = asyncio.Event()
-        timer = self._network.call_in(fault.delay_ms, due.set) if fault.kind.startswith("delay") else None
+        timer = self._network.call_in(fault.delay_ms, due.set) if fault.delay_ms else None
         try:
             with self._traffic.counting("held"):
                 await due.wait()
@@ -162,31 +157,21 @@ class ClientConnection:
                 timer.cancel()
 
     async def _forward(self, request: Message) -> Message | None:
-        """The server's response, after the end of the stream if it is one; None if the server breaks the connection."""
-        upstream = None
-        try:
+        """The server's response, None if it breaks the connection. A stream is forwarded here, and then empty."""
+        with contextlib.ExitStack() as upstream, contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             with self._traffic.counting("forwarded"):
-                upstream = Upstream(*await asyncio.open_connection("127.0.0.1", self._network.server_port))
-                upstream.writer.write(request.raw)
-                head = await read_head(upstream.reader)
-                if head is None:
-                    return None
-                upstream.response = head
-                if not upstream.is_stream:
-                    return await read_body(upstream.reader, head)
-            return await self._forward_stream(upstream)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            return None
-        finally:
-            if upstream is not None:
-                upstream.writer.transport.abort()
-
-    async def _forward_stream(self, upstream: Upstream) -> Message:
-        self.is_stream = True
-        with self._traffic.counting("streams"):
-            part = upstream.response.head
-            while part:
-                self._traffic.exchanged += 1
-                self._writer.write(part)
-                part = await upstream.reader.read(READ_BYTES)
-        return Message(b"")
+                reader, writer = await asyncio.open_connection(HOST, self._network.server_port)
+                upstream.callback(writer.transport.abort)
+                writer.write(request.raw)
+                response = await read_head(reader)
+                if response is None or not response.is_stream:
+                    return None if response is None else await read_body(reader, response)
+            self.is_stream = True
+            with self._traffic.counting("streams"):
+                part = response.head
+                while part:
+                    self._traffic.exchanged += 1
+                    self._writer.write(part)
+                    part = await reader.read(READ_BYTES)
+            return Message(b"")
+        return None

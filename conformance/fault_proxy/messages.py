@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 
+from .faults import STREAM_TYPE
+
 HEAD_END = b"\r\n\r\n"
 
 
@@ -35,9 +37,23 @@ class Message:
         return None
 
     @property
+    def is_stream(self) -> bool:
+        """Whether an event stream follows."""
+        return (self.header("Content-Type") or "").startswith(STREAM_TYPE)
+
+    @property
     def closes(self) -> bool:
-        """Whether the connection closes after this message."""
-        return (self.header("Connection") or "").lower() == "close"
+        """Whether the connection closes after this message: it says so, or its body is cut."""
+        return (self.header("Connection") or "").lower() == "close" or len(self.body) < self.length
+
+    @property
+    def length(self) -> int:
+        """The length of the body by the header."""
+        return int(self.header("Content-Length") or 0)
+
+    def first_half(self) -> "Message":
+        """The message with half of its body."""
+        return Message(self.head, self.body[: len(self.body) // 2])
 
 
 async def read_head(reader: asyncio.StreamReader) -> Message | None:
@@ -51,7 +67,7 @@ async def read_head(reader: asyncio.StreamReader) -> Message | None:
 async def read_body(reader: asyncio.StreamReader, message: Message) -> Message:
     """The complete message, whose body has a length."""
     assert message.header("Transfer-Encoding") is None, "only event streams are sent in chunks"
-    return Message(message.head, await reader.readexactly(int(message.header("Content-Length") or 0)))
+    return Message(message.head, await reader.readexactly(message.length))
 
 
 def new_response(status: int, headers: Mapping[str, str], body: bytes) -> Message:

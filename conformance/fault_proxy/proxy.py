@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import Final, TypeVar
 
 from ..targets.server_harness import ServerHarness
-from .connection import ClientConnection, Timer, Traffic
+from .connection import HOST, ClientConnection, Timer, Traffic
 from .faults import REFUSED, ScriptedFault, SentRequests
 
-HOST: Final = "127.0.0.1"
 BACKLOG: Final = 1_024
 
 T = TypeVar("T")

@@ -25,6 +25,7 @@ FAULT_KINDS: Final = {
     "drop_before": "connections are refused, for lasts_ms if given: the client knows that nothing was sent",
     "reset": "the connection breaks while the request is sent: not served, but the client cannot know",
     "drop_after": "served, and the connection breaks before the response",
+    "drop_within": "served, and the connection closes in the middle of the response's body",
     "hang_before": "not served, without a response: the client's own timeout ends the request",
     "hang_after": "served, without a response",
     "delay_before": "served after a delay of delay_ms",

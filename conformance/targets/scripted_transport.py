@@ -63,7 +63,7 @@ class ScriptedTransport(httpx2.AsyncBaseTransport):
         if fault is not None and kind == "altered" and response.content:
             content = json.dumps(json.loads(response.content) | fault.answer).encode()
             response = httpx2.Response(response.status_code, content=content)
-        if kind == "drop_after":
+        if kind in ("drop_after", "drop_within"):
             raise httpx2.ReadError("scripted: connection reset", request=request)
         if kind == "hang_after":
             await self._hang(request)

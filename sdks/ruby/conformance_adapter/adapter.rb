@@ -37,11 +37,9 @@ module Conformance
 
     def open(args)
       @clock = args["fake"] ? VolcanoLocks::Testing::ManualClock.new : SharedClock.new(@json_lines)
-      @options = { clock: @clock, service_key: args.fetch("service_key", VolcanoLocks::Testing::FakeLocks::SERVICE_KEY) }
-      if args["fake"]
-        @options[:api_url] = VolcanoLocks::Testing::FakeLocks::URL
-        @options[:transport] = VolcanoLocks::Testing::FakeLocks.new(@clock)
-      end
+      fake = VolcanoLocks::Testing::FakeLocks
+      @options = { clock: @clock, service_key: args.fetch("service_key", fake::SERVICE_KEY) }
+      @options.update(api_url: fake::URL, transport: fake.new(@clock)) if args["fake"]
       {}
     end
 
