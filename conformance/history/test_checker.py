@@ -13,7 +13,8 @@ from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore
 from volcano_locks_server.rules.lease import Free, Held, LockRecord
 
 from ..scenario.parser import Quota
-from ..targets.lock_service import LockServiceTarget, actor_and_key
+from ..targets.arguments import actor_and_key
+from ..targets.lock_service import LockServiceTarget
 from ..targets.target import Result
 from .checker import OutcomeName, RequestRecord, Tolerances, ViolationKind, check, read, write
 

@@ -36,9 +36,11 @@ from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.testing import FaultyStore, ManualClock
 
 from ..scenario.parser import Quota
-from .advance_clock import advance, advance_until, settle
-from .results import failure, race_result
-from .store_failures import UNLIMITED, store_failures
+from .advance_clock import advance
+from .arguments import fault_count, holder_label
+from .request_target import RequestTarget
+from .results import failure
+from .store_failures import store_failures
 from .store_search import search, stored_bytes
 from .target import Result
 
@@ -50,10 +52,8 @@ VERBS: Final = frozenset(
 HELD_BY_STATE: Final = {"held": True, "free": False, "all": None}
 
 
-class LockServiceTarget:
+class LockServiceTarget(RequestTarget):
     """A service over the store of `store_url`. `between` can wrap the store in another one."""
-
-    makes_tokens = False
 
     def __init__(
         self,
@@ -62,6 +62,7 @@ class LockServiceTarget:
         folder: Path,
         between: Callable[[LockStore], LockStore] = lambda store: store,
     ) -> None:
+        super().__init__()
         self._quota: Final = quota
         self._store_url: Final = store_url
         self._folder: Final = folder
@@ -69,7 +70,6 @@ class LockServiceTarget:
         self._clock = ManualClock()
         self._runner: Final = asyncio.Runner()
         self._store: OpenStore | None = None
-        self._waits: Final[dict[tuple[str, str], asyncio.Task[Result]]] = {}
         self._runner.run(self._start())
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
@@ -104,32 +104,7 @@ class LockServiceTarget:
     async def _do(self, verb: str, args: Mapping[str, object]) -> Result:
         if verb in VERBS:
             return await getattr(self, f"_{verb}")(args)  # type: ignore[no-any-return]
-        task = asyncio.create_task(self._perform(verb, args))
-        if args.get("wait_seconds"):
-            await advance_until(self._clock, task.done, self._is_idle)
-        return await task
-
-    async def _race(self, args: Mapping[str, object]) -> Result:
-        racers = ({**args, "token": token} for token in racer_tokens(args))
-        race = asyncio.gather(*(self._perform("acquire", racer) for racer in racers))
-        if args.get("wait_seconds"):
-            await advance_until(self._clock, race.done, self._is_idle)
-        return race_result(await race)
-
-    async def _wait(self, args: Mapping[str, object]) -> Result:
-        self._waits[actor_and_key(args)] = asyncio.create_task(self._perform("acquire", args))
-        await settle(self._is_idle)
-        return {}
-
-    async def _waited(self, args: Mapping[str, object]) -> Result:
-        await settle(self._is_idle)
-        wait = self._waits[actor_and_key(args)]
-        return wait.result() if wait.done() else {"pending": True}
-
-    async def _hang_up(self, args: Mapping[str, object]) -> Result:
-        self._waits[actor_and_key(args)].cancel()
-        await settle(self._is_idle)
-        return {}
+        return await self._perform_and_wait(verb, args)
 
     async def _outage(self, args: Mapping[str, object]) -> Result:
         self._faults.recover()
@@ -179,13 +154,11 @@ class LockServiceTarget:
         reply = await perform(self._service, PROJECT_ID, per_minute, key, command, wait_ms=wait_ms)
         return {**_result(reply), **_quota_result(reply.admission)}
 
+    def _server_clock(self) -> ManualClock:
+        return self._clock
+
     def _is_idle(self) -> bool:
         return self._service.is_idle
-
-
-def actor_and_key(args: Mapping[str, object]) -> tuple[str, str]:
-    """The key under which a target keeps an actor's wait, block, watch or campaign."""
-    return str(args["actor"]), str(args["key"])
 
 
 def _row(record: LockRecord | None, now_ms: int) -> Result:
@@ -203,18 +176,6 @@ def _row(record: LockRecord | None, now_ms: int) -> Result:
     }
 
 
-def racer_tokens(args: Mapping[str, object]) -> list[str]:
-    """The racers' owner tokens."""
-    tokens = args["tokens"]
-    assert isinstance(tokens, list)
-    return tokens
-
-
-def fault_count(args: Mapping[str, object]) -> int:
-    """How many requests an outage affects: unlimited by default."""
-    return int(str(args.get("count", UNLIMITED)))
-
-
 def _command(verb: str, args: Mapping[str, object]) -> Command:
     """The command behind a verb, parsed as the HTTP layer parses it. Raises LockError."""
     match verb:
@@ -230,11 +191,6 @@ def _command(verb: str, args: Mapping[str, object]) -> Command:
             return ForceRelease()
         case _:
             raise NotImplementedError(f"this target does not know the verb {verb}")
-
-
-def holder_label(args: Mapping[str, object]) -> str:
-    """The holder label that an actor sends: its name."""
-    return str(args.get("actor", "racer"))
 
 
 def _digest(args: Mapping[str, object]) -> bytes:

@@ -10,7 +10,7 @@ from volcano_locks import AsyncClient, AsyncLockGuard, LockGuard, VolcanoError
 from volcano_locks.features.watch import Leadership
 from volcano_locks.protocol.lock_view import LockView, StateFilter
 
-from .lock_service import actor_and_key, racer_tokens
+from .arguments import actor_and_key, racer_tokens
 from .loop_thread import LoopThread
 from .python_client import (
     Backend,

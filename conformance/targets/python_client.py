@@ -23,8 +23,8 @@ from volcano_locks.testing import FakeLocks
 
 from ..fault_proxy import ScriptedFault
 from ..scenario.vocabulary import FOREVER
+from .arguments import actor_and_key
 from .client_clock import ClientClock
-from .lock_service import actor_and_key
 from .raw_http import ms_of
 from .results import class_names, failure
 from .scripted_transport import ScriptedTransport

@@ -11,7 +11,7 @@ from volcano_locks.features.watch import Leadership
 from volcano_locks.protocol.lock_view import LockView, StateFilter
 from volcano_locks.sync.block import LockBlock
 
-from .lock_service import actor_and_key, racer_tokens
+from .arguments import actor_and_key, racer_tokens
 from .python_client import (
     POLL_SECONDS,
     REAL_SECONDS_MAX,

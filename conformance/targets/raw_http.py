@@ -4,7 +4,6 @@ Each response is checked against spec/http.md and spec/errors.yaml, beyond what 
 verb or the code, exactly the documented fields, the echoed request id, and the format of instants and fencing tokens.
 """
 
-import asyncio
 import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -16,10 +15,13 @@ from uuid import uuid4
 import httpx2
 import yaml
 
-from .advance_clock import advance, advance_until, settle
+from volcano_locks_server.testing import ManualClock
+
+from .advance_clock import advance, settle
+from .arguments import fault_count, holder_label
 from .event_stream_reader import EventStreamReader
-from .lock_service import actor_and_key, fault_count, holder_label, racer_tokens
-from .results import failure, race_result
+from .request_target import RequestTarget
+from .results import failure
 from .server_harness import ServerHarness
 from .target import Result
 
@@ -49,16 +51,14 @@ def statuses() -> dict[str, int]:
     return {code: row["status"] for code, row in table.items()}
 
 
-class RawHttpTarget:
+class RawHttpTarget(RequestTarget):
     """Raw HTTP to a harness. Requests run in the harness's event loop."""
 
-    makes_tokens = False
-
     def __init__(self, harness: ServerHarness) -> None:
+        super().__init__()
         self._harness: Final = harness
         self._statuses: Final = statuses()
         self._in_flight = 0
-        self._waits: Final[dict[tuple[str, str], asyncio.Task[Result]]] = {}
         self._streams: Final[dict[str, EventStreamReader]] = {}
         self._client = self._new_client()
 
@@ -76,7 +76,7 @@ class RawHttpTarget:
             case "search_store":
                 return self._harness.search(str(args["text"]))
             case _:
-                return self._harness.loop.run(self._request_and_wait(verb, args))
+                return self._harness.loop.run(self._perform_and_wait(verb, args))
 
     def advance(self, ms: int) -> None:
         self._harness.loop.run(advance(self._harness.clock, ms, self._is_idle))
@@ -110,34 +110,6 @@ class RawHttpTarget:
         self._client = self._new_client()
         return result
 
-    async def _race(self, args: Mapping[str, object]) -> Result:
-        racers = ({**args, "token": token} for token in racer_tokens(args))
-        race = asyncio.gather(*(self._request("acquire", racer) for racer in racers))
-        if args.get("wait_seconds"):
-            await advance_until(self._harness.clock, race.done, self._is_idle)
-        return race_result(await race)
-
-    async def _wait(self, args: Mapping[str, object]) -> Result:
-        self._waits[actor_and_key(args)] = asyncio.create_task(self._request("acquire", args))
-        await settle(self._is_idle)
-        return {}
-
-    async def _waited(self, args: Mapping[str, object]) -> Result:
-        await settle(self._is_idle)
-        wait = self._waits[actor_and_key(args)]
-        return wait.result() if wait.done() else {"pending": True}
-
-    async def _hang_up(self, args: Mapping[str, object]) -> Result:
-        self._waits[actor_and_key(args)].cancel()
-        await settle(self._is_idle)
-        return {}
-
-    async def _request_and_wait(self, verb: str, args: Mapping[str, object]) -> Result:
-        request = asyncio.create_task(self._request(verb, args))
-        if args.get("wait_seconds"):
-            await advance_until(self._harness.clock, request.done, self._is_idle)
-        return await request
-
     async def _subscribe(self, args: Mapping[str, object]) -> Result:
         """Replace the actor's stream. `after` is the id to resume from; `last` is the old stream's last id."""
         actor, before = str(args["actor"]), self._streams.pop(str(args["actor"]), None)
@@ -162,6 +134,9 @@ class RawHttpTarget:
         await settle(self._is_idle)
         return {"events": await self._streams[str(args["actor"])].take(int(str(args.get("count", 0))))}
 
+    def _server_clock(self) -> ManualClock:
+        return self._harness.clock
+
     def _is_idle(self) -> bool:
         return self._harness.is_idle(self._in_flight)
 
@@ -181,7 +156,7 @@ class RawHttpTarget:
                 return {"keys": keys, **_quota_result(response.headers)}
             params["cursor"] = page["next_cursor"]
 
-    async def _request(self, verb: str, args: Mapping[str, object]) -> Result:
+    async def _perform(self, verb: str, args: Mapping[str, object]) -> Result:
         method, ending, status = REQUESTS[verb]
         headers = {"X-Volcano-Request-Id": str(uuid4()), "X-Volcano-Lock-Holder": holder_label(args)}
         if ending:
