@@ -12,7 +12,7 @@ whether anything is still on its way between the clients and the server.
 import asyncio
 import socket
 from collections.abc import Callable, Mapping
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from ..targets.server_harness import ServerHarness
 from .connection import HOST, ClientConnection, Timer, Traffic
@@ -21,6 +21,20 @@ from .faults import REFUSED, ScriptedFault, SentRequests
 BACKLOG: Final = 1_024
 
 T = TypeVar("T")
+
+
+class NetworkState(NamedTuple):
+    """What is on its way between the clients and the server.
+
+    `at_rest`: each of the `open_requests` hangs, is delayed, waits in the server's queue, or is a stream that began.
+    If `exchanged` has changed since the last call, a client may have received something. `next_due_seconds` is None if
+    nothing is due by the clock.
+    """
+
+    at_rest: bool
+    open_requests: int
+    exchanged: int
+    next_due_seconds: float | None
 
 
 class FaultProxy:
@@ -64,19 +78,15 @@ class FaultProxy:
         self._harness.follow(seconds)
         self._in_loop(lambda: None)
 
-    def state(self) -> Mapping[str, object]:
-        """Whether everything is at rest, and when something is due by the clock.
-
-        At rest, each open request hangs, is delayed, waits in the server's queue, or is a stream that has begun. A
-        change of `exchanged` means that a client may have received something since the last call.
-        """
+    def state(self) -> NetworkState:
+        """Whether everything is at rest between the clients and the server, and when something is due."""
         traffic = self.traffic
-        return {
-            "at_rest": self._harness.is_idle_soon(lambda: traffic.forwarded),
-            "open_requests": traffic.forwarded + traffic.held + traffic.streams,
-            "exchanged": traffic.exchanged,
-            "next_due_seconds": self._harness.due_in_seconds(),
-        }
+        return NetworkState(
+            at_rest=self._harness.is_idle_soon(lambda: traffic.forwarded),
+            open_requests=traffic.forwarded + traffic.held + traffic.streams,
+            exchanged=traffic.exchanged,
+            next_due_seconds=self._harness.due_in_seconds(),
+        )
 
     def close(self) -> None:
         """Close all connections and ports."""

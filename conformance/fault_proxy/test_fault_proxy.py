@@ -84,7 +84,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 def at_rest_with(proxy: FaultProxy, open_requests: int) -> Callable[[], bool]:
     def check() -> bool:
         state = proxy.state()
-        return state["at_rest"] is True and state["open_requests"] == open_requests
+        return state.at_rest and state.open_requests == open_requests
 
     return check
 
@@ -146,7 +146,7 @@ def test_a_delay_ends_by_the_scenarios_clock(proxy: FaultProxy, ann: Actor, bob:
     proxy.add_fault({"kind": "delay_before", "delay_ms": 4_000, "of": ["acquire"], "count": 1})
     ann.send()
     wait_for(at_rest_with(proxy, 1))
-    assert proxy.state()["next_due_seconds"] == 4.0
+    assert proxy.state().next_due_seconds == 4.0
     assert not bob.is_held()
     proxy.follow(4.0)
     assert ann.connection.getresponse().status == 201
@@ -185,8 +185,8 @@ def test_a_restart_closes_idle_connections(proxy: FaultProxy, ann: Actor) -> Non
 
 
 def test_every_response_changes_what_was_exchanged(proxy: FaultProxy, ann: Actor) -> None:
-    before = proxy.state()["exchanged"]
-    assert proxy.state()["exchanged"] == before
+    before = proxy.state().exchanged
+    assert proxy.state().exchanged == before
     threading.Thread(target=ann.acquire).start()
     wait_for(lambda: proxy.take_sent("ann")["acquire"] == 1)
-    assert proxy.state()["exchanged"] != before
+    assert proxy.state().exchanged != before

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ..fault_proxy import FaultProxy
-from .server_harness import ServerHarness
+from .proxied_server import ProxiedServer
 from .target import Result
 
 RACERS: Final = "racers"
@@ -165,54 +164,36 @@ class AdapterFakeTarget:
 class AdapterTarget(AdapterFakeTarget):
     """One scenario on an adapter, over a listening server behind a fault proxy."""
 
-    def __init__(self, adapter: Adapter, harness: ServerHarness) -> None:
-        self._harness: Final = harness
-        self._proxy: Final = FaultProxy(harness)
+    def __init__(self, adapter: Adapter, server: ProxiedServer) -> None:
+        self._server: Final = server
         super().__init__(adapter)
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
-        result: Result = {}
-        match verb:
-            case "outage":
-                self._proxy.add_fault(args)
-            case "outage_ends":
-                self._proxy.clear_faults()
-            case "sent":
-                result = self._proxy.take_sent(str(args["actor"]))
-            case "cut":
-                self._proxy.cut_streams(str(args["actor"]))
-                self._settle()
-            case "restart":
-                result = self._proxy.restart_server()
-                self._settle()
-            case "purge":
-                result = self._harness.purge()
-            case _:
-                result = super().do(verb, args)
+        if verb not in ProxiedServer.VERBS:
+            return super().do(verb, args)
+        result = self._server.do(verb, args)
+        self._ask("advance_ms", {"value": 0})
         return result
 
     def now_ms(self) -> int:
-        return self._harness.clock.now_ms()
+        return self._server.now_ms()
 
     def close(self) -> None:
         try:
-            self._proxy.clear_faults()
+            self._server.proxy.clear_faults()
             super().close()
         finally:
-            self._proxy.close()
-            self._harness.close()
+            self._server.close()
 
     def _opening(self) -> Mapping[str, object]:
-        return {"service_key": self._harness.service_key}
+        return {"service_key": self._server.service_key}
 
     def _address(self, actor: str) -> Mapping[str, object]:
-        return {"api_url": self._proxy.url(actor)}
-
-    def _settle(self) -> None:
-        self._ask("advance_ms", {"value": 0})
+        return {"api_url": self._server.proxy.url(actor)}
 
     def _ask(self, verb: str, args: Mapping[str, object]) -> Result:
-        return self._adapter.ask(verb, args, self._proxy.follow, self._proxy.state)
+        proxy = self._server.proxy
+        return self._adapter.ask(verb, args, proxy.follow, lambda: proxy.state()._asdict())
 
 
 def _close(process: subprocess.Popen[bytes]) -> None:

@@ -11,6 +11,7 @@ from testsupport.engines import etcd, postgres
 from ..scenario.parser import Quota, Scenario
 from .adapter_process import Adapter, AdapterFakeTarget, AdapterTarget
 from .lock_service import LockServiceTarget
+from .proxied_server import ProxiedServer
 from .raw_http import RawHttpTarget
 from .server_harness import ServerHarness
 from .target import Target
@@ -71,7 +72,9 @@ def adapter_targets(adapter: Adapter) -> tuple[TargetSpec, TargetSpec]:
             f"{adapter.name}-sqlite",
             "clients",
             CLIENT_ABILITIES | RESTART | adapter.abilities,
-            lambda quota, folder: AdapterTarget(adapter, ServerHarness(quota, sqlite_url(folder), folder)),
+            lambda quota, folder: AdapterTarget(
+                adapter, ProxiedServer(ServerHarness(quota, sqlite_url(folder), folder))
+            ),
         ),
         TargetSpec(
             f"{adapter.name}-fake",
