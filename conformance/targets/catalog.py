@@ -12,6 +12,9 @@ from ..scenario.parser import Quota, Scenario
 from .adapter_process import Adapter, AdapterFakeTarget, AdapterTarget
 from .lock_service import LockServiceTarget
 from .proxied_server import ProxiedServer
+from .python_async_client import PythonAsyncTarget
+from .python_backends import FakeBackend, ServerBackend
+from .python_sync_client import PythonSyncTarget
 from .raw_http import RawHttpTarget
 from .server_harness import ServerHarness
 from .target import Target
@@ -128,6 +131,20 @@ TARGETS: Final = (
         SERVER_ABILITIES | {"streams"} | RESTART,
         lambda quota, folder: RawHttpTarget(ServerHarness(quota, postgres_url(), folder)),
     ),
-    # The Python targets (python-sqlite, python-async-memory, python-fake) come back over the fault proxy.
+    TargetSpec(
+        "python-sqlite",
+        "clients",
+        CLIENT_ABILITIES | RESTART,
+        lambda quota, folder: PythonSyncTarget(ServerBackend(ServerHarness(quota, sqlite_url(folder), folder))),
+    ),
+    TargetSpec(
+        "python-async-memory",
+        "clients",
+        CLIENT_ABILITIES | {"body_stops"},
+        lambda quota, folder: PythonAsyncTarget(ServerBackend(ServerHarness(quota, MEMORY_URL, folder))),
+    ),
+    TargetSpec(
+        "python-fake", "clients", frozenset({"client"}), lambda _quota, _folder: PythonSyncTarget(FakeBackend())
+    ),
     *(spec for adapter in ADAPTERS for spec in adapter_targets(adapter)),
 )

@@ -1,84 +1,69 @@
-"""The target of the asyncio Python client. Each block runs in a task whose body waits until the scenario ends it."""
+"""The target of the asyncio Python client. All clients run in one event loop, each call and each block in one task."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from math import inf
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final
 
 from volcano_locks import AsyncClient, AsyncLockGuard, LockGuard, VolcanoError
+from volcano_locks.asyncio.waiting import LoopWakeup, sleep
 from volcano_locks.features.watch import Leadership
-from volcano_locks.protocol.lock_view import LockView, StateFilter
 
-from .arguments import actor_and_key, racer_tokens
 from .loop_thread import LoopThread
-from .python_client import (
-    Backend,
-    BodyError,
-    Campaign,
-    PythonClientTarget,
-    block_options,
-    failure_result,
-    guard_result,
-    lease_result,
-)
-from .results import failure, race_result
+from .python_backends import Backend
+from .python_bodies import Body, Campaign, end_body
+from .python_client import PythonClientTarget, block_options
+from .python_lease_verbs import REAL_SECONDS_MAX
+from .python_results import failure_result
 from .target import Result
-
-POLL_SECONDS: Final = 0.01
-POLLS_MAX: Final = 3_000
-
-T = TypeVar("T")
 
 
 class _BlockTask:
-    """A block in its own task. Created and used in the event loop."""
+    """A block in its own task."""
 
-    def __init__(self, client: AsyncClient, args: Mapping[str, object]) -> None:
-        self._ending: Final[asyncio.Future[str]] = asyncio.get_running_loop().create_future()
-        self._entered: Final[asyncio.Future[AsyncLockGuard]] = asyncio.get_running_loop().create_future()
-        self._task: Final = asyncio.create_task(self._run(client, args))
+    def __init__(self, target: "PythonAsyncTarget", locks: Any, args: Mapping[str, object]) -> None:
         self.stopped = False
+        self.entered: Final[Future[AsyncLockGuard]] = Future()
+        self._target: Final = target
+        self._how = ""
+        self._finished: LoopWakeup | None = None
+        self.over: Final[Future[Any]] = target.start(lambda: self._run(locks, args))
 
-    async def enter(self) -> AsyncLockGuard:
-        either: list[asyncio.Future[Any]] = [self._entered, self._task]
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if not self._entered.done():
-            await self._task
-        return self._entered.result()
-
-    async def leave(self, how: str) -> None:
-        """End the body if a loss has not ended it, and raise what the block raises."""
+    def finish(self, how: str) -> None:
+        """End the body, if a loss has not ended it."""
+        self._how = how
         if how == "cancelled":
-            self._task.cancel()
-        elif not self._ending.done():
-            self._ending.set_result(how)
-        await asyncio.wait([self._task])
-        if self._task.cancelled():
-            raise VolcanoError("the block was cancelled from outside", code="cancelled")
-        self._task.result()
+            self._target.cancel(self.over)
+        elif self._finished is not None:
+            self._finished.set()
 
-    async def _run(self, client: AsyncClient, args: Mapping[str, object]) -> None:
-        async with client.locks.with_lock(str(args["key"]), **block_options(args)) as guard:
-            self._entered.set_result(guard)
-            try:
-                how = await self._ending
-            except asyncio.CancelledError:
-                self.stopped = True
-                raise
-            if how == "raises":
-                raise BodyError("the body's own error")
+    async def _run(self, locks: Any, args: Mapping[str, object]) -> None:
+        try:
+            async with locks.with_lock(str(args["key"]), **block_options(args)) as guard:
+                self._finished = LoopWakeup()
+                self.entered.set_result(guard)
+                try:
+                    await sleep(self._target.client_clock, inf, self._finished)
+                except asyncio.CancelledError:
+                    self.stopped = True
+                    raise
+                end_body(self._how)
+        except BaseException as error:
+            if not self.entered.done():
+                self.entered.set_exception(error)
+            raise
 
 
 class PythonAsyncTarget(PythonClientTarget):
-    """One `AsyncClient` per actor, all in one event loop in another thread than the scenario's."""
+    """One `AsyncClient` per actor."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._loop: Final = LoopThread("clients")
         self._clients: Final[dict[str, AsyncClient]] = {}
-        self._blocks: Final[dict[tuple[str, str], tuple[_BlockTask, AsyncLockGuard]]] = {}
         self._tasks: Final[dict[Future[Any], asyncio.Task[Any]]] = {}
+        self.client_clock: Final = backend.clock
 
     def close(self) -> None:
         for client in self._clients.values():
@@ -86,110 +71,62 @@ class PythonAsyncTarget(PythonClientTarget):
         self._loop.close()
         self._backend.close()
 
-    def _client(self, actor: str) -> AsyncClient:
-        if actor not in self._clients:
-            self._clients[actor] = AsyncClient(
-                self._backend.url,
-                self._backend.service_key,
-                holder=actor,
-                clock=self._clock,
-                transport=self._transport(actor),
-            )
-        return self._clients[actor]
-
-    def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
-        return self._in_loop(lambda: getattr(self._client(actor).locks, name)(*args, **options))
-
-    def _start_call(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
-        return self._in_task(lambda: getattr(self._client(actor).locks, name)(*args, **options))
-
-    def _in_task(self, work: Callable[[], Awaitable[object]]) -> Future[Any]:
+    def start(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run the coroutine that `work` returns, in a task that the clock watches."""
         over: Future[Any] = Future()
 
-        async def act() -> None:
-            task = asyncio.current_task()
-            assert task is not None
-            self._tasks[over] = task
+        async def run() -> None:
             try:
-                over.set_result(await work())
+                result = await work()
             except asyncio.CancelledError:
-                over.set_exception(VolcanoError("the wait was cancelled from outside", code="cancelled"))
+                over.set_exception(VolcanoError("cancelled from outside", code="cancelled"))
             except BaseException as error:
                 over.set_exception(error)
+            else:
+                over.set_result(result)
 
-        with self._clock.tracking(over):
-            self._loop.begin(act())
+        async def begin() -> None:
+            task = self._tasks[over] = asyncio.create_task(run())
+            self._clock.watch(task, over.done)
+
+        self._loop.run(begin())
         return over
 
-    def _cancel(self, _actor: str, over: Future[Any]) -> None:
+    def cancel(self, over: Future[Any]) -> None:
+        """Cancel the task of what was started, and let it see that."""
+
         async def cancel() -> None:
             self._tasks[over].cancel()
-            await asyncio.wait([self._tasks[over]])
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
 
         self._loop.run(cancel())
 
-    def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
-        async def listed() -> list[LockView]:
-            return [view async for view in self._client(actor).locks.list(prefix, state=cast(StateFilter, state))]
+    def _start(self, work: Callable[[], Any]) -> Future[Any]:
+        return self.start(work)
 
-        return self._in_loop(listed)
+    def _locks(self, actor: str) -> Any:
+        if actor not in self._clients:
+            options = self._backend.client_options(actor)
+            self._clients[actor] = AsyncClient(**options, holder=actor, clock=self._clock)
+        return self._clients[actor].locks
 
-    def _start_watch(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
-        async def follow() -> None:
-            async for change in self._client(actor).locks.watch(key):
-                seen.append(change)
+    def _cancel(self, actor: str, over: Future[Any]) -> None:  # noqa: ARG002
+        self.cancel(over)
+        over.exception(REAL_SECONDS_MAX)
 
-        return self._in_task(follow)
+    def _keys(self, actor: str, prefix: str, state: str) -> Future[Any]:
+        async def keys() -> list[str]:
+            return [view.key async for view in self._locks(actor).list(prefix, state=state)]
 
-    def _start_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
-        async def run(guard: AsyncLockGuard) -> str:
-            campaign.begin(guard)
-            try:
-                await asyncio.wait([asyncio.wrap_future(campaign.ending)])
-                return campaign.end()
-            finally:
-                campaign.ends += 1
+        return self.start(keys)
 
-        return self._in_task(lambda: self._client(actor).locks.lead(key, run, ttl=ttl_seconds))
-
-    def _stop(self, campaign: Campaign) -> None:
-        self._loop.loop.call_soon_threadsafe(self._tasks[campaign.over].cancel)
-
-    def _start_exclusive_call(
-        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
-    ) -> Future[Any]:
-        @self._client(actor).locks.exclusive("{key}", **options)
-        async def function(key: str, guard: AsyncLockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
-            assert guard is not None
-            run(guard)
-
-        return self._in_task(lambda: function(key))
-
-    def _race(self, args: Mapping[str, object]) -> Result:
-        locks = self._client("racers").locks
-
-        async def acquire(token: str) -> Result:
-            try:
-                return lease_result(
-                    await locks.acquire(str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=token)
-                )
-            except VolcanoError as error:
-                return failure(str(error.code))
-
-        return race_result(list(self._in_loop(lambda: asyncio.gather(*(acquire(one) for one in racer_tokens(args))))))
-
-    def _start_block(self, args: Mapping[str, object]) -> Future[Any]:
-        async def enter() -> AsyncLockGuard:
-            block = _BlockTask(self._client(str(args["actor"])), args)
-            guard = await block.enter()
-            self._blocks[actor_and_key(args)] = block, guard
-            return guard
-
-        return self._in_task(enter) if args.get("wait_seconds") else self._loop.begin(enter())
+    def _start_block(self, args: Mapping[str, object]) -> Body:
+        return _BlockTask(self, self._locks(str(args["actor"])), args)
 
     def _start_nested_blocks(self, args: Mapping[str, object]) -> Future[Any]:
         async def run() -> Result:
-            locks, key = self._client(str(args["actor"])).locks, str(args["key"])
+            locks, key = self._locks(str(args["actor"])), str(args["key"])
             async with locks.with_lock(key, ttl=int(str(args["ttl_seconds"]))) as guard:
                 try:
                     async with locks.with_lock(key, **block_options(args)):
@@ -197,26 +134,36 @@ class PythonAsyncTarget(PythonClientTarget):
                 except VolcanoError as error:
                     return {**failure_result(error), "lost": guard.lost}
 
-        return self._in_task(run)
+        return self.start(run)
 
-    def _guard(self, args: Mapping[str, object]) -> Result:
-        block, guard = self._blocks[actor_and_key(args)]
-        return {**guard_result(guard), "stopped": block.stopped}
+    def _start_watch(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
+        async def follow() -> None:
+            async for change in self._locks(actor).watch(key):
+                seen.append(change)
 
-    def _leave_block(self, args: Mapping[str, object]) -> None:
-        """Leave the block. The clock must advance meanwhile if a stopped body's release hangs."""
-        block, _guard = self._blocks[actor_and_key(args)]
-        transport = self._transport(str(args["actor"]))
-        leaving = self._loop.begin(block.leave(str(args.get("body", "returns"))))
-        for _ in range(POLLS_MAX):
-            if wait([leaving], POLL_SECONDS).done:
-                break
-            if transport.waiting and (due := self._clock.next_due()) < inf:
-                self._clock.jump(due - self._clock.now())
-        leaving.result(0)
+        return self.start(follow)
 
-    def _in_loop(self, work: Callable[[], Awaitable[T]]) -> T:
-        async def run() -> T:
-            return await work()
+    def _start_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
+        async def run(guard: AsyncLockGuard) -> str | None:
+            wakeup = LoopWakeup()
+            campaign.begin(guard, wakeup)
+            try:
+                await sleep(self._clock, inf, wakeup)
+                return campaign.result()
+            finally:
+                campaign.ends += 1
 
-        return self._loop.run(run())
+        return self.start(lambda: self._locks(actor).lead(key, run, ttl=ttl_seconds))
+
+    def _stop(self, campaign: Campaign) -> None:
+        self.cancel(campaign.over)
+
+    def _start_exclusive_call(
+        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
+    ) -> Future[Any]:
+        @self._locks(actor).exclusive("{key}", **options)  # type: ignore[untyped-decorator]
+        async def function(key: str, guard: AsyncLockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
+            assert guard is not None
+            run(guard)
+
+        return self.start(lambda: function(key))

@@ -1,31 +1,49 @@
-"""The target of the Python client for threads. Blocks are entered and left on the calling thread."""
+"""The target of the Python client for threads. Each call runs in its own thread, each block in one thread."""
 
-import contextvars
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, cast
+from concurrent.futures import Future
+from math import inf
+from typing import Any, Final
 
-from volcano_locks import AsyncLockGuard, Client, LockGuard, VolcanoError
+from volcano_locks import AsyncLockGuard, Client, LockGuard
 from volcano_locks.features.watch import Leadership
-from volcano_locks.protocol.lock_view import LockView, StateFilter
-from volcano_locks.sync.block import LockBlock
+from volcano_locks.sync.call import Signal, sleep
 
-from .arguments import actor_and_key, racer_tokens
-from .python_client import (
-    POLL_SECONDS,
-    REAL_SECONDS_MAX,
-    Backend,
-    BodyCancelled,
-    BodyError,
-    Campaign,
-    PythonClientTarget,
-    block_options,
-    guard_result,
-    lease_result,
-)
-from .results import failure, race_result
+from .client_clock import ClientClock
+from .python_backends import Backend
+from .python_bodies import Body, Campaign, end_body
+from .python_client import PythonClientTarget, block_options
+from .python_lease_verbs import REAL_SECONDS_MAX
 from .target import Result
+
+
+class _BlockThread:
+    """A block in its own thread."""
+
+    stopped = False
+
+    def __init__(self, target: "PythonSyncTarget", locks: Any, args: Mapping[str, object]) -> None:
+        self.entered: Final[Future[LockGuard]] = Future()
+        self._clock: Final = target.client_clock
+        self._finished: Final = Signal()
+        self._how = ""
+        self.over: Final[Future[Any]] = target.start(lambda: self._run(locks, args))
+
+    def finish(self, how: str) -> None:
+        self._how = how
+        self._finished.set()
+
+    def _run(self, locks: Any, args: Mapping[str, object]) -> None:
+        try:
+            with locks.with_lock(str(args["key"]), **block_options(args)) as guard:
+                self.entered.set_result(guard)
+                sleep(self._clock, inf, self._finished)
+                end_body(self._how)
+        except BaseException as error:
+            if not self.entered.done():
+                self.entered.set_exception(error)
+            raise
 
 
 class PythonSyncTarget(PythonClientTarget):
@@ -34,114 +52,56 @@ class PythonSyncTarget(PythonClientTarget):
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
         self._clients: Final[dict[str, Client]] = {}
-        self._blocks: Final[dict[tuple[str, str], tuple[LockBlock, LockGuard]]] = {}
+
+    @property
+    def client_clock(self) -> ClientClock:
+        return self._clock
 
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
         self._backend.close()
 
-    def _client(self, actor: str) -> Client:
-        if actor not in self._clients:
-            self._clients[actor] = Client(
-                self._backend.url,
-                self._backend.service_key,
-                holder=actor,
-                clock=self._clock,
-                transport=self._transport(actor),
-            )
-        return self._clients[actor]
-
-    def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
-        return getattr(self._client(actor).locks, name)(*args, **options)
-
-    def _start_call(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
-        return self._in_thread(lambda: self._call(actor, name, *args, **options))
-
-    def _in_thread(self, work: Callable[[], object]) -> Future[Any]:
+    def start(self, work: Callable[[], Any]) -> Future[Any]:
+        """Run `work` in a thread that the clock watches."""
         over: Future[Any] = Future()
 
-        def act() -> None:
+        def run() -> None:
             try:
-                over.set_result(work())
+                result = work()
             except BaseException as error:
                 over.set_exception(error)
+            else:
+                over.set_result(result)
 
-        with self._clock.tracking(over):
-            begin = contextvars.copy_context().run
-        threading.Thread(target=begin, args=(act,), name="wait", daemon=True).start()
+        thread = threading.Thread(target=run, name="actor", daemon=True)
+        thread.start()
+        assert thread.ident is not None
+        self._clock.watch(thread.ident, over.done)
         return over
+
+    def _start(self, work: Callable[[], Any]) -> Future[Any]:
+        return self.start(work)
+
+    def _locks(self, actor: str) -> Any:
+        if actor not in self._clients:
+            options = self._backend.client_options(actor)
+            self._clients[actor] = Client(**options, holder=actor, clock=self._clock)
+        return self._clients[actor].locks
 
     def _cancel(self, actor: str, over: Future[Any]) -> None:
         """Closing the client interrupts its waiting thread. The actor's next call gets a new client."""
         self._clients.pop(actor).close()
-        self._transports.pop(actor)
         over.exception(REAL_SECONDS_MAX)
 
-    def _views(self, actor: str, prefix: str, state: str) -> list[LockView]:
-        return list(self._client(actor).locks.list(prefix, state=cast(StateFilter, state)))
+    def _keys(self, actor: str, prefix: str, state: str) -> Future[Any]:
+        return self.start(lambda: [view.key for view in self._locks(actor).list(prefix, state=state)])
 
-    def _start_watch(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
-        def follow() -> None:
-            for change in self._client(actor).locks.watch(key):
-                seen.append(change)
-
-        return self._in_thread(follow)
-
-    def _start_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
-        def run(guard: LockGuard) -> str | None:
-            campaign.begin(guard)
-            try:
-                while not campaign.ending.done() and not guard.lost and not campaign.stop.wait(POLL_SECONDS):
-                    pass
-                return campaign.end() if campaign.ending.done() else None
-            finally:
-                campaign.ends += 1
-
-        return self._in_thread(lambda: self._client(actor).locks.lead(key, run, ttl=ttl_seconds, stop=campaign.stop))
-
-    def _stop(self, campaign: Campaign) -> None:
-        campaign.stop.set()
-
-    def _start_exclusive_call(
-        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
-    ) -> Future[Any]:
-        @self._client(actor).locks.exclusive("{key}", **options)
-        def function(key: str, guard: LockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
-            assert guard is not None
-            run(guard)
-
-        return self._in_thread(lambda: function(key))
-
-    def _race(self, args: Mapping[str, object]) -> Result:
-        locks = self._client("racers").locks
-
-        def acquire(token: str) -> Result:
-            try:
-                return lease_result(locks.acquire(str(args["key"]), ttl=int(str(args["ttl_seconds"])), token=token))
-            except VolcanoError as error:
-                return failure(str(error.code))
-
-        with ThreadPoolExecutor(len(racer_tokens(args))) as threads:
-            return race_result(list(threads.map(acquire, racer_tokens(args))))
-
-    def _start_block(self, args: Mapping[str, object]) -> Future[Any]:
-        locks = self._client(str(args["actor"])).locks
-        block = locks.with_lock(str(args["key"]), **block_options(args))
-
-        def enter() -> LockGuard:
-            guard = block.__enter__()
-            self._blocks[actor_and_key(args)] = block, guard
-            return guard
-
-        if args.get("wait_seconds"):
-            return self._in_thread(enter)
-        entered: Future[Any] = Future()
-        entered.set_result(enter())
-        return entered
+    def _start_block(self, args: Mapping[str, object]) -> Body:
+        return _BlockThread(self, self._locks(str(args["actor"])), args)
 
     def _start_nested_blocks(self, args: Mapping[str, object]) -> Future[Any]:
-        locks, key = self._client(str(args["actor"])).locks, str(args["key"])
+        locks, key = self._locks(str(args["actor"])), str(args["key"])
 
         def enter_inner() -> Result:
             with locks.with_lock(key, **block_options(args)):
@@ -151,20 +111,42 @@ class PythonSyncTarget(PythonClientTarget):
             with locks.with_lock(key, ttl=int(str(args["ttl_seconds"]))) as guard:
                 return {**self._result_of(enter_inner), "lost": guard.lost}
 
-        return self._in_thread(run)
+        return self.start(run)
 
-    def _guard(self, args: Mapping[str, object]) -> Result:
-        return guard_result(self._blocks[actor_and_key(args)][1])
+    def _start_watch(self, actor: str, key: str, seen: list[Leadership]) -> Future[Any]:
+        def follow() -> None:
+            for change in self._locks(actor).watch(key):
+                seen.append(change)
 
-    def _leave_block(self, args: Mapping[str, object]) -> None:
-        block, _guard = self._blocks[actor_and_key(args)]
-        match args.get("body", "returns"):
-            case "raises":
-                error: BaseException | None = BodyError("the body's own error")
-            case "cancelled":
-                error = BodyCancelled()
-            case _:
-                error = None
-        block.__exit__(None if error is None else type(error), error, None)
-        if error is not None:
-            raise error
+        return self.start(follow)
+
+    def _start_campaign(self, actor: str, key: str, ttl_seconds: int, campaign: Campaign) -> Future[Any]:
+        def run(guard: LockGuard) -> str | None:
+            wakeup = Signal()
+            campaign.begin(guard, wakeup)
+            try:
+                self.start(lambda: self._wake_at_loss(guard, wakeup))
+                sleep(self._clock, inf, wakeup)
+                return campaign.result()
+            finally:
+                campaign.ends += 1
+
+        return self.start(lambda: self._locks(actor).lead(key, run, ttl=ttl_seconds, stop=campaign.stop))
+
+    def _wake_at_loss(self, guard: LockGuard, wakeup: Signal) -> None:
+        if guard.wait_lost():
+            wakeup.set()
+
+    def _stop(self, campaign: Campaign) -> None:
+        campaign.stop.set()
+        campaign.finish("cancelled")
+
+    def _start_exclusive_call(
+        self, actor: str, key: str, run: Callable[[LockGuard | AsyncLockGuard], None], options: dict[str, Any]
+    ) -> Future[Any]:
+        @self._locks(actor).exclusive("{key}", **options)  # type: ignore[untyped-decorator]
+        def function(key: str, guard: LockGuard | None = None) -> None:  # noqa: ARG001 - it is for the template
+            assert guard is not None
+            run(guard)
+
+        return self.start(lambda: function(key))
