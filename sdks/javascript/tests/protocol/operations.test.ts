@@ -116,6 +116,12 @@ describe("identity, retry and clean-up", () => {
     expect((await client.locks.renew(KEY, lease)).error).toBeNull();
   });
 
+  it("SDK-2: an acquire that found no server twice is not released", async () => {
+    const { client, transport } = createHarness(["drop_before_send", "drop_before_send"]);
+    expect((await client.locks.acquire(KEY, { ttl: TTL })).error).toBeInstanceOf(TransportError);
+    expect(sentMethods(transport)).toBe("POST POST");
+  });
+
   it("a force release that may have been served is not retried, since it could evict the next holder", async () => {
     const { client, transport } = createHarness(["drop_after_send", "drop_before_send"]);
     expect((await client.locks.forceRelease(KEY)).error).toBeInstanceOf(TransportError);

@@ -25,6 +25,13 @@ class TestAcquisition < Minitest::Test
     end
   end
 
+  # SDK-2
+  def test_an_acquire_that_found_no_server_twice_is_not_released
+    fixture = Fixture.new([DropBeforeSend.new, DropBeforeSend.new])
+    assert_raises(TransportError) { fixture.locks.acquire(KEY, ttl: 30) }
+    assert_equal [POST, POST], fixture.sent
+  end
+
   # SDK-2, case 13
   def test_a_first_request_that_may_have_been_granted_is_released_whatever_the_second_returns
     fixture = Fixture.new([DropAfterSend.new, respond(429, "lock_rate_limited")])
