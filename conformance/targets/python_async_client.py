@@ -68,6 +68,10 @@ class PythonAsyncTarget(PythonClientTarget):
     def close(self) -> None:
         for client in self._clients.values():
             self._loop.run(client.close())
+        for over in self._tasks:
+            if not over.done():
+                self.cancel(over)
+                over.exception(REAL_SECONDS_MAX)
         self._loop.close()
         self._backend.close()
 

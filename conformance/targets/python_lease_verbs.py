@@ -48,7 +48,8 @@ class PythonLeaseVerbs(ABC):
 
     def _start_call(self, actor: str, name: str, *args: object, **options: object) -> Future[Any]:
         """Start `client.locks.name(…)`."""
-        return self._start(lambda: getattr(self._locks(actor), name)(*args, **options))
+        locks = self._locks(actor)  # here, because racers share one client
+        return self._start(lambda: getattr(locks, name)(*args, **options))
 
     def _call(self, actor: str, name: str, *args: object, **options: object) -> object:
         """`client.locks.name(…)`, while the clock advances."""

@@ -60,6 +60,13 @@ class PythonSyncTarget(PythonClientTarget):
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
+        for campaign in self._campaigns.values():
+            self._stop(campaign)
+        for block in self._blocks.values():
+            block.finish("returns")
+        overs = [block.over for block in self._blocks.values()] + [one.over for one in self._campaigns.values()]
+        for over in overs:
+            over.exception(REAL_SECONDS_MAX)
         self._backend.close()
 
     def start(self, work: Callable[[], Any]) -> Future[Any]:
