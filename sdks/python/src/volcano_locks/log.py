@@ -7,6 +7,7 @@ does not disturb the caller, and no line contains a token or a key.
 import logging
 
 _logger = logging.getLogger("volcano_locks")
+_logger.addHandler(logging.NullHandler())  # a program that configures no logging gets no lines on its stderr
 
 
 class _Log:
