@@ -140,6 +140,7 @@ def test_a_response_to_another_request_is_an_error(more: bytes) -> None:
     assert response.body == b"abcde"
     with pytest.raises(BrokenResponseError, match="another request"):
         ResponseReader(request).feed(raw % (more, OTHER))
+    assert ResponseReader(POST).feed(raw % (more, OTHER)) is not None, "the server made an id for a request without one"
 
 
 @pytest.mark.parametrize("doubled", [b"%b, %b", b"%b\r\nX-Volcano-Request-Id: %b"])

@@ -8,7 +8,7 @@ Connections belong to one event loop in one process.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -54,10 +54,16 @@ class AsyncConnectionPool(Protocol):
 
 
 class AsyncioPool:
-    """An `AsyncConnectionPool` over TCP and TLS in one event loop."""
+    """An `AsyncConnectionPool` over TCP and TLS in one event loop. `new_reader` reads the response to a request."""
 
-    def __init__(self, address: Address, tls: "ssl.SSLContext | None") -> None:
+    def __init__(
+        self,
+        address: Address,
+        tls: "ssl.SSLContext | None",
+        new_reader: Callable[[bytes], ResponseReader] = ResponseReader,
+    ) -> None:
         self._address = address
+        self._new_reader = new_reader
         self._tls = tls
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
@@ -72,7 +78,7 @@ class AsyncioPool:
             connection = await self._reuse_idle()
             if connection is None:
                 connection = await self._connect()
-            reader = ResponseReader(message)
+            reader = self._new_reader(message)
             try:
                 connection.send(message)
                 while (response := reader.feed(await connection.receive())) is None:

@@ -161,10 +161,11 @@ class StreamReader:
 def check_request_id(headers: Mapping[str, str], request: bytes) -> None:
     """Check that a request id in the response, if any, is that of `request`; a proxy may have doubled it (case 83).
 
-    Otherwise an unsolicited response that arrives as a request is sent would pass for its response.
+    Otherwise an unsolicited response that arrives as a request is sent would pass for its response. The server makes
+    an id for a request that has none.
     """
-    request_id = first_value(headers.get(_REQUEST_ID, ""))
-    if request_id and request_id.lower().encode(errors="replace") not in request.lower():
+    request_id, sent = first_value(headers.get(_REQUEST_ID, "")), request.lower()
+    if request_id and _REQUEST_ID.encode() in sent and request_id.lower().encode(errors="replace") not in sent:
         raise BrokenResponseError("received the response to another request")
 
 

@@ -14,7 +14,7 @@ from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool
 from volcano_locks.clock import Clock
 from volcano_locks.errors import ServerError
 from volcano_locks.http.address import Address, OutgoingRequest
-from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
+from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError, ResponseReader
 from volcano_locks.protocol import messages
 from volcano_locks.protocol.effects import lease_path, lock_path
 from volcano_locks.protocol.lease import Lease, LockState
@@ -79,7 +79,7 @@ class HttpClient:
         self._credential = f"Bearer {service_key}"
         # A check around an expiry must not begin with a handshake, so the pool keeps connections open.
         address = Address.of(api_url)
-        self._pool = pool or AsyncioPool(address, address.tls_context(None))
+        self._pool = pool or AsyncioPool(address, address.tls_context(None), _unchecked_reader)
 
     async def __aenter__(self) -> Self:
         return self
@@ -163,6 +163,11 @@ def parse_state(response: TimedResponse) -> LockState:
         return messages.parse_state(_plain(response), request_id="")
     except ServerError as error:
         raise BrokenPromise(f"a read: {error}") from None
+
+
+def _unchecked_reader(request: bytes) -> ResponseReader:
+    """Accepts a response with any request id: that is for a check to judge."""
+    return ResponseReader(request.partition(b"\r\n")[0])
 
 
 def _plain(response: TimedResponse) -> ProtocolResponse:
