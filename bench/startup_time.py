@@ -26,7 +26,6 @@ def measure(folder: Path, *, samples: int) -> Report:
             "python -c pass": [sys.executable, "-c", "pass"],
             "import volcano_locks": [sys.executable, "-c", "import volcano_locks"],
             "from volcano_locks import Client": [sys.executable, "-c", "from volcano_locks import Client"],
-            "import httpx2, for proxies": [sys.executable, "-c", "import httpx2"],
             "volcano-locks --help": [volcano_locks_program(), "--help"],
             "volcano-locks run KEY -- true": [volcano_locks_program(), "run", "bench", "--", "true"],
         }

@@ -1,4 +1,4 @@
-"""CLI-4: a TLS failure names what to change: the scheme, the name, or the trusted certificates."""
+"""CLI-4: a request without a response names what to change: the address, the proxy, the scheme, the certificates."""
 
 import ssl
 import subprocess
@@ -54,6 +54,40 @@ def message_of(result: Result) -> str:
     assert "_ssl.c" not in result.stderr
     assert "`volcano-locks dev`" not in result.stderr, "a server is running"
     return result.stderr
+
+
+@COMMANDS
+def test_the_server_does_not_run(invoke: Invoke, command: tuple[str, ...]) -> None:
+    found = invoke(*command, "--api-url", "http://127.0.0.1:9")
+    assert (found.exit_code, found.stdout) == (69, "")
+    assert found.stderr.startswith("volcano-locks: cannot connect to http://127.0.0.1:9: Connection refused\n")
+    assert "`volcano-locks dev`" in found.stderr
+
+
+@COMMANDS
+def test_the_name_does_not_exist(invoke: Invoke, command: tuple[str, ...]) -> None:
+    found = invoke(*command, "--api-url", "http://locks.invalid")
+    assert found.exit_code == 69
+    assert found.stderr.startswith("volcano-locks: cannot connect to http://locks.invalid: ")
+    assert "Traceback" not in found.stderr
+
+
+@COMMANDS
+@pytest.mark.parametrize("scheme", ["http", "https"])
+def test_a_dead_proxy_is_named(invoke: Invoke, command: tuple[str, ...], scheme: str) -> None:
+    """Case 56. Its password is not shown."""
+    proxy = {f"{scheme}_proxy": "http://me:secret@127.0.0.1:9"}
+    text = message_of(invoke(*command, "--api-url", f"{scheme}://locks.example.com", **proxy))
+    assert f"the proxy http://127.0.0.1:9 (set by {scheme}_proxy): Connection refused" in text
+    assert "NO_PROXY" in text
+    assert "secret" not in text
+
+
+@COMMANDS
+def test_a_proxy_is_not_used_for_this_machine(invoke: Invoke, server: RunningServer, command: tuple[str, ...]) -> None:
+    """Case 56."""
+    proxies = dict.fromkeys(("http_proxy", "HTTP_PROXY", "all_proxy"), "http://127.0.0.1:9")
+    assert invoke(*command, "--api-url", server.url, **proxies).exit_code == 0
 
 
 @COMMANDS

@@ -6,8 +6,10 @@ certificates. The message says which of them is wrong.
 
 import os
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urlsplit
 
 from volcano_locks.errors import TransportError
+from volcano_locks.http.address import proxy_for
 
 from .connection import API_URL_VARIABLE
 
@@ -33,11 +35,14 @@ def no_response_message(error: TransportError, api_url: str) -> str:
         reason, advice = _tls_explanation(tls_error)
         return f"no response from {api_url}: TLS failed: {reason}\n{advice}"
     os_error = _cause(error, OSError)
+    proxy = proxy_for(urlsplit(api_url))
     if not error.request_sent and os_error is not None and os_error.errno:
         reason = os.strerror(os_error.errno) if os_error.errno > 0 else str(os_error.strerror)
-        text = f"cannot connect to {api_url}: {reason}"
+        text = f"cannot connect to {api_url if proxy is None else f'the proxy {proxy.name}'}: {reason}"
     else:
-        text = f"no response from {api_url}: {str(error).removesuffix(f' ({api_url})')}"
+        text = f"no response from {api_url}: {error}"
+    if proxy is not None:
+        return f"{text}\nThe requests to {api_url} use that proxy. To connect without it, add the host to NO_PROXY."
     if api_url.startswith("http://") and error.request_sent and error.__cause__ is not None:
         return f"{text}\nA server is listening there. If it uses TLS, its address begins with https://."
     return (
