@@ -26,6 +26,14 @@ def test_the_client_alone_imports(client_only: Path, bare_environment: dict[str,
     assert (done.stdout, done.stderr) == ("fine\n", "")
 
 
+def test_the_client_alone_needs_only_h11(client_only: Path, bare_environment: dict[str, str]) -> None:
+    code = "from importlib.metadata import distributions; print(*sorted(one.name for one in distributions()))"
+    done = subprocess.run(
+        [client_only / "python", "-c", code], env=bare_environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["h11", "volcano-locks"]
+
+
 def test_the_command_line_without_its_extra_names_what_to_install(
     client_only: Path, bare_environment: dict[str, str]
 ) -> None:
