@@ -65,6 +65,47 @@ async def test_a_failed_batch_answers_its_own_callers_only_and_is_not_repeated()
     await group.close()
 
 
+class BrokenHandler:
+    """Fails once the batch is durable, as a bug in publishing would; `calls` are those of the group."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def begin_run(self) -> "BrokenRun":
+        return BrokenRun()
+
+    def committed(self, _report: object) -> None:
+        self.calls.append("committed")
+        raise KeyError("a bug")
+
+    def failed(self) -> None:
+        self.calls.append("failed")
+
+    def overdue(self) -> None:
+        self.calls.append("overdue")
+
+
+class BrokenRun:
+    def evaluate(
+        self, _key: RecordKey, record: LockRecord | None, command: int, now_ms: int
+    ) -> tuple[LockRecord | None, int]:
+        return count(record, command, now_ms)
+
+    def report(self) -> object:
+        return None
+
+
+async def test_a_bug_after_the_commit_revokes_nothing_and_hangs_no_caller() -> None:
+    """LEASE-16: `failed` would revoke the grants that `committed` delivered."""
+    handler = BrokenHandler()
+    group: GroupCommit[int, int] = GroupCommit(MemoryStore(ManualClock()), count, begin_batch=lambda _keys: handler)
+    with pytest.raises(StoreUnavailableError) as caught:
+        await group.submit(A, 1)
+    assert isinstance(caught.value.__cause__, KeyError)
+    assert handler.calls == ["committed"]
+    await group.close()
+
+
 async def test_a_bug_in_the_store_returns_unavailable_and_keeps_its_cause_for_the_log() -> None:
     """LEASE-16: never an uncertain success, and never a hanging caller."""
     store = gated_store()

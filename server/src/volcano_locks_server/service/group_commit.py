@@ -217,6 +217,7 @@ class GroupCommit(Generic[C, R]):
                 *results, report = results
             resolved = list(zip(commands, results, strict=True))
             if handler is not None:
+                batch.handler = None  # whatever `committed` raises, the grants that it delivered are not revoked
                 handler.committed(report)
         except StoreUnavailableError as error:
             _fail(batch, error.cause_code, error.message)
