@@ -7,9 +7,9 @@ this node's credential cache, so that the change takes effect with the next requ
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -31,6 +31,7 @@ from ..rules.values import (
 from ..telemetry import Log
 from .auth import PREFIX_LENGTH, Authenticator, new_secret, secret_digest
 from .codec import instant, json_object, parse_instant_ms, read_body
+from .responses import json_response
 
 
 class AdminRoutes:
@@ -49,14 +50,14 @@ class AdminRoutes:
         )
         await self._registry.add_project(project)
         self._log_event("project_created", request, project_id=project.id, name=project.name)
-        return _json(_project(project), 201)
+        return json_response(_shown(project), 201)
 
     async def projects(self, request: Request) -> Response:
         limit, cursor = _page_position(request)
-        return _json(_page(await self._registry.projects(limit=limit, cursor=cursor)))
+        return _page(await self._registry.projects(limit=limit, cursor=cursor))
 
     async def project(self, request: Request) -> Response:
-        return _json(_project(await self._registry.project(_project_id(request))))
+        return json_response(_shown(await self._registry.project(_project_id(request))))
 
     async def change_project(self, request: Request) -> Response:
         project_id = _project_id(request)
@@ -74,7 +75,7 @@ class AdminRoutes:
             )
         now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
         self._log_event("project_changed", request, project_id=project.id, **now)
-        return _json(_project(project))
+        return json_response(_shown(project))
 
     async def delete_project(self, request: Request) -> Response:
         project_id = _project_id(request)
@@ -99,15 +100,14 @@ class AdminRoutes:
         )
         await self._registry.add_service_key(service_key, secret_digest(secret))
         self._log_key("service_key_created", request, service_key)
-        return _json(_service_key(service_key) | {"key_value": secret}, 201)
+        return json_response(_shown(service_key) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
         limit, cursor = _page_position(request)
-        page = await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor)
-        return _json(_page(page))
+        return _page(await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor))
 
     async def service_key(self, request: Request) -> Response:
-        return _json(_service_key(await self._registry.service_key(_project_id(request), _key_id(request))))
+        return json_response(_shown(await self._registry.service_key(_project_id(request), _key_id(request))))
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
@@ -127,7 +127,7 @@ class AdminRoutes:
             new = NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH], until_ms)
             service_key = await self._registry.replace_secret(project_id, key_id, new)
         self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
-        return _json(_service_key(service_key) | {"key_value": secret})
+        return json_response(_shown(service_key) | {"key_value": secret})
 
     @contextmanager
     def _effective_at_once(self) -> Iterator[None]:
@@ -183,36 +183,13 @@ def _expiry(value: object, now_ms: int) -> int | None:
 # --- responses --------------------------------------------------------------------------------------------
 
 
-def _json(value: dict[str, object], status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
-
-
-def _project(project: Project) -> dict[str, object]:
+def _shown(entry: Project | ServiceKey) -> dict[str, object]:
+    """All fields of a project or a key, which are public; those that end with `_ms` as instants in text."""
     return {
-        "id": project.id,
-        "name": project.name,
-        "requests_per_minute": project.requests_per_minute,
-        "created_at": instant(project.created_at_ms),
+        name.removesuffix("_ms"): instant(value) if name.endswith("_ms") and value is not None else value
+        for name, value in asdict(entry).items()
     }
 
 
-def _service_key(service_key: ServiceKey) -> dict[str, object]:
-    return {
-        "id": service_key.id,
-        "project_id": service_key.project_id,
-        "name": service_key.name,
-        "key_prefix": service_key.key_prefix,
-        "permissions": service_key.permissions,
-        "created_at": instant(service_key.created_at_ms),
-        "expires_at": _instant_or_none(service_key.expires_at_ms),
-        "last_used_at": _instant_or_none(service_key.last_used_at_ms),
-    }
-
-
-def _instant_or_none(ms: int | None) -> str | None:
-    return None if ms is None else instant(ms)
-
-
-def _page(page: Page) -> dict[str, object]:
-    items = [_project(item) if isinstance(item, Project) else _service_key(item) for item in page.items]
-    return {"items": items, "next_cursor": page.next_cursor}
+def _page(page: Page) -> Response:
+    return json_response({"items": [_shown(item) for item in page.items], "next_cursor": page.next_cursor})

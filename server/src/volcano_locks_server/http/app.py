@@ -16,11 +16,11 @@ from ..ports.clock import Clock
 from ..ports.lock_store import LockStore
 from ..ports.registry import Registry
 from ..ports.snapshot import Backups
-from ..rules.errors import LockError, StoreUnavailableError
+from ..rules.errors import LockError
 from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
 from .admin_routes import AdminRoutes
-from .audit_log import log_rejection
+from .audit_log import log_error
 from .auth import Authenticator
 from .backup_routes import BackupRoutes
 from .codec import (
@@ -38,16 +38,9 @@ from .health_routes import HealthRoutes
 from .lock_list_routes import LockListReader
 from .lock_operations import ALL_LOCKS, PREFIX
 from .lock_routes import LockRoutes
-from .problems import (
-    INTERNAL_MESSAGE,
-    JSON_TYPE,
-    STATUS_BY_CODE,
-    UNAVAILABLE_MESSAGE,
-    MethodNotAllowedError,
-    error_headers,
-    problem_body,
-)
+from .problems import INTERNAL_MESSAGE, MethodNotAllowedError, error_for_client
 from .request_checks import check_after_credential, check_before_credential, request_id_of
+from .responses import error_response, send_response
 
 ADDRESS_BYTES_MAX: Final = 1_024  # longer than every address of the table with valid ids
 
@@ -186,20 +179,13 @@ class App:
         except ClientGoneError:
             return
         except LockError as error:
-            await _send_problem(send_with_id, self._failure(error, request_id))
+            log_error(self._log, error, {"request_id": request_id.decode(), "project_id": None})
+            response = error_response(error_for_client(error, self._metrics))
+            await send_response(send, response, request_id, None)
         except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
             self._log.unexpected_error("internal", error, request_id=request_id.decode())
             if not started:
-                await _send_problem(send_with_id, LockError("internal", INTERNAL_MESSAGE))
-
-    def _failure(self, error: LockError, request_id: bytes) -> LockError:
-        """Log and count the error; the one that the client gets has none of the store's own words."""
-        if self._log.within_rate():
-            log_rejection(self._log, error, request_id.decode(), None)
-        if not isinstance(error, StoreUnavailableError):
-            return error
-        self._metrics.store_error(error.cause_code)
-        return LockError(error.code, UNAVAILABLE_MESSAGE, retry_after_seconds=error.retry_after_seconds)
+                await send_response(send, error_response(LockError("internal", INTERNAL_MESSAGE)), request_id, None)
 
 
 class _Router:
@@ -238,10 +224,3 @@ def _split(path: str) -> tuple[tuple[str, ...], list[str]]:
     """The names and the ids in a path."""
     parts = path[1:].split("/")
     return tuple(parts[::2]), parts[1::2]
-
-
-async def _send_problem(send: Send, error: LockError) -> None:
-    body = problem_body(error.code, error.message)
-    headers = [*error_headers(error), JSON_TYPE, (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": STATUS_BY_CODE[error.code], "headers": headers})
-    await send({"type": "http.response.body", "body": body})

@@ -45,21 +45,16 @@ def log_outcome(log: Log, operation: str, outcome: Outcome | LockError, about: d
     elif isinstance(outcome, Refused):
         if log.within_rate():
             log.info("late_renewal" if outcome is LAPSED else "refused", **about, code=outcome.code)
-    elif isinstance(outcome, LockError):
-        if not log.within_rate():
-            return
-        if isinstance(outcome, StoreUnavailableError):
-            log.warning("store_unavailable", **about, cause=outcome.cause_code, message=outcome.message)
-            if outcome.__cause__ is not None:
-                log.unexpected_error("store_failed", outcome.__cause__, **about)
-        else:
-            log.info("refused", **about, code=outcome.code)
+    elif isinstance(outcome, LockError) and log_error(log, outcome, about) and outcome.__cause__ is not None:
+        log.unexpected_error("store_failed", outcome.__cause__, **about)
 
 
-def log_rejection(log: Log, error: LockError, request_id: str, project_id: str | None) -> None:
-    """Log a request that was rejected before it became a command. Ask `Log.within_rate` first."""
+def log_error(log: Log, error: LockError, about: dict[str, str | None]) -> bool:
+    """Log a request that was not carried out, if the rate allows it; returns whether it did."""
+    if not log.within_rate():
+        return False
     if isinstance(error, StoreUnavailableError):
-        about = {"request_id": request_id, "project_id": project_id}
-        log.warning("store_unavailable", cause=error.cause_code, message=error.message, **about)
+        log.warning("store_unavailable", **about, cause=error.cause_code, message=error.message)
     else:
-        log.info("refused", code=error.code, request_id=request_id, project_id=project_id)
+        log.info("refused", **about, code=error.code)
+    return True

@@ -9,7 +9,6 @@ import asyncio
 import uuid
 from typing import Final
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -18,6 +17,7 @@ from ..rules.errors import LockError
 from ..rules.values import shown
 from ..telemetry import Log
 from .codec import json_object, read_body
+from .responses import json_response
 
 PART_BYTES: Final = 1024 * 1024
 KEPT_SECONDS: Final = 600.0
@@ -43,8 +43,7 @@ class BackupRoutes:
         self._id, self._file = str(uuid.uuid4()), made
         self._keep()
         self._log.info("backup_taken", request_id=request.scope["volcano.request_id"], size_bytes=made.size_bytes)
-        body = {"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}
-        return Response(msgspec.json.encode(body), 201, media_type="application/json")
+        return json_response({"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}, 201)
 
     async def part(self, request: Request) -> Response:
         """Up to PART_BYTES bytes from `offset` on."""

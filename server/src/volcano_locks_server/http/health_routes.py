@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from importlib.resources import files
 from typing import Any, Final, Generic, TypeVar
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -16,6 +17,7 @@ from ..ports.lock_store import LockStore
 from ..rules.errors import LockError, StoreUnavailableError
 from ..telemetry import Metrics
 from .problems import DRAINING_MESSAGE
+from .responses import json_response
 
 T = TypeVar("T")
 
@@ -33,11 +35,11 @@ class HealthRoutes:
         self._ready: Final = _SharedCall(store.ready)
         self._held: Final = _SharedCall(store.count_held, fresh_seconds=HELD_FRESH_SECONDS)
         self._metrics: Final = metrics
-        self._openapi: Final = files(__package__).joinpath("openapi.json").read_bytes()
+        self._openapi: Final = msgspec.Raw(files(__package__).joinpath("openapi.json").read_bytes())
 
     async def healthz(self, _request: Request) -> Response:
         """200 while the process runs."""
-        return _json(b'{"status":"ok"}')
+        return json_response({"status": "ok"})
 
     async def readyz(self, _request: Request) -> Response:
         """200 if the store can write and the server is not stopping; else LockError `lock_service_unavailable`."""
@@ -51,7 +53,7 @@ class HealthRoutes:
         except TimeoutError:
             message = f"the store did not answer within {READY_SECONDS_MAX:.0f} s: run volcano-locks doctor for details"
         else:
-            return _json(b'{"status":"ok"}')
+            return json_response({"status": "ok"})
         raise LockError("lock_service_unavailable", message, retry_after_seconds=1)
 
     async def metrics(self, _request: Request) -> Response:
@@ -66,7 +68,7 @@ class HealthRoutes:
 
     async def openapi(self, _request: Request) -> Response:
         """spec/openapi.yaml as JSON."""
-        return _json(self._openapi)
+        return json_response(self._openapi)
 
 
 class _SharedCall(Generic[T]):
@@ -90,7 +92,3 @@ class _SharedCall(Generic[T]):
         """A result stays fresh, an error does not. Reading the error prevents asyncio from logging it."""
         if not task.cancelled() and task.exception() is None:
             self._fresh_until = asyncio.get_running_loop().time() + self._fresh_seconds
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

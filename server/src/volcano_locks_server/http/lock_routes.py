@@ -12,7 +12,7 @@ from typing import Final
 from ..events import Subscriber
 from ..ports.lock_store import RecordKey
 from ..queue.wait_request import WaitRequest
-from ..rules.errors import LockError, StoreUnavailableError
+from ..rules.errors import LockError
 from ..rules.lease import (
     Acquire,
     Command,
@@ -27,7 +27,7 @@ from ..rules.values import LockKey, OwnerToken, parse_holder
 from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
 from . import lock_operations as operations
-from .audit_log import is_logged_at_info, log_outcome, log_rejection
+from .audit_log import is_logged_at_info, log_error, log_outcome
 from .auth import Authenticator, Principal, retrieve_exception
 from .codec import (
     AUTHORIZATION,
@@ -48,7 +48,7 @@ from .codec import (
 from .event_stream import EventStreamResponse, asks_for_stream
 from .lock_list_routes import LockListReader, wants_row, watched_prefix
 from .lock_operations import LockOperation, lock_operation
-from .problems import DRAINING_MESSAGE, INTERNAL_MESSAGE, UNAVAILABLE_MESSAGE
+from .problems import INTERNAL_MESSAGE, error_for_client
 from .request_checks import check_after_credential, check_before_credential, request_id_of
 from .responses import LockResponse, error_response, outcome_response, request_headers, send_response
 
@@ -112,12 +112,11 @@ class LockRoutes:
         except ClientGoneError:
             return None
         except LockError as error:
-            if self._log.within_rate():
-                log_rejection(self._log, error, request.id.decode(), request.project_id)
-            response = self._problem(error)
+            log_error(self._log, error, {"request_id": request.id.decode(), "project_id": request.project_id})
+            response = error_response(error_for_client(error, self._metrics))
         except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
             self._log.unexpected_error("internal", error, request_id=request.id.decode())
-            response = error_response(LockError("internal", INTERNAL_MESSAGE), INTERNAL_MESSAGE)
+            response = error_response(LockError("internal", INTERNAL_MESSAGE))
         await send_response(send, response, request.id, request.admission)
         if request.wait_ms:
             self._metrics.waited(response.outcome, perf_counter() - began)
@@ -207,20 +206,8 @@ class LockRoutes:
         if isinstance(outcome, bytes):
             return LockResponse(200, outcome, "listed", [])
         if isinstance(outcome, LockError):
-            return self._problem(outcome)
+            return error_response(error_for_client(outcome, self._metrics))
         return outcome_response(operation, outcome)
-
-    def _problem(self, error: LockError) -> LockResponse:
-        """Count the error; the response has none of the store's own words."""
-        message = error.message
-        if isinstance(error, StoreUnavailableError) and error.cause_code == "stopping":
-            message = DRAINING_MESSAGE
-        elif isinstance(error, StoreUnavailableError):
-            self._metrics.store_error(error.cause_code)
-            message = UNAVAILABLE_MESSAGE
-        elif error.code == "lock_rate_limited":
-            self._metrics.quota_refusals += 1
-        return error_response(error, message)
 
 
 def _check_permission(operation: LockOperation, principal: Principal) -> None:

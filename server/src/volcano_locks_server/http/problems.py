@@ -9,7 +9,8 @@ from typing import Final
 
 import msgspec
 
-from ..rules.errors import LockError
+from ..rules.errors import LockError, StoreUnavailableError
+from ..telemetry import Metrics
 
 STATUS_BY_CODE: Final[dict[str, int]] = {
     "invalid_lock_key": 400,
@@ -51,6 +52,19 @@ DRAINING_MESSAGE: Final = "this server is stopping: send the same request to ano
 INTERNAL_MESSAGE: Final = (
     "this request failed because of a bug in the server: report its request id, and read the lock to see its state"
 )
+
+
+def error_for_client(error: LockError, metrics: Metrics) -> LockError:
+    """Count the error. The client gets it as it is, or another one in place of the store's own words."""
+    if error.code == "lock_rate_limited":
+        metrics.quota_refusals += 1
+    if not isinstance(error, StoreUnavailableError):
+        return error
+    message = DRAINING_MESSAGE
+    if error.cause_code != "stopping":
+        message = UNAVAILABLE_MESSAGE
+        metrics.store_error(error.cause_code)
+    return LockError(error.code, message, retry_after_seconds=error.retry_after_seconds)
 
 
 def problem_body(code: str, message: str, **details: str | int | None) -> bytes:

@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import msgspec
+from starlette.responses import Response
+
 from ..rules.errors import LockError
 from ..rules.lease import Granted, Outcome, Refused, Released, State
 from ..rules.quota import Admission
@@ -48,9 +51,13 @@ def _state_response(state: State) -> LockResponse:
     return LockResponse(200, held_body(state.lease.expires_at_ms, state.lease.fencing_token), "held", [])
 
 
-def error_response(error: LockError, message: str) -> LockResponse:
-    """The response to an error, with `message` in place of its own."""
-    return LockResponse(STATUS_BY_CODE[error.code], problem_body(error.code, message), error.code, error_headers(error))
+def error_response(error: LockError) -> LockResponse:
+    body = problem_body(error.code, error.message)
+    return LockResponse(STATUS_BY_CODE[error.code], body, error.code, error_headers(error))
+
+
+def json_response(value: object, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, media_type="application/json")
 
 
 def request_headers(request_id: bytes, admission: Admission | None) -> Headers:
