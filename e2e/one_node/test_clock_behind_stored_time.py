@@ -46,7 +46,7 @@ async def test_a_file_from_the_future_is_refused_and_unchanged(
         new_server(path).start()
     assert caught.value.exit_code == UNAVAILABLE
     instant = datetime.fromtimestamp(future_ms / 1_000, UTC).isoformat(timespec="milliseconds")
-    assert f"the store's file was written at {instant}: set the machine's clock right" in caught.value.output
+    assert f"the store was written at {instant}: set the machine's clock right" in caught.value.output
     assert "Traceback" not in caught.value.output
     assert {one.name: one.read_bytes() for one in tmp_path.iterdir() if one.suffix != ".lock"} == before
 

@@ -31,6 +31,19 @@ def clock_behind(now_ms: int, newest_ms: int) -> StoreUnavailableError:
     )
 
 
+def refuse_clock_far_behind(clock: str, now_ms: int, newest_ms: int, behind_max_ms: int) -> None:
+    """At the start: a clock slightly behind catches up; one farther behind must be set by an operator. Raises
+    StoreUnavailableError. `clock` says whose it is.
+    """
+    if newest_ms - now_ms > behind_max_ms:
+        raise StoreUnavailableError(
+            "clock_behind",
+            f"{clock} reads {format_instant(now_ms)} but the store was written at "
+            f"{format_instant(newest_ms)}: set {clock} right, then start again; "
+            "if the store was written under a wrong clock, start again after that instant",
+        )
+
+
 def format_instant(at_ms: int) -> str:
     """`at_ms` in ISO 8601, or the number of milliseconds if it is outside the calendar."""
     try:

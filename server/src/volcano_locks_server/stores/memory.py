@@ -5,7 +5,7 @@ store except durability.
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from heapq import nsmallest
 from itertools import islice
 from operator import itemgetter
@@ -77,16 +77,6 @@ class MemoryStore:
         return now_ms
 
 
-@dataclass(slots=True)
-class _StoredKey:
-    """A service key with its secret, and the previous secret while that is valid."""
-
-    service_key: ServiceKey
-    digest: bytes
-    old_digest: bytes | None = None
-    old_good_until_ms: int | None = None
-
-
 class MemoryRegistry:
     """Projects and service keys in dictionaries, in order of creation."""
 
@@ -95,8 +85,8 @@ class MemoryRegistry:
         self._last_position = 0
         self._positions: Final[dict[str, int]] = {}
         self._projects: Final[dict[str, Project]] = {}
-        self._keys: Final[dict[str, _StoredKey]] = {}
-        self._by_digest: Final[dict[bytes, _StoredKey]] = {}
+        self._keys: Final[dict[str, StoredServiceKey]] = {}
+        self._key_ids: Final[dict[bytes, str]] = {}  # by the digest of a secret
 
     async def add_project(self, project: Project) -> None:
         self._refuse_taken_project_name(project)
@@ -127,13 +117,19 @@ class MemoryRegistry:
         self._locks.delete_locks_of(project_id)
 
     async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
+        await self.add_stored_key(StoredServiceKey(service_key, (StoredSecret(secret_digest, None),)))
+
+    async def add_stored_key(self, stored_key: StoredServiceKey) -> None:
+        """Add a service key with all its secrets."""
+        service_key, secrets = stored_key
         await self.project(service_key.project_id)
         for stored in self._keys.values():
             if (stored.service_key.project_id, stored.service_key.name) == (service_key.project_id, service_key.name):
                 raise service_key_name_taken(service_key.name)
-        if service_key.id in self._keys or secret_digest in self._by_digest:
+        if service_key.id in self._keys or any(secret.digest in self._key_ids for secret in secrets):
             raise LockError("name_taken", "a service key with this id or secret exists already")
-        self._keys[service_key.id] = self._by_digest[secret_digest] = _StoredKey(service_key, secret_digest)
+        self._keys[service_key.id] = stored_key
+        self._key_ids.update({secret.digest: service_key.id for secret in secrets})
         self._set_position(service_key.id)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
@@ -148,52 +144,38 @@ class MemoryRegistry:
         self._delete_key(self._stored_key(project_id, key_id))
 
     async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
-        stored = self._stored_key(project_id, key_id)
-        if new.digest in self._by_digest:
+        before, (current, *older) = self._stored_key(project_id, key_id)
+        if new.digest in self._key_ids:
             raise LockError("name_taken", "a service key with this secret exists already")
-        if stored.old_digest is not None:
-            del self._by_digest[stored.old_digest]
+        secrets = [StoredSecret(new.digest, None)]
         if new.old_good_until_ms is None:
-            del self._by_digest[stored.digest]
-            stored.old_digest = None
+            older.append(current)
         else:
-            stored.old_digest = stored.digest
-        stored.old_good_until_ms = new.old_good_until_ms
-        stored.digest = new.digest
-        stored.service_key = replace(stored.service_key, key_prefix=new.key_prefix)
-        self._by_digest[new.digest] = stored
-        return stored.service_key
+            secrets.append(StoredSecret(current.digest, new.old_good_until_ms))
+        for secret in older:
+            del self._key_ids[secret.digest]
+        self._key_ids[new.digest] = key_id
+        self._keys[key_id] = changed = StoredServiceKey(replace(before, key_prefix=new.key_prefix), tuple(secrets))
+        return changed.service_key
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
-        stored = self._by_digest.get(secret_digest)
-        if stored is None:
+        key_id = self._key_ids.get(secret_digest)
+        if key_id is None:
             return None
-        good_until_ms = stored.old_good_until_ms if secret_digest == stored.old_digest else None
-        return Credential.of(stored.service_key, self._projects[stored.service_key.project_id], good_until_ms)
+        service_key, secrets = self._keys[key_id]
+        good_until_ms = dict(secrets)[secret_digest]
+        return Credential.of(service_key, self._projects[service_key.project_id], good_until_ms)
 
     def entries(self) -> list[Entry]:
         """All projects, then all service keys, in order of creation."""
-        kept_keys = []
-        for stored in self._keys.values():
-            secrets = [StoredSecret(stored.digest, None)]
-            if stored.old_digest is not None:
-                secrets.append(StoredSecret(stored.old_digest, stored.old_good_until_ms))
-            kept_keys.append(StoredServiceKey(stored.service_key, tuple(secrets)))
-        return [*self._projects.values(), *kept_keys]
-
-    async def add_stored_key(self, kept_key: StoredServiceKey) -> None:
-        """Add a service key of another store, with its secrets."""
-        current, *old = kept_key.secrets
-        await self.add_service_key(kept_key.service_key, current.digest)
-        for digest, good_until_ms in old:
-            stored = self._by_digest[digest] = self._keys[kept_key.service_key.id]
-            stored.old_digest, stored.old_good_until_ms = digest, good_until_ms
+        return [*self._projects.values(), *self._keys.values()]
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
         for key_id, at_ms in last_used_at_ms.items():
             stored = self._keys.get(key_id)
             if stored is not None and at_ms > (stored.service_key.last_used_at_ms or 0):
-                stored.service_key = replace(stored.service_key, last_used_at_ms=at_ms)
+                used = replace(stored.service_key, last_used_at_ms=at_ms)
+                self._keys[key_id] = stored._replace(service_key=used)
 
     def _set_position(self, entry_id: str) -> None:
         self._last_position += 1
@@ -205,7 +187,7 @@ class MemoryRegistry:
         shown = remaining[:limit]
         return Page(shown, encode_cursor(kind, self._positions[shown[-1].id]) if len(remaining) > limit else None)
 
-    def _stored_key(self, project_id: str, key_id: str) -> _StoredKey:
+    def _stored_key(self, project_id: str, key_id: str) -> StoredServiceKey:
         stored = self._keys.get(key_id)
         if stored is None or stored.service_key.project_id != project_id:
             raise service_key_not_found()
@@ -215,11 +197,10 @@ class MemoryRegistry:
         if any(other.name == project.name and other.id != project.id for other in self._projects.values()):
             raise project_name_taken(project.name)
 
-    def _delete_key(self, stored: _StoredKey) -> None:
+    def _delete_key(self, stored: StoredServiceKey) -> None:
         del self._keys[stored.service_key.id], self._positions[stored.service_key.id]
-        del self._by_digest[stored.digest]
-        if stored.old_digest is not None:
-            del self._by_digest[stored.old_digest]
+        for secret in stored.secrets:
+            del self._key_ids[secret.digest]
 
 
 class MemorySnapshot:

@@ -68,10 +68,8 @@ class Endpoints:
         """How often the connection was lost or changed: the cluster behind a new one may have been restored."""
 
     async def read(self, *ops: Get) -> TransactionResult:
-        """The results of the reads at one revision; linearizable, except for stale reads."""
-        return transactions.decode_transaction(
-            await self._send(transactions.TXN, transactions.encode_transaction((), ops, ()), repeatable=True)
-        )
+        """The results of the reads at one revision; linearizable, except for stale reads. Raises as `write`."""
+        return await self.write((), ops)
 
     async def write(
         self,
@@ -88,9 +86,7 @@ class Endpoints:
         ops = list(then)
         repeatable = not any(isinstance(op, Put | Delete) for op in ops)
         request = transactions.encode_transaction(compares, ops, otherwise)
-        return transactions.decode_transaction(
-            await self._send(transactions.TXN, request, repeatable, if_unchanged_since)
-        )
+        return transactions.decode_transaction(await self._send(request, repeatable, if_unchanged_since))
 
     @asynccontextmanager
     async def stream(self, method: str) -> AsyncIterator[grpc.aio.StreamStreamCall]:
@@ -133,12 +129,8 @@ class Endpoints:
         for channel in self._channels:
             await channel.close()
 
-    async def _send(
-        self, method: str, request: bytes, repeatable: bool, if_unchanged_since: int | None = None
-    ) -> bytes:
-        """The response of the first member that gives one. Raises StoreUnavailableError, and ConnectionChangedError as
-        `write`.
-        """
+    async def _send(self, request: bytes, repeatable: bool, if_unchanged_since: int | None) -> bytes:
+        """The response of the first member that gives one. Raises as `write`."""
         self._refuse()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + TXN_SECONDS_MAX
@@ -149,7 +141,7 @@ class Endpoints:
                 await self._ensure_connected(channel)
                 if if_unchanged_since not in (None, self.connection_changes):
                     raise ConnectionChangedError
-                return await self._attempt(channel, method, request, deadline - loop.time(), repeatable)
+                return await self._attempt(channel, transactions.TXN, request, deadline - loop.time(), repeatable)
             except _NotAppliedError as error:
                 failures += 1
                 self._fail_over(channel)

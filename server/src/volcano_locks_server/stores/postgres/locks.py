@@ -22,7 +22,7 @@ from ...ports.clock import Clock
 from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records, Step, StoreCounts
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
-from ..errors import clock_behind, format_instant
+from ..errors import clock_behind, refuse_clock_far_behind
 from ..lock_rows import FREE_FROM
 from .connections import ConnectionPool, Transaction
 from .faults import is_conflict
@@ -109,19 +109,11 @@ class PostgresStore:
             await transaction.prove_writable()
 
     async def refuse_wrong_clock(self) -> None:
-        """At the start: a clock slightly behind catches up while the node runs; one farther behind must be set by an
-        operator. Raises StoreUnavailableError.
-        """
+        """At the start. A clock slightly behind catches up while the node runs."""
         async with self._connections.transaction() as transaction:
             database_ms, remembered_ms = (await transaction.fetch(NOW))[0]
         now_ms = database_ms if self._clock is None else self._clock.now_ms()
-        if now_ms < remembered_ms - CLOCK_BEHIND_MAX_MS:
-            raise StoreUnavailableError(
-                "clock_behind",
-                f"the database's clock reads {format_instant(now_ms)} but the store was written at "
-                f"{format_instant(remembered_ms)}: set the clock of the database's machine right, "
-                "then start again; if the store was written under a wrong clock, start again after that instant",
-            )
+        refuse_clock_far_behind("the clock of the database's machine", now_ms, remembered_ms, CLOCK_BEHIND_MAX_MS)
 
     async def _run_step(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
         """The step's results; None if another node created one of the records meanwhile, after a roll-back."""

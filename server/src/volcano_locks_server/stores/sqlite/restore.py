@@ -29,7 +29,7 @@ import apsw
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..errors import format_instant
+from ..errors import refuse_clock_far_behind
 from .backup import BackupContents, inspect_backup, remove
 from .connection import closed_after, open_connection, run_in_transaction
 from .faults import file_fault, store_errors
@@ -163,14 +163,8 @@ def _read_previous(path: Path, report: Callable[[str], None]) -> _PreviousFile:
 
 
 def _wait_for_clock(newest_ms: int, clock: Clock, sleep: Callable[[float], None]) -> None:
-    while (behind_ms := newest_ms - clock.now_ms()) > 0:
-        if behind_ms > CLOCK_WAIT_MAX_MS:
-            raise StoreUnavailableError(
-                "clock_behind",
-                f"the clock reads {format_instant(clock.now_ms())} but the store was written at "
-                f"{format_instant(newest_ms)}: set the machine's clock right; "
-                "with a clock that is behind, fencing tokens would repeat",
-            )
+    while (behind_ms := newest_ms - (now_ms := clock.now_ms())) > 0:
+        refuse_clock_far_behind("the machine's clock", now_ms, newest_ms, CLOCK_WAIT_MAX_MS)
         sleep(behind_ms / 1_000)
 
 

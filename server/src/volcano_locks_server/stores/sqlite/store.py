@@ -8,8 +8,7 @@ from typing import Final, Self
 import apsw
 
 from ...ports.clock import Clock
-from ...rules.errors import StoreUnavailableError
-from ..errors import format_instant
+from ..errors import refuse_clock_far_behind
 from .backup import SqliteBackups
 from .connection import open_connection
 from .faults import store_errors
@@ -82,13 +81,7 @@ class SqliteFile:
     async def _wait_for_clock(self, clock: Clock, sleep: Callable[[float], Awaitable[None]]) -> None:
         newest_ms = self.locks.newest_ms
         while (behind_ms := newest_ms - (now_ms := clock.now_ms())) > 0:
-            if behind_ms > CLOCK_WAIT_MAX_MS:
-                raise StoreUnavailableError(
-                    "clock_behind",
-                    f"the clock reads {format_instant(now_ms)} but the store's file was written at "
-                    f"{format_instant(newest_ms)}: set the machine's clock right, then start again; "
-                    "if the file was written under a wrong clock, start again after that instant",
-                )
+            refuse_clock_far_behind("the machine's clock", now_ms, newest_ms, CLOCK_WAIT_MAX_MS)
             await sleep(behind_ms / 1_000)
 
     def _close(self) -> None:
