@@ -28,15 +28,7 @@ def _option(setting: Setting) -> click.Option:
     return click.Option([setting.flag], metavar=setting.metavar, help=text)
 
 
-class ServeCommand(click.Command):
-    """Has a flag for each setting that is not a secret, because every user of the machine can read arguments."""
-
-    def __init__(self, *arguments: object, **attributes: object) -> None:
-        super().__init__(*arguments, **attributes)  # type: ignore[arg-type]
-        self.params.extend(_option(setting) for setting in SETTINGS if not setting.secret)
-
-
-@click.command(cls=ServeCommand, short_help="Start a production server.")
+@click.command(short_help="Start a production server.")
 def serve(**flags: object) -> None:
     """Start a production server.
 
@@ -65,6 +57,10 @@ def serve(**flags: object) -> None:
     """
     with exit_on_startup_error():
         serve_until_stopped(Settings.load(flags, os.environ), _announce)
+
+
+# Every user of the machine can read a process's arguments, so secrets have no flag.
+serve.params += [_option(setting) for setting in SETTINGS if not setting.secret]
 
 
 async def _announce(server: "Server") -> None:

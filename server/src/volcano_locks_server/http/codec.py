@@ -15,7 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from ..rules.errors import LockError
+from ..rules.errors import Code, LockError
 from ..rules.values import LockKey, parse_ttl_seconds, parse_wait_ms, shown
 
 BODY_BYTES_MAX: Final = 16_384
@@ -172,14 +172,10 @@ def _ttl(value: object, body: bytes, *, names: int) -> int:
 def _bad_lease_body(body: bytes, error: Exception) -> LockError:
     if not body.strip():
         return LockError("invalid_request", 'the body is empty: send one such as {"ttl_seconds": 30}')
-    if isinstance(error, msgspec.ValidationError) and "$.ttl_seconds" in str(error):
-        return LockError(
-            "invalid_ttl", "ttl_seconds must be a whole JSON number of seconds; got one that is too large to read"
-        )
-    if isinstance(error, msgspec.ValidationError) and "$.wait_seconds" in str(error):
-        return LockError(
-            "invalid_wait", "wait_seconds must be a JSON number of seconds; got one that is too large to read"
-        )
+    fields: tuple[tuple[Code, str], ...] = ("invalid_ttl", "ttl_seconds"), ("invalid_wait", "wait_seconds")
+    for code, field in fields:
+        if isinstance(error, msgspec.ValidationError) and f"$.{field}" in str(error):
+            return LockError(code, f"{field} must be a JSON number of seconds; got one that is too large to read")
     why = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
     return LockError(
         "invalid_request", f'the body must be JSON such as {{"ttl_seconds": 30}} in UTF-8: {parser_message(why)}'

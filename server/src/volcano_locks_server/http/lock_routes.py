@@ -6,6 +6,7 @@ still take effect. An acquire that waits ends when its client disconnects, and i
 """
 
 import asyncio
+from dataclasses import dataclass
 from time import perf_counter
 from typing import Final
 
@@ -55,25 +56,21 @@ from .responses import LockResponse, error_response, outcome_response, request_h
 _ALL_EVENTS_KEY: Final = b"events"
 
 
+@dataclass(slots=True, eq=False)
 class _LockRequest:
     """One request, and what the checks have found out about it so far."""
 
-    __slots__ = (
-        "admission", "fields", "id", "id_fault", "key", "operation", "project_id", "query", "raw_key", "receive",
-        "wait_ms",
-    )  # fmt: skip
-
-    def __init__(self, scope: Scope, receive: Receive) -> None:
-        self.fields: Final = header_fields(scope)
-        self.receive: Final = receive
-        self.id, self.id_fault = request_id_of(self.fields.get(REQUEST_ID))
-        self.operation: LockOperation | None = None
-        self.raw_key = b""
-        self.query: Final[bytes] = scope.get("query_string", b"")
-        self.key: str | None = None
-        self.project_id: str | None = None
-        self.admission: Admission | None = None
-        self.wait_ms = 0
+    fields: dict[bytes, bytes]
+    query: bytes
+    receive: Receive
+    id: bytes
+    id_fault: LockError | None
+    operation: LockOperation | None = None
+    raw_key: bytes = b""
+    key: str | None = None
+    project_id: str | None = None
+    admission: Admission | None = None
+    wait_ms: int = 0
 
 
 class LockRoutes:
@@ -95,7 +92,8 @@ class LockRoutes:
         If it opens a stream, nothing is sent yet: returns the response, which the caller must run.
         """
         began = perf_counter()
-        request = _LockRequest(scope, receive)
+        fields = header_fields(scope)
+        request = _LockRequest(fields, scope.get("query_string", b""), receive, *request_id_of(fields.get(REQUEST_ID)))
         try:
             request.operation, request.raw_key = operation, _ = lock_operation(raw_path, scope["method"])
             outcome = await self._outcome(operation, request)
@@ -212,16 +210,10 @@ class LockRoutes:
 
 def _check_permission(operation: LockOperation, principal: Principal) -> None:
     """Raise LockError `missing_permission` (HTTP-15)."""
-    if operation.is_read_only:
-        if not principal.may_read_locks:
-            raise LockError(
-                "missing_permission",
-                "this service key lacks a permission: the request needs locks.read, locks.manage or *",
-            )
-    elif not principal.may_manage_locks:
-        raise LockError(
-            "missing_permission", "this service key lacks a permission: the request needs locks.manage or *"
-        )
+    may = principal.may_read_locks if operation.is_read_only else principal.may_manage_locks
+    if not may:
+        needed = "locks.read, locks.manage or *" if operation.is_read_only else "locks.manage or *"
+        raise LockError("missing_permission", f"this service key lacks a permission: the request needs {needed}")
 
 
 async def _command(operation: LockOperation, request: _LockRequest) -> tuple[LockKey, Command]:

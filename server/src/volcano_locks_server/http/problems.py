@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ..rules.errors import LockError, StoreUnavailableError
+from ..rules.errors import STOPPING, LockError, StoreUnavailableError
 from ..telemetry import Metrics
 
 STATUS_BY_CODE: Final[dict[str, int]] = {
@@ -61,7 +61,7 @@ def error_for_client(error: LockError, metrics: Metrics) -> LockError:
     if not isinstance(error, StoreUnavailableError):
         return error
     message = DRAINING_MESSAGE
-    if error.cause_code != "stopping":
+    if error.cause_code != STOPPING[0]:
         message = UNAVAILABLE_MESSAGE
         metrics.store_error(error.cause_code)
     return LockError(error.code, message, retry_after_seconds=error.retry_after_seconds)

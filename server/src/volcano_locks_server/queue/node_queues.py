@@ -18,7 +18,7 @@ from typing import Final
 
 from ..ports.clock import Clock
 from ..ports.lock_store import RecordKey
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import STOPPING, StoreUnavailableError
 from ..rules.lease import NOT_OWNER, Acquire, Outcome
 from .batch_turn import BatchTurn, QueueParts
 from .fairness import Fairness
@@ -26,7 +26,7 @@ from .handoff import LockChange, PendingCommand
 from .recheck import Rechecks
 from .undelivered import Submit, UndeliveredGrants
 from .waiter import Waiter, WaitResult
-from .waiter_table import STOPPING, WaiterTable
+from .waiter_table import WaiterTable
 
 
 class WaitQueues:
@@ -64,7 +64,7 @@ class WaitQueues:
         """
         table = self.table
         if table.stopped:
-            raise StoreUnavailableError("stopping", STOPPING)
+            raise StoreUnavailableError(*STOPPING)
         waiter = table.find(key, acquire.owner_digest)
         if waiter is None:
             waiter = table.add(key, acquire)
@@ -127,7 +127,7 @@ class WaitQueues:
         self.stop()
         for waiter in self.table.all():
             if waiter.result is not None:
-                self.table.complete(waiter, StoreUnavailableError("stopping", STOPPING))
+                self.table.complete(waiter, StoreUnavailableError(*STOPPING))
             self.table.remove(waiter, "left")
         self._undelivered.close()
 

@@ -9,7 +9,7 @@ from typing import Final, Literal
 
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
-from ..rules.errors import LockError, StoreUnavailableError
+from ..rules.errors import STOPPING, LockError, StoreUnavailableError
 from ..rules.lease import Acquire, Outcome, held_by
 from .undelivered import UndeliveredGrants
 from .wait_queue import WaitQueue
@@ -20,7 +20,6 @@ WAITERS_MAX: Final = 10_000
 WAITER_KEPT_SECONDS: Final = 5
 WAIT_SLACK_SHARE: Final = 100  # a wait may end late by its hundredth, so that many waits end together
 WAIT_SLACK_MS_MAX: Final = 250
-STOPPING: Final = "the service is stopping: retry at another node or in a moment"
 
 RemovalReason = Literal["granted", "refused", "left"]
 
@@ -118,7 +117,7 @@ class WaiterTable:
     def end_wait(self, waiter: Waiter) -> None:
         """End a wait without a grant, and keep the waiter for a while (WAIT-6)."""
         if self.stopped:
-            self.complete(waiter, StoreUnavailableError("stopping", STOPPING))
+            self.complete(waiter, StoreUnavailableError(*STOPPING))
         elif self.queues[waiter.key].failing or waiter.uncertain_grant is not None:
             unknown = "the store failed during the wait: it is not known whether the lock was granted"
             self.complete(waiter, StoreUnavailableError("wait_unknown", unknown))

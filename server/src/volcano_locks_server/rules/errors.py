@@ -61,3 +61,7 @@ class StoreUnavailableError(LockError):
     def __init__(self, cause_code: str, message: str) -> None:
         super().__init__("lock_service_unavailable", message, retry_after_seconds=1)
         self.cause_code: Final = cause_code
+
+
+STOPPING: Final = ("stopping", "the service is stopping: retry at another node or in a moment")
+"""The cause code and message of a `StoreUnavailableError` for what a server that is being stopped refuses."""

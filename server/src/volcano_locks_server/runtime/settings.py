@@ -31,8 +31,8 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Name and description of a setting. `numbers` are the lowest and the highest of a number. The value of a secret is
-    never shown.
+    """Name and description of a setting. `metavar` is the kind of its value, also for the help; a FILE is a path.
+    `numbers` are the lowest and the highest of a number. The value of a secret is never shown.
     """
 
     name: str

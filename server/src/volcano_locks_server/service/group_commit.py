@@ -27,13 +27,12 @@ from itertools import chain
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey, Records, StepResult
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import STOPPING, StoreUnavailableError
 from ..rules.lease import LockRecord
 
 SIZE_OF_ANOTHER_BATCH: Final = 64  # backlog size that starts another batch beside a larger one
 PENDING_MAX: Final = 20_000
 COMMIT_SECONDS_MAX: Final = 10.0
-STOPPING: Final = "the service is stopping: retry at another node or in a moment"
 
 C = TypeVar("C")
 R = TypeVar("R")
@@ -140,7 +139,7 @@ class GroupCommit(Generic[C, R]):
         Raises StoreUnavailableError, at once or through the future.
         """
         if self._closed:
-            raise StoreUnavailableError("stopping", STOPPING)
+            raise StoreUnavailableError(*STOPPING)
         if len(self._pending) + self._parked_count >= PENDING_MAX:
             raise StoreUnavailableError("overloaded", f"{PENDING_MAX} requests are pending: retry in a moment")
         loop = asyncio.get_running_loop()
@@ -159,7 +158,7 @@ class GroupCommit(Generic[C, R]):
             worker.cancel()
         if self._watchdog is not None:
             self._watchdog.cancel()
-        _refuse(self._not_in_a_batch(), "stopping", STOPPING)
+        _refuse(self._not_in_a_batch(), *STOPPING)
 
     async def _work(self) -> None:
         """Commit batch after batch, until all that is pending is on keys of other batches."""
@@ -224,7 +223,7 @@ class GroupCommit(Generic[C, R]):
         except Exception as error:  # noqa: BLE001 - a store's bug must answer its callers, not hang them
             _fail(batch, "store_error", "the store failed", error)
         except asyncio.CancelledError:
-            _fail(batch, "stopping", STOPPING)
+            _fail(batch, *STOPPING)
             raise
         else:
             for pending, result in resolved:

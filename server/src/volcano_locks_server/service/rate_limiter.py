@@ -14,9 +14,8 @@ from typing import Final
 
 from ..ports.clock import Clock
 from ..ports.quota_store import QuotaStore
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import STOPPING, StoreUnavailableError
 from ..rules.quota import WINDOW_MS, Admission, Draw, Share, Window, admit, admit_from, with_drawn, with_returned
-from .group_commit import STOPPING
 
 WINDOWS_MAX: Final = 10_000
 DRAW_SECONDS_MAX: Final = 10.0
@@ -125,7 +124,7 @@ class SharedRateLimiter:
     async def _draw(self, project_id: str, draw: Draw) -> None:
         """Draw, or await the draw in progress: one per project at a time, for all requests that wait by then."""
         if self._closed:
-            raise StoreUnavailableError("stopping", STOPPING)
+            raise StoreUnavailableError(*STOPPING)
         task = self._draws.get(project_id)
         if task is None:
             wanted = max(draw.wanted, self._waiting_counts[project_id])
@@ -135,7 +134,7 @@ class SharedRateLimiter:
             failure = await asyncio.shield(task)  # a cancelled request leaves the draw to the others
         except asyncio.CancelledError:
             if task.cancelled():
-                raise StoreUnavailableError("stopping", STOPPING) from None
+                raise StoreUnavailableError(*STOPPING) from None
             raise
         if failure is not None:
             raise StoreUnavailableError(failure.cause_code, failure.message) from failure.__cause__

@@ -12,6 +12,7 @@ A client with write access to the engine can forge packets. Text that does not p
 ever a reason to recheck.
 """
 
+import asyncio
 import re
 from collections import deque
 from collections.abc import Callable
@@ -91,3 +92,31 @@ def parse_packet(text: str) -> SignalPacket | None:
     if match is None or not text.isascii():
         return None
     return SignalPacket(match[1], int(match[2]), match[3] == "lost", [unquote_to_bytes(line) for line in lines])
+
+
+class PacketSignals:
+    """What the `Signals` of both engines share: the outbox, and the delivery of the packets that they receive."""
+
+    def __init__(self, packet_bytes_max: int) -> None:
+        self._outbox: Final = SignalOutbox(packet_bytes_max)
+        self._wake: Final = asyncio.Event()
+        self._on_message: Callable[[bytes], None]
+        self._on_missed: Callable[[], None]
+        self._echoed = 0  # the number of this node's latest packet that came back
+        self._is_closed = False
+
+    def publish(self, message: bytes) -> None:
+        if not self._is_closed:
+            self._outbox.put(message)
+            self._wake.set()
+
+    def _deliver(self, text: str, came_back: asyncio.Event) -> None:
+        """Deliver a packet; `came_back` is set if it is one of this node."""
+        packet = parse_packet(text)
+        if packet is None:
+            return
+        if packet.node == self._outbox.node:
+            self._echoed = packet.number
+            came_back.set()
+        if not self._is_closed:
+            packet.deliver(self._on_message, self._on_missed)

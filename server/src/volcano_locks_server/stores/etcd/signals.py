@@ -20,7 +20,7 @@ from typing import Final
 import grpc
 
 from ...rules.errors import StoreUnavailableError
-from ..signal_packets import SignalOutbox, parse_packet
+from ..signal_packets import PacketSignals
 from .endpoints import Endpoints
 from .layout import Layout, end_of
 from .transactions import Delete, Put
@@ -34,24 +34,19 @@ PAUSE_SECONDS_MAX: Final = 2.0
 CLOSE_SECONDS_MAX: Final = 1.0
 
 
-class EtcdSignals:
+class EtcdSignals(PacketSignals):
     """The Signals of one node, which writes its packets to `key`. Made by `EtcdCluster`."""
 
     def __init__(self, endpoints: Endpoints, layout: Layout, key: bytes) -> None:
+        super().__init__(PACKET_BYTES_MAX)
         self._endpoints: Final = endpoints
         self._layout: Final = layout
         self._key: Final = key
-        self._outbox: Final = SignalOutbox(PACKET_BYTES_MAX)
-        self._wake: Final = asyncio.Event()
         self._came_back: Final = asyncio.Event()
         self._tried: Final = asyncio.Event()  # a watch was tried; before that a first packet cannot come back
-        self._echoed = 0
         self._silence: asyncio.Timeout | None = None  # set while the watch works
         self._sending: asyncio.Task[None] | None = None
         self._receiving: asyncio.Task[None] | None = None
-        self._on_message: Callable[[bytes], None]
-        self._on_missed: Callable[[], None]
-        self._is_closed = False
 
     @property
     def working(self) -> bool:
@@ -61,11 +56,6 @@ class EtcdSignals:
         self._on_message, self._on_missed = on_message, on_missed
         self._receiving = asyncio.create_task(self._receive(), name="etcd-signals-receive")
         self._sending = asyncio.create_task(self._send(), name="etcd-signals-send")
-
-    def publish(self, message: bytes) -> None:
-        if not self._is_closed:
-            self._outbox.put(message)
-            self._wake.set()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -114,22 +104,12 @@ class EtcdSignals:
                         self._tried.set()
                         self._on_missed()
                     for value in response.values:
-                        self._on_packet(value)
+                        self._deliver(value.decode("ascii", "replace"), self._came_back)
         finally:
             self._silence = None
             self._came_back.set()
             probing.cancel()
             await asyncio.wait([probing])
-
-    def _on_packet(self, value: bytes) -> None:
-        packet = parse_packet(value.decode("ascii", "replace"))
-        if packet is None:
-            return
-        if packet.node == self._outbox.node:
-            self._echoed = packet.number
-            self._came_back.set()
-        if not self._is_closed:
-            packet.deliver(self._on_message, self._on_missed)
 
     async def _send(self) -> None:
         """Send the queued messages; after `close`, until the queue is empty."""

@@ -22,7 +22,7 @@ from typing import Any, Final
 import asyncpg
 
 from ...ports.lock_store import StoreCounts
-from ...rules.errors import StoreUnavailableError
+from ...rules.errors import STOPPING, StoreUnavailableError
 from .faults import is_server_lost, store_fault
 from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, DatabaseSession, Hosts
 
@@ -37,7 +37,6 @@ CONFIRMED_SECONDS_MAX: Final = 1.0
 NO_RESPONSE: Final = ("store_slow", f"the database did not respond within {TRANSACTION_SECONDS_MAX:g} s")
 NOT_REPLICATED: Final = ("commit_in_doubt", "the database did not confirm that a commit is durable: try again")
 OVERLOADED: Final = ("overloaded", "all connections to the database are in use: try again in a moment")
-STOPPED: Final = ("stopping", "the service is stopping: try again in a moment")
 
 # Written only to the log: it locks nothing, so one such commit that hangs blocks no other.
 _PROVE_WRITABLE: Final = "SELECT pg_logical_emit_message(true, 'volcano-locks', ''::text) IS NULL"
@@ -102,7 +101,7 @@ class ConnectionPool:
         StoreUnavailableError the commit may or may not have taken effect.
         """
         if self._closed:
-            raise StoreUnavailableError(*STOPPED)
+            raise StoreUnavailableError(*STOPPING)
         async with self._slot():
             session = await self._begin_on_session(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
             deadline = asyncio.get_running_loop().call_later(seconds or TRANSACTION_SECONDS_MAX, session.expire)

@@ -24,7 +24,7 @@ from typing import Final
 import asyncpg
 
 from ...rules.errors import StoreUnavailableError
-from ..signal_packets import SignalOutbox, parse_packet
+from ..signal_packets import PacketSignals
 from .hosts import DatabaseSession, Hosts
 
 CHANNEL: Final = "volcano_locks"
@@ -36,29 +36,19 @@ PAUSE_SECONDS_MAX: Final = 2.0
 CLOSE_SECONDS_MAX: Final = 1.0
 
 
-class PostgresSignals:
+class PostgresSignals(PacketSignals):
     """The Signals of one node. Made by `PostgresDatabase`; connects when started."""
 
     def __init__(self, hosts: Hosts) -> None:
+        super().__init__(PACKET_BYTES_MAX)
         self._hosts: Final = hosts
-        self._outbox: Final = SignalOutbox(PACKET_BYTES_MAX)
-        self._wake: Final = asyncio.Event()
         self._session: DatabaseSession | None = None
         self._running: asyncio.Task[None] | None = None
-        self._on_message: Callable[[bytes], None]
-        self._on_missed: Callable[[], None]
-        self._echoed = 0
-        self._is_closed = False
         self.working = False
 
     def start(self, on_message: Callable[[bytes], None], on_missed: Callable[[], None]) -> None:
         self._on_message, self._on_missed = on_message, on_missed
         self._running = asyncio.create_task(self._run(), name="postgres-signals")
-
-    def publish(self, message: bytes) -> None:
-        if not self._is_closed:
-            self._outbox.put(message)
-            self._wake.set()
 
     async def close(self) -> None:
         self._is_closed = True
@@ -156,14 +146,8 @@ class PostgresSignals:
             deadline.cancel()
 
     def _on_notification(self, connection: object, _process: int, _channel: str, payload: str) -> None:
-        packet = parse_packet(payload)
-        if packet is None or self._session is None or connection is not self._session.connection:
-            return
-        if packet.node == self._outbox.node:
-            self._echoed = packet.number
-            self._wake.set()
-        if not self._is_closed:
-            packet.deliver(self._on_message, self._on_missed)
+        if self._session is not None and connection is self._session.connection:
+            self._deliver(payload, self._wake)
 
     def _on_end(self, _connection: object) -> None:
         self._wake.set()

@@ -70,7 +70,8 @@ def _missing(path: Path) -> HealthFinding:
 def _permissions(path: Path) -> Iterator[HealthFinding]:
     """The findings about access (of this user) and permissions (of others)."""
     true_path = path.resolve()
-    named = (*(true_path.with_name(true_path.name + end) for end in ("", "-wal", ".lock")), _token_path(path))
+    token = path.with_name(path.name + ".admin-token")
+    named = (*(true_path.with_name(true_path.name + end) for end in ("", "-wal", ".lock")), token)
     files = [one for one in named if one.exists()]
     barred = [one for one in files if not os.access(one, os.R_OK | os.W_OK)]
     if barred or not os.access(true_path.parent, os.W_OK | os.X_OK):
@@ -86,10 +87,6 @@ def _permissions(path: Path) -> Iterator[HealthFinding]:
         yield HealthFinding("permissions", f"other users can read {names}", f"chmod 600 {names}")
     else:
         yield HealthFinding("permissions", "only their owner can read the files")
-
-
-def _token_path(path: Path) -> Path:
-    return path.with_name(path.name + ".admin-token")
 
 
 def _schema(path: Path) -> HealthFinding:

@@ -43,17 +43,9 @@ class SqliteStore:
         self._writer: Final = writer
         self._file_lock: Final = file_lock
         self._clock: Final = clock
-        self._newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
+        self.newest_ms = int(connection.execute("SELECT now_ms FROM newest_instant").get)
+        """The newest instant that was served, including before a restart; an earlier one is refused."""
         self._proven_at = -PROVEN_SECONDS
-
-    @property
-    def newest_ms(self) -> int:
-        """The newest instant that was served, including before a restart."""
-        return self._newest_ms
-
-    def advance_to(self, newest_ms: int) -> None:
-        """Serve no instant before this one, which is stored already."""
-        self._newest_ms = max(self._newest_ms, newest_ms)
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
         return await self._writer.run(partial(self._update, keys, step))
@@ -62,7 +54,7 @@ class SqliteStore:
         return await self._writer.run(partial(self._list_locks, query))
 
     async def count_held(self) -> int:
-        return await self._writer.run(self._count_held)
+        return await self._writer.run(lambda: int(self._connection.execute(COUNT_HELD, (self._now_ms(),)).get))
 
     async def purge(self, *, limit: int) -> int:
         gone = 0
@@ -93,9 +85,6 @@ class SqliteStore:
     def _list_locks(self, query: LockQuery) -> LockPage:
         self._file_lock.check_files()
         return read_locks(self._connection, query, self._now_ms())
-
-    def _count_held(self) -> int:
-        return int(self._connection.execute(COUNT_HELD, (self._now_ms(),)).get)
 
     def _purge(self, limit: int) -> int:
         self._file_lock.check_files()
@@ -134,7 +123,7 @@ class SqliteStore:
 
     def _now_ms(self) -> int:
         now_ms = self._clock.now_ms()
-        if now_ms < self._newest_ms:
-            raise clock_behind(now_ms, self._newest_ms)
-        self._newest_ms = now_ms
+        if now_ms < self.newest_ms:
+            raise clock_behind(now_ms, self.newest_ms)
+        self.newest_ms = now_ms
         return now_ms

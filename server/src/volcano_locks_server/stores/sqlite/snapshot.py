@@ -64,7 +64,7 @@ class SqliteSnapshot:
             await self._writer.run(partial(self._commit, newest_ms))
         finally:
             await self._writer.run(partial(roll_back_if_open, self._connection))
-        self._locks.advance_to(newest_ms)
+        self._locks.newest_ms = max(self._locks.newest_ms, newest_ms)
 
     def _begin(self) -> None:
         self._connection.execute("BEGIN IMMEDIATE")
