@@ -95,7 +95,6 @@ class App:
         self._log: Final = log
         self._metrics: Final = metrics
         self._service: Final = service
-        self._hub: Final = service.hub
         lock_list = LockListReader(store, service.hub.waiters)
         self._locks: Final = LockRoutes(service, lock_list, authenticator, log, metrics)
         self._health: Final = HealthRoutes(store, metrics)
@@ -134,14 +133,14 @@ class App:
 
     def is_idle_but_for(self, waiting: int) -> bool:
         """Whether nothing runs but `waiting` requests in wait queues; for tests that move the clock."""
-        still = self._service.is_idle and self._hub.is_idle
+        still = self._service.is_idle and self._service.hub.is_idle
         return still and self._in_flight == waiting == self._service.queues.table.request_count
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and complete those in flight. Returns False if some are left after `seconds`."""
         self._locks.draining = self._health.draining = True
         self._service.queues.stop()
-        self._hub.end_subscribers()
+        self._service.hub.end_subscribers()
         self._backups.discard()
         self._idle.clear()
         if not self._in_flight:

@@ -7,7 +7,7 @@ store except durability.
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nsmallest
-from itertools import islice
+from itertools import count, islice
 from operator import itemgetter
 from typing import Final, TypeVar
 
@@ -82,7 +82,7 @@ class MemoryRegistry:
 
     def __init__(self, locks: MemoryStore) -> None:
         self._locks: Final = locks
-        self._last_position = 0
+        self._next_position: Final = count(1)
         self._positions: Final[dict[str, int]] = {}
         self._projects: Final[dict[str, Project]] = {}
         self._keys: Final[dict[str, StoredServiceKey]] = {}
@@ -93,7 +93,7 @@ class MemoryRegistry:
         if project.id in self._projects:
             raise LockError("name_taken", "a project with this id exists already")
         self._projects[project.id] = project
-        self._set_position(project.id)
+        self._positions[project.id] = next(self._next_position)
 
     async def project(self, project_id: str) -> Project:
         if project_id not in self._projects:
@@ -130,7 +130,7 @@ class MemoryRegistry:
             raise LockError("name_taken", "a service key with this id or secret exists already")
         self._keys[service_key.id] = stored_key
         self._key_ids.update({secret.digest: service_key.id for secret in secrets})
-        self._set_position(service_key.id)
+        self._positions[service_key.id] = next(self._next_position)
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
         return self._stored_key(project_id, key_id).service_key
@@ -176,10 +176,6 @@ class MemoryRegistry:
             if stored is not None and at_ms > (stored.service_key.last_used_at_ms or 0):
                 used = replace(stored.service_key, last_used_at_ms=at_ms)
                 self._keys[key_id] = stored._replace(service_key=used)
-
-    def _set_position(self, entry_id: str) -> None:
-        self._last_position += 1
-        self._positions[entry_id] = self._last_position
 
     def _page(self, kind: str, entries: Iterable[E], limit: int, cursor: str | None) -> Page:
         after = decode_cursor(kind, cursor)
