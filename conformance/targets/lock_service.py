@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from testsupport.server_ports import FaultyStore
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import LockQuery, LockStore, RecordKey
@@ -33,7 +34,7 @@ from volcano_locks_server.rules.values import (
 )
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
-from volcano_locks_server.testing import FaultyStore, ManualClock
+from volcano_locks_server.testing import ManualClock
 
 from ..scenario.parser import Quota
 from .advance_clock import advance

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 import httpx2
+from testsupport.server_ports import FaultyStore
 
 from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Authenticator
@@ -22,7 +23,7 @@ from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores import OpenStore, open_store
 from volcano_locks_server.telemetry import LineWriter, Log, Metrics
-from volcano_locks_server.testing import FaultyStore, ManualClock
+from volcano_locks_server.testing import ManualClock
 
 from ..scenario.parser import Quota
 from .advance_clock import settle

@@ -1,10 +1,10 @@
-"""The failures of the store that a scenario's `outage` names, for `volcano_locks_server.testing.FaultyStore`."""
+"""The failures of the store that a scenario's `outage` names, for `testsupport.server_ports.FaultyStore`."""
 
 from collections.abc import Iterable
 from itertools import repeat
 from typing import Final
 
-from volcano_locks_server.testing import When
+from testsupport.server_ports import When
 
 UNLIMITED: Final = 1 << 30
 

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+from testsupport.server_ports import MemorySignals, SignalBus
+
 from volcano_locks_server.events import EventHub, LockEvent, NumberedEvent, Subscriber, lock_events
 from volcano_locks_server.ports.clock import Clock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
@@ -12,7 +14,7 @@ from volcano_locks_server.ports.signals import Signals
 from volcano_locks_server.rules.lease import Command, LockRecord, Outcome, decide
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
+from volcano_locks_server.testing import ManualClock
 
 PROJECT = "project"
 MINE, OTHER = b"m" * 32, b"o" * 32

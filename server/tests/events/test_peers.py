@@ -3,10 +3,11 @@
 import json
 
 import pytest
+from testsupport.server_ports import SignalBus
 
 from volcano_locks_server.events import hub, peer_state, peers
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Release, Renew
-from volcano_locks_server.testing import ManualClock, SignalBus
+from volcano_locks_server.testing import ManualClock
 
 from .hub_nodes import MINE, OTHER, advance, lock, nodes, summaries, taken, timers, turns, until
 

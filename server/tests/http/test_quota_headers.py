@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator
 
 import httpx2
 import pytest
+from testsupport.server_ports import MemoryQuotas
 
 from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
-from volcano_locks_server.testing import MemoryQuotas
 
 from .conftest import HttpHarness, new_token, problem
 

@@ -2,6 +2,7 @@
 
 import asyncio
 
+from testsupport.server_ports import FaultyStore
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import RecordKey
@@ -21,7 +22,7 @@ from volcano_locks_server.rules.lease import (
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import FaultyStore, ManualClock
+from volcano_locks_server.testing import ManualClock
 
 KEY = LockKey("daily-rollup")
 LOCK = RecordKey("p", KEY)

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testsupport.server_ports import When
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.ports.lock_store import RecordKey
@@ -28,7 +29,7 @@ from volcano_locks_server.rules.lease import (
 )
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import LockService
-from volcano_locks_server.testing import ManualClock, When
+from volcano_locks_server.testing import ManualClock
 
 from .harness import GatedStore, settled
 

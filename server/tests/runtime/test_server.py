@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from testsupport.server_ports import FaultyStore
 
 from volcano_locks_server.http.codec import BODY_BYTES_MAX
 from volcano_locks_server.http.server import listener
@@ -23,7 +24,7 @@ from volcano_locks_server.runtime import server
 from volcano_locks_server.runtime.server import ListenError, Server
 from volcano_locks_server.runtime.settings import Settings, SettingsError
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import FaultyStore, ManualClock, memory_store, running_server, running_server_async
+from volcano_locks_server.testing import ManualClock, memory_store, running_server, running_server_async
 
 TOKEN = "5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10"
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from testsupport.server_ports import FaultyStore
 
 from volcano_locks_server.ports.lock_store import RecordKey, Step
 from volcano_locks_server.rules.errors import StoreUnavailableError
@@ -12,7 +13,7 @@ from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import group_commit
 from volcano_locks_server.service.group_commit import GroupCommit
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import FaultyStore, ManualClock
+from volcano_locks_server.testing import ManualClock
 
 A = RecordKey("p", LockKey("a"))
 B = RecordKey("p", LockKey("b"))

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from testsupport.server_ports import FaultyStore
 from testsupport.service_requests import perform
 
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
@@ -12,7 +13,7 @@ from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import rate_limiter
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import FaultyStore, ManualClock
+from volcano_locks_server.testing import ManualClock
 
 KEY = LockKey("daily-rollup")
 ME, OTHER = b"m" * 32, b"o" * 32

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from testsupport.server_ports import MemoryQuotas
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
@@ -14,7 +15,7 @@ from volcano_locks_server.service import rate_limiter
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.service.rate_limiter import SharedRateLimiter
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock, MemoryQuotas
+from volcano_locks_server.testing import ManualClock
 
 KEY = LockKey("daily-rollup")
 ME, OTHER = b"m" * 32, b"o" * 32

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from testsupport.server_ports import MemorySignals, SignalBus
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.events import Subscriber
@@ -14,7 +15,7 @@ from volcano_locks_server.rules.lease import Acquire, Command, Granted, Release
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
-from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
+from volcano_locks_server.testing import ManualClock
 
 from ..events.hub_nodes import PROJECT, advance, lock, summaries, turns, until
 

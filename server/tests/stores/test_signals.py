@@ -4,11 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from testsupport.server_ports import MemorySignals, SignalBus
 
 from volcano_locks_server.ports.signals import SIGNAL_BYTES_MAX, Signals
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.stores.signal_packets import SIGNALS_QUEUED_MAX
-from volcano_locks_server.testing import ManualClock, MemorySignals, SignalBus
+from volcano_locks_server.testing import ManualClock
 
 from .conftest import url_of
 from .signal_recorder import SignalRecorder
