@@ -50,14 +50,14 @@ class AdminRoutes:
         )
         await self._registry.add_project(project)
         self._log_event("project_created", request, project_id=project.id, name=project.name)
-        return json_response(_shown(project), 201)
+        return json_response(_entry(project), 201)
 
     async def projects(self, request: Request) -> Response:
         limit, cursor = _page_position(request)
         return _page(await self._registry.projects(limit=limit, cursor=cursor))
 
     async def project(self, request: Request) -> Response:
-        return json_response(_shown(await self._registry.project(_project_id(request))))
+        return json_response(_entry(await self._registry.project(_project_id(request))))
 
     async def change_project(self, request: Request) -> Response:
         project_id = _project_id(request)
@@ -75,7 +75,7 @@ class AdminRoutes:
             )
         now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
         self._log_event("project_changed", request, project_id=project.id, **now)
-        return json_response(_shown(project))
+        return json_response(_entry(project))
 
     async def delete_project(self, request: Request) -> Response:
         project_id = _project_id(request)
@@ -100,14 +100,14 @@ class AdminRoutes:
         )
         await self._registry.add_service_key(service_key, secret_digest(secret))
         self._log_key("service_key_created", request, service_key)
-        return json_response(_shown(service_key) | {"key_value": secret}, 201)
+        return json_response(_entry(service_key) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
         limit, cursor = _page_position(request)
         return _page(await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor))
 
     async def service_key(self, request: Request) -> Response:
-        return json_response(_shown(await self._registry.service_key(_project_id(request), _key_id(request))))
+        return json_response(_entry(await self._registry.service_key(_project_id(request), _key_id(request))))
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
@@ -127,7 +127,7 @@ class AdminRoutes:
             new = NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH], until_ms)
             service_key = await self._registry.replace_secret(project_id, key_id, new)
         self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
-        return json_response(_shown(service_key) | {"key_value": secret})
+        return json_response(_entry(service_key) | {"key_value": secret})
 
     @contextmanager
     def _effective_at_once(self) -> Iterator[None]:
@@ -183,7 +183,7 @@ def _expiry(value: object, now_ms: int) -> int | None:
 # --- responses --------------------------------------------------------------------------------------------
 
 
-def _shown(entry: Project | ServiceKey) -> dict[str, object]:
+def _entry(entry: Project | ServiceKey) -> dict[str, object]:
     """All fields of a project or a key, which are public; those that end with `_ms` as instants in text."""
     return {
         name.removesuffix("_ms"): instant(value) if name.endswith("_ms") and value is not None else value
@@ -192,4 +192,4 @@ def _shown(entry: Project | ServiceKey) -> dict[str, object]:
 
 
 def _page(page: Page) -> Response:
-    return json_response({"items": [_shown(item) for item in page.items], "next_cursor": page.next_cursor})
+    return json_response({"items": [_entry(item) for item in page.items], "next_cursor": page.next_cursor})

@@ -68,7 +68,7 @@ class Endpoints:
         """How often the connection was lost or changed: the cluster behind a new one may have been restored."""
 
     async def read(self, *ops: Get) -> TransactionResult:
-        """The results of the reads at one revision; linearizable, except for stale reads. Raises as `write`."""
+        """The results of the reads at one revision; linearizable, except for stale reads."""
         return await self.write((), ops)
 
     async def write(
