@@ -60,6 +60,11 @@ class CheckedOperations:
         lease = checked_lease(key, lease)
         return operations.release(lease.key, lease.token, _request_id(request_id), self._budget(), ATTEMPTS_MAX)
 
+    def release_after_interrupt(self, key: str, lease: Lease, request_id: Uuid | None) -> Operation[None]:
+        """The release that its caller asked for when it was interrupted: with the same checks, and little time."""
+        _request_id(request_id)
+        return self.undo_acquire(checked_lease(key, lease))
+
     def release_at_end(self, lease: Lease, until: float) -> Operation[None]:
         """The release at the end of a block."""
         return operations.release(lease.key, lease.token, new_uuid(), self._budget(until=until), ATTEMPTS_MAX)

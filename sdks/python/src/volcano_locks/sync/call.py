@@ -4,13 +4,16 @@ Nothing here takes a lock that an interrupted frame of the same thread may hold,
 and finalizers (SDK-23): `queue.SimpleQueue` is reentrant, `threading.Event` is not.
 """
 
+import _thread
 import queue
+import sys
 import threading
 from collections.abc import Callable
 
 from volcano_locks.clock import Clock, Wakeup
 
 STOP_CHECK_SECONDS = 0.2
+_SOCKET_MODULES = frozenset({"volcano_locks", "socket", "ssl", "selectors", "gevent", "eventlet"})
 
 
 class TimeUp(Exception):  # noqa: N818 - it never reaches a caller
@@ -110,3 +113,30 @@ class Call:
             end()
         self.check()
         return self._clock.timeout(until) > 0
+
+
+def start_thread(function: Callable[..., None], *args: object) -> int | None:
+    """Start a daemon thread and return its identifier; None while the interpreter shuts down, when it would not run.
+
+    Without `threading.Thread`, whose `start` holds a mutex that a signal handler may need, and breaks if interrupted.
+    """
+    if sys.is_finalizing():
+        return None
+    try:
+        return _thread.start_new_thread(function, args)
+    except RuntimeError as error:
+        if "shutdown" in str(error):  # Python 3.12 and later refuse it in exit handlers already
+            return None
+        raise
+
+
+def raise_if_from_handler(error: OSError) -> None:
+    """Raise `error` again if a signal handler raised it while a socket waited: it is the program's, not the network's.
+
+    A time limit of the program may well be a `TimeoutError`. The frames of its traceback show where it came from.
+    """
+    frame = error.__traceback__
+    while frame is not None:
+        if frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _SOCKET_MODULES:
+            raise error
+        frame = frame.tb_next

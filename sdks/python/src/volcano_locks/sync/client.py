@@ -121,14 +121,13 @@ class Locks:
 
         Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
-        release = self._operations.release(key, lease, request_id)
         try:
-            return self._driver.run(release)
+            return self._driver.run(self._operations.release(key, lease, request_id))
         except VolcanoError:
             raise
-        except BaseException:  # an interrupt, possibly before anything was sent (case 16)
-            with contextlib.suppress(VolcanoError):
-                self._driver.run(self._operations.undo_acquire(lease))
+        except BaseException:  # an interrupt, possibly before anything was sent (case 16); or bad arguments
+            with contextlib.suppress(VolcanoError, TypeError, ValueError):
+                self._driver.run(self._operations.release_after_interrupt(key, lease, request_id))
             raise
 
     def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:

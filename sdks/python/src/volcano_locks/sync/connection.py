@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from volcano_locks.http.address import Address
 from volcano_locks.http.response_reader import BrokenResponseError, StreamReader, broken, not_connected
 from volcano_locks.http.transport import RACE_SECONDS, READ_BYTES_MAX
-from volcano_locks.sync.call import Call
+from volcano_locks.sync.call import Call, raise_if_from_handler
 from volcano_locks.sync.resolver import Addresses
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 CONNECT_CHECK_SECONDS = 0.05
 _CONNECTING = frozenset({0, errno.EINPROGRESS, errno.EWOULDBLOCK})
-_SOCKET_MODULES = frozenset({"volcano_locks", "socket", "ssl", "selectors", "gevent", "eventlet"})
 
 
 class Connection:
@@ -38,15 +37,12 @@ class Connection:
         self._call: Call | None = None
         self._end = _nothing
 
-    def __del__(self) -> None:
-        self._socket.close()
-
     def set(self) -> None:
         self._interrupted = True
         try:
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)  # not SSLSocket's, which drops its state
-        except OSError:
-            return  # closed already
+        except OSError as error:  # closed already
+            raise_if_from_handler(error)
 
     def is_set(self) -> bool:
         return self._interrupted
@@ -113,7 +109,7 @@ class Connection:
         """Begin TLS. Raises NotConnectedError."""
         try:
             self._socket = encrypted = context.wrap_socket(
-                self._socket, server_hostname=host, do_handshake_on_connect=False
+                self._socket, server_hostname=host.encode(), do_handshake_on_connect=False
             )
             while True:
                 encrypted.settimeout(self._remaining())
@@ -168,18 +164,6 @@ class ConnectionStream:
             self._connection.end()
 
 
-def raise_if_from_handler(error: OSError) -> None:
-    """Raise `error` again if a signal handler raised it while a socket waited: it is the program's, not the network's.
-
-    A time limit of the program may well be a `TimeoutError`. The frames of its traceback show where it came from.
-    """
-    frame = error.__traceback__
-    while frame is not None:
-        if frame.tb_frame.f_globals.get("__name__", "").partition(".")[0] not in _SOCKET_MODULES:
-            raise error
-        frame = frame.tb_next
-
-
 def _is_pause(error: OSError) -> bool:
     """Whether only the socket's time-out has passed."""
     raise_if_from_handler(error)
@@ -189,31 +173,36 @@ def _is_pause(error: OSError) -> bool:
 def connect(addresses: Addresses, until: float, call: Call) -> socket.socket:
     """Try the addresses, each a little after the one before, and return the first that connects. Raises OSError."""
     left, failure, next_at = list(addresses), OSError("the name has no address"), 0.0
-    with selectors.DefaultSelector() as selector:
-        try:
-            while left or selector.get_map():
-                if left and (time.monotonic() >= next_at or not selector.get_map()):
-                    next_at = time.monotonic() + RACE_SECONDS
-                    try:
-                        selector.register(_begin_connecting(left.pop(0)), selectors.EVENT_WRITE)
-                    except OSError as error:
-                        raise_if_from_handler(error)
-                        failure = error
-                        continue
-                for key, _ in selector.select(min(call.remaining(until), CONNECT_CHECK_SECONDS)):
-                    sock = key.fileobj
-                    assert isinstance(sock, socket.socket)
-                    selector.unregister(sock)
-                    code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                    if code == 0:
-                        return sock
-                    failure = OSError(code, os.strerror(code))
-                    sock.close()
-        finally:
-            for key in list(selector.get_map().values()):
-                assert isinstance(key.fileobj, socket.socket)
-                key.fileobj.close()
+    connecting: list[socket.socket] = []
+    try:
+        while left or connecting:
+            if left and (time.monotonic() >= next_at or not connecting):
+                next_at = time.monotonic() + RACE_SECONDS
+                try:
+                    connecting.append(_begin_connecting(left.pop(0)))
+                except OSError as error:
+                    raise_if_from_handler(error)
+                    failure = error
+                    continue
+            for sock in _writable(connecting, min(call.remaining(until), CONNECT_CHECK_SECONDS)):
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                connecting.remove(sock)
+                if code == 0:
+                    return sock
+                failure = OSError(code, os.strerror(code))
+                sock.close()
+    finally:
+        for sock in connecting:
+            sock.close()
     raise failure
+
+
+def _writable(socks: list[socket.socket], seconds: float) -> list[socket.socket]:
+    """A selector for each wait, because `unregister` ignores a time limit that is an `OSError`."""
+    with selectors.DefaultSelector() as selector:
+        for sock in socks:
+            selector.register(sock, selectors.EVENT_WRITE)
+        return [sock for key, _ in selector.select(seconds) if isinstance(sock := key.fileobj, socket.socket)]
 
 
 def _begin_connecting(address: tuple[object, ...]) -> socket.socket:

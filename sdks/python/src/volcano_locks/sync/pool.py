@@ -6,6 +6,7 @@ Everything here belongs to one process.
 """
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping
 from typing import Protocol
@@ -15,8 +16,8 @@ from volcano_locks.http.address import Address, OutgoingRequest
 from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, ResponseReader, not_connected
 from volcano_locks.http.transport import KEEP_ALIVE_SECONDS
 from volcano_locks.protocol.messages import Response
-from volcano_locks.sync.call import Call
-from volcano_locks.sync.connection import Connection, ConnectionStream, connect, raise_if_from_handler
+from volcano_locks.sync.call import Call, raise_if_from_handler
+from volcano_locks.sync.connection import Connection, ConnectionStream, connect
 from volcano_locks.sync.resolver import Resolver
 
 
@@ -54,14 +55,15 @@ class SocketPool:
         self._tls = address.tls_context(ca_file)
         self._resolver = Resolver(*address.connect_to, clock.now)
         self._idle: deque[Connection] = deque()
+        self._close_dropped = weakref.finalize(self, _close_all, self._idle)
 
     def exchange(
         self, request: OutgoingRequest, until: float, call: Call, *, bytes_max: int = RESPONSE_BYTES_MAX
     ) -> Response:
         """As in `ConnectionPool`. A response of more than `bytes_max` bytes counts as broken."""
         message = self._address.encode(request)
-        connection = self._reuse_idle() or self._open(until, call)
         reader = ResponseReader(message, bytes_max)
+        connection = self._reuse_idle() or self._open(until, call)
         try:
             connection.begin(until, call)
             connection.send(message)
@@ -83,18 +85,12 @@ class SocketPool:
         return ConnectionStream(self._open(until, call), self._address.encode(request), until, call)
 
     def close(self) -> None:
-        while (connection := self._pop_idle()) is not None:
-            connection.close()
-
-    def _pop_idle(self) -> Connection | None:
-        try:
-            return self._idle.pop()
-        except IndexError:  # empty, perhaps since another thread took the last
-            return None
+        self._close_dropped.detach()  # Python ignores an interrupt inside a finalizer, so none stays pending (case 17)
+        _close_all(self._idle)
 
     def _reuse_idle(self) -> Connection | None:
         """The connection used last, unless it is closed or has been idle for too long."""
-        while (connection := self._pop_idle()) is not None:
+        while (connection := _pop(self._idle)) is not None:
             if time.monotonic() - connection.idle_since < KEEP_ALIVE_SECONDS and not connection.readable():
                 return connection
             connection.close()
@@ -124,3 +120,15 @@ class SocketPool:
             connection.close()
             raise
         return connection
+
+
+def _pop(idle: deque[Connection]) -> Connection | None:
+    try:
+        return idle.pop()
+    except IndexError:  # empty, perhaps since another thread took the last
+        return None
+
+
+def _close_all(idle: deque[Connection]) -> None:
+    while (connection := _pop(idle)) is not None:
+        connection.close()

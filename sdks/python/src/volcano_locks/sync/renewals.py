@@ -13,7 +13,6 @@ import heapq
 import itertools
 import os
 import queue
-import sys
 import threading
 import time
 import weakref
@@ -25,15 +24,13 @@ from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block
 from volcano_locks.holding.hold import BlockLeft, Hold
 from volcano_locks.protocol.renewal_plan import Lost, Wait
-from volcano_locks.sync.call import Call, Signal
+from volcano_locks.sync.call import Call, Signal, start_thread
 from volcano_locks.sync.driver import Driver, StoppedError
 
 RENEWAL_THREADS_MAX = 100
 IDLE_SECONDS_MAX = 30.0
 INBOX_CHECK_SECONDS = 0.5
 """The leader looks for new locks this often by itself, so adding one need not wake it."""
-
-THREAD_NAME = "volcano-locks"
 
 
 class Entry:
@@ -102,14 +99,12 @@ class Renewals:
             leader_sleeps[1].set()
 
     def _start(self) -> None:
-        if sys.is_finalizing():
-            return
-        thread = threading.Thread(target=self._work, name=THREAD_NAME, daemon=True)
-        thread.start()
-        assert thread.ident is not None
-        self._clock.watch(thread.ident, lambda: not thread.is_alive())
+        ended: list[None] = []
+        identifier = start_thread(self._work, ended)
+        if identifier is not None:
+            self._clock.watch(identifier, lambda: bool(ended))
 
-    def _work(self) -> None:
+    def _work(self, ended: list[None]) -> None:
         me = threading.get_ident()
         self._threads.add(me)
         try:
@@ -129,6 +124,7 @@ class Renewals:
                 self._threads.add(me)  # a lock was added in between, without a thread of its own
         finally:
             self._threads.discard(me)
+            ended.append(None)
 
     def _take_lead(self, me: int) -> "list[tuple[float, int, Entry]] | None":
         """Wait for the lead; None if this thread has waited for it too long."""

@@ -4,13 +4,11 @@ The operating system's look-up cannot be interrupted, so a daemon thread makes i
 under way. If it takes too long, the addresses found last are used again.
 """
 
-import _thread
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
-from volcano_locks.sync.call import Call, Signal, TimeUp
+from volcano_locks.sync.call import Call, Signal, TimeUp, raise_if_from_handler, start_thread
 
 LOOKUP_SECONDS_MAX = 1.0
 """How long a look-up may take if earlier addresses are known."""
@@ -48,18 +46,17 @@ class Resolver:
 
     def addresses(self, until: float, call: Call) -> Addresses:
         """The host's addresses, as `getaddrinfo` returns them. Raises OSError, and what `Call.remaining` raises."""
+        host, numeric = self._host.encode(), socket.AI_NUMERICHOST | socket.AI_NUMERICSERV  # bytes: IDNA hides errors
         try:
-            return socket.getaddrinfo(
-                self._host, self._port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST | socket.AI_NUMERICSERV
-            )
-        except (OSError, UnicodeError):
-            pass  # a name, no literal address
-        if sys.is_finalizing():  # a thread would never run
-            return self._known or socket.getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            return socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM, flags=numeric)
+        except OSError as error:  # a name, no literal address
+            raise_if_from_handler(error)
         lookup = self._lookup
         if lookup is None or lookup.outcome is not None:
-            lookup = self._lookup = _Lookup()
-            _thread.start_new_thread(lookup.run, (self._host, self._port))
+            lookup = _Lookup()
+            if start_thread(lookup.run, self._host, self._port) is None:
+                lookup.run(self._host, self._port)
+            self._lookup = lookup  # not before it runs: an interrupt may come in between
         signal = Signal()
         lookup.waiting.append(signal)
         limit = until if self._known is None else min(until, self._now() + LOOKUP_SECONDS_MAX)
