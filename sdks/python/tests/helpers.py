@@ -2,10 +2,13 @@
 
 import asyncio
 import os
-import threading
+import sys
 import time
+import traceback
 import warnings
 from collections.abc import Callable
+
+from volcano_locks.sync.renewals import Renewals
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -44,6 +47,10 @@ def eventually(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def client_threads() -> list[threading.Thread]:
-    """The background threads of all clients of this process."""
-    return [thread for thread in threading.enumerate() if thread.name == "volcano-locks"]
+def client_threads() -> list[int]:
+    """The identifiers of the threads in which the clients of this process renew."""
+    return [
+        identifier
+        for identifier, frame in sys._current_frames().items()
+        if any(each.f_code is Renewals._work.__code__ for each, _ in traceback.walk_stack(frame))
+    ]
