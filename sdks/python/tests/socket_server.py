@@ -1,6 +1,7 @@
 """A scripted server over real sockets: it can close, trickle, stay silent or send anything."""
 
 import contextlib
+import itertools
 import socket
 import ssl
 import struct
@@ -59,7 +60,7 @@ def socket_server(serve: Callable[[ServerConnection, int], None], host: str = "1
     stopped = threading.Event()
 
     def accept() -> None:
-        for number in range(100):
+        for number in itertools.count():
             try:
                 sock, _ = listener.accept()
             except OSError:
