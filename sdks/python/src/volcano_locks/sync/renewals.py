@@ -102,6 +102,9 @@ class Renewals:
         ended: list[None] = []
         identifier = start_thread(self._work, ended)
         if identifier is not None:
+            self._threads.add(identifier)  # it adds itself too, but perhaps only after another lock was added
+            if ended:
+                self._threads.discard(identifier)
             self._clock.watch(identifier, lambda: bool(ended))
 
     def _work(self, ended: list[None]) -> None:
@@ -123,8 +126,8 @@ class Renewals:
                     return
                 self._threads.add(me)  # a lock was added in between, without a thread of its own
         finally:
-            self._threads.discard(me)
             ended.append(None)
+            self._threads.discard(me)
 
     def _take_lead(self, me: int) -> "list[tuple[float, int, Entry]] | None":
         """Wait for the lead; None if this thread has waited for it too long."""
