@@ -16,7 +16,7 @@ from volcano_locks.http.address import Address, OutgoingRequest
 from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, ResponseReader, not_connected
 from volcano_locks.http.transport import KEEP_ALIVE_SECONDS
 from volcano_locks.protocol.messages import Response
-from volcano_locks.sync.call import Call, raise_if_from_handler
+from volcano_locks.sync.call import Call, TimeUp, raise_if_from_handler
 from volcano_locks.sync.connection import Connection, ConnectionStream, connect
 from volcano_locks.sync.resolver import Resolver
 
@@ -107,18 +107,20 @@ class SocketPool:
     def _open(self, until: float, call: Call) -> Connection:
         try:
             connection = Connection(connect(self._resolver.addresses(until, call), until, call))
+            try:
+                connection.begin(until, call)
+                connection.open_tunnel(self._address)
+                if self._tls is not None:
+                    connection.start_tls(self._tls, self._address.host)
+                connection.end()
+            except BaseException:
+                connection.close()
+                raise
+        except TimeUp:
+            raise not_connected("the time limit has passed") from None
         except OSError as error:
             raise_if_from_handler(error)
             raise not_connected(error) from error
-        try:
-            connection.begin(until, call)
-            connection.open_tunnel(self._address)
-            if self._tls is not None:
-                connection.start_tls(self._tls, self._address.host)
-            connection.end()
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 

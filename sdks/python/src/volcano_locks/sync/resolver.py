@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from volcano_locks.sync.call import Call, Signal, TimeUp, raise_if_from_handler, start_thread
+from volcano_locks.sync.call import Call, Signal, TimeUp, start_thread
 
 LOOKUP_SECONDS_MAX = 1.0
 """How long a look-up may take if earlier addresses are known."""
@@ -49,8 +49,8 @@ class Resolver:
         host, numeric = self._host.encode(), socket.AI_NUMERICHOST | socket.AI_NUMERICSERV  # bytes: IDNA hides errors
         try:
             return socket.getaddrinfo(host, self._port, type=socket.SOCK_STREAM, flags=numeric)
-        except OSError as error:  # a name, no literal address
-            raise_if_from_handler(error)
+        except socket.gaierror:
+            pass  # a name, no literal address
         lookup = self._lookup
         if lookup is None or lookup.outcome is not None:
             lookup = _Lookup()
@@ -67,4 +67,4 @@ class Resolver:
             self._known = outcome
         if self._known is not None:
             return self._known
-        raise outcome if isinstance(outcome, OSError) else TimeUp
+        raise outcome.with_traceback(None) if isinstance(outcome, OSError) else TimeUp
