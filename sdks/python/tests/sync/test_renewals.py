@@ -70,7 +70,7 @@ def test_1000_locks_of_which_one_renewal_in_twenty_hangs_are_all_kept(server: Fa
         guards = [blocks.enter_context(client.locks.with_lock(f"k{n}", ttl=30)) for n in range(1000)]
         clock.advance(35)
         assert [guard.key for guard in guards if guard.lost] == []
-        assert network.renewals > 3000
+        assert network.renewals > 2500
         assert 1 < network.threads_max <= renewals.RENEWAL_THREADS_MAX
 
 
