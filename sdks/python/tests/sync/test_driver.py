@@ -191,9 +191,7 @@ def seconds_until_a_campaign_stops() -> float:
     stop = threading.Event()
     with socket_server(server) as url, Client(url, "sk-x") as client:
         results: list[object] = []
-        with called_in_a_thread(
-            lambda: results.append(client.locks.lead("k", lambda guard: 1, ttl=30, stop=stop))
-        ):
+        with called_in_a_thread(lambda: results.append(client.locks.lead("k", lambda guard: 1, ttl=30, stop=stop))):
             assert server.received.wait(PATIENCE_SECONDS)
             began = time.monotonic()
             stop.set()

@@ -1,23 +1,22 @@
 # ruff: noqa: PT012, SIM117 - a block is entered, used and left in one statement
-"""Ctrl-C while a threaded client acquires, holds or releases (SDK-2, SDK-5, SDK-6)."""
+"""Ctrl-C while a threaded client acquires, holds or releases (SDK-2, SDK-5, SDK-23)."""
 
-import asyncio
 import signal
 import threading
 import time
 from collections.abc import Iterator
 
-import httpx2
 import pytest
 
 from volcano_locks import Client
-from volcano_locks.sync.background_loop import CLEAN_UP_SECONDS_MAX
-from volcano_locks.testing import FakeLocks, ManualClock
+from volcano_locks.sync.renewals import Renewals
+from volcano_locks.testing import FakeLocks, FaultyTransport, ManualClock
+from volcano_locks.testing.in_memory import HttpRequest, InMemoryTransport, NewWakeup, Pause, Serving
 
-from ..helpers import client_threads, eventually
+from ..helpers import eventually
 
 
-class InterruptingTransport(httpx2.AsyncBaseTransport):
+class InterruptingTransport(InMemoryTransport):
     """Sends the main thread a Ctrl-C when it has served a POST, and then responds at once or not at all."""
 
     def __init__(self, inner: FakeLocks, *, responds: bool) -> None:
@@ -25,15 +24,16 @@ class InterruptingTransport(httpx2.AsyncBaseTransport):
         self.responds = responds
         self.methods: list[str] = []
 
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+    def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         self.methods.append(request.method)
-        response = await self.inner.handle_async_request(request)
+        response = yield from self.inner.serve(request, new_wakeup)
         if request.method == "POST":
-            main = threading.main_thread().ident
-            assert main is not None
-            signal.pthread_kill(main, signal.SIGINT)
-            if not self.responds:
-                await asyncio.sleep(60)
+            interrupt = threading.Thread(
+                target=signal.pthread_kill, args=[threading.main_thread().ident, signal.SIGINT]
+            )
+            interrupt.start()
+            while not self.responds:
+                yield Pause(float("inf"), new_wakeup())
         return response
 
 
@@ -99,26 +99,6 @@ def test_ctrl_c_while_a_block_is_being_left_still_releases(server_url: str) -> N
         assert not client.locks.get("k").held
 
 
-@pytest.mark.real_time
-def test_ctrl_c_before_the_release_starts_still_releases(server_url: str, clock: ManualClock) -> None:
-    """SDK-5, case 17: the background thread is busy, so the release is still queued."""
-    main = threading.main_thread().ident
-    assert main is not None
-    with Client(server_url, "sk-x", clock=clock) as client:
-        background = client.locks._background
-
-        def busy() -> None:
-            time.sleep(0.1)
-            signal.pthread_kill(main, signal.SIGINT)
-            time.sleep(0.1)
-
-        with pytest.raises(KeyboardInterrupt):
-            with client.locks.with_lock("k", ttl=30):
-                assert background._loop is not None
-                background._loop.call_soon_threadsafe(busy)
-        assert not client.locks.get("k").held
-
-
 def test_ctrl_c_before_the_body_begins_still_releases(
     server_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,34 +114,20 @@ def test_ctrl_c_before_the_body_begins_still_releases(
         assert not client.locks.get("k").held
 
 
-def test_ctrl_c_while_the_thread_starts_leaves_no_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK-6, case 17: closing is immediate, and no thread stays behind."""
-    start = threading.Thread.start
+def test_ctrl_c_as_the_first_renewal_is_planned_releases(
+    client: Client, network: FaultyTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SDK-5, SDK-23: the thread may run already; it ends like every other one."""
+    start = Renewals._start
 
-    def interrupted(thread: threading.Thread) -> None:
-        monkeypatch.undo()
-        start(thread)
+    def interrupted(renewals: Renewals) -> None:
+        start(renewals)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        client.locks.acquire("k", ttl=30)
-    began = time.monotonic()
+    with monkeypatch.context() as once:
+        once.setattr(Renewals, "_start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            client.locks.with_lock("k", ttl=30).__enter__()
+    assert [seen.method for seen in network.seen] == ["POST", "DELETE"]
     client.close()
-    assert time.monotonic() - began < CLEAN_UP_SECONDS_MAX
-    eventually(lambda: not client_threads())
-
-
-def test_loops_are_not_created_in_the_main_thread(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK-6, case 17: interrupts go to the main thread, so no loop is created there."""
-    created_in: list[threading.Thread] = []
-    new_event_loop = asyncio.new_event_loop
-
-    def recorded() -> asyncio.AbstractEventLoop:
-        created_in.append(threading.current_thread())
-        return new_event_loop()
-
-    monkeypatch.setattr(asyncio, "new_event_loop", recorded)
-    client.locks.acquire("k", ttl=30)
-    assert created_in
-    assert threading.main_thread() not in created_in
+    eventually(lambda: not client.locks._renewals._threads)

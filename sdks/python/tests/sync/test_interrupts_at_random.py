@@ -11,6 +11,7 @@ of its result, and the first instruction of `__exit__` and of `release`. The lea
 """
 
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -198,7 +199,7 @@ def is_excepted(error: BaseException) -> bool:
     frames = list(traceback_frames(error.__traceback__))
     at, instruction = next(
         (at, instruction)
-        for (at, instruction), (after, _) in zip(frames, frames[1:], strict=False)
+        for (at, instruction), (after, _) in itertools.pairwise(frames)
         if after is Alarm.handle.__code__
     )
     return at.co_filename == __file__ or (at in FIRST_INSTRUCTION and instruction <= 2)
@@ -210,18 +211,12 @@ def traceback_frames(trace: TracebackType | None) -> Iterator[tuple[CodeType, in
         trace = trace.tb_next
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ServerProcess]:
-    server = ServerProcess("memory://")
-    server.start()
-    yield server
-    server.close()
-
-
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # Python closes a socket whose owner was interrupted
-def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing_held(server: ServerProcess) -> None:
+def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing_held(
+    process: ServerProcess, service_key: str
+) -> None:
     """SDK-23, case 16, case 17, case 43."""
-    hunt = Hunt(server.url, server.new_service_key(), SEED)
+    hunt = Hunt(process.url, service_key, SEED)
     hunt.measure()
     ignored: list[object] = []
     sys.unraisablehook, before = lambda hook: ignored.append((hook.exc_value, hook.object)), sys.unraisablehook

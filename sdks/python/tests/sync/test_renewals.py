@@ -130,9 +130,7 @@ class AddsWhileEnding(set[int]):
 
 
 @pytest.mark.real_time
-def test_a_lock_added_while_the_last_thread_ends_is_renewed(
-    server: FakeLocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lock_added_while_the_last_thread_ends_is_renewed(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK-6: it has no thread of its own to start, so the ending one continues."""
     monkeypatch.setattr(renewals, "IDLE_SECONDS_MAX", 0.01)
     monkeypatch.setattr(renewals, "INBOX_CHECK_SECONDS", 0.01)
