@@ -1,4 +1,4 @@
-# ruff: noqa: PT012, SIM117 - a block is entered, used and left in one statement
+# ruff: noqa: PT012 - a block is entered, used and left in one statement
 """Calls in the calling thread: interrupts, closing, `stop`, threads (SDK-2, SDK-5, SDK-11, SDK-23)."""
 
 import contextlib

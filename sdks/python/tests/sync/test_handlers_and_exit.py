@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 
 import pytest
-
 from testsupport.server_process import ServerProcess
+
 from volcano_locks import Client
 
 pytestmark = pytest.mark.real_time

@@ -1,4 +1,4 @@
-# ruff: noqa: PT012, SIM117 - a block is entered, used and left in one statement
+# ruff: noqa: SIM117 - a block is entered, used and left in one statement
 """Ctrl-C while a threaded client acquires, holds or releases (SDK-2, SDK-5, SDK-23)."""
 
 import signal

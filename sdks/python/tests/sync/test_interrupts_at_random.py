@@ -25,8 +25,8 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 import pytest
-
 from testsupport.server_process import ServerProcess
+
 from volcano_locks import Client, Lease
 from volcano_locks.sync.block import LockBlock
 from volcano_locks.sync.client import Locks
@@ -42,7 +42,7 @@ HANG_SECONDS = 10.0
 FIRST_INSTRUCTION = {LockBlock.__exit__.__code__, Locks.release.__code__}
 
 
-class TimeLimit(Exception):
+class TimeLimit(Exception):  # noqa: N818 - named as task libraries do
     """As a task library's soft time limit."""
 
 

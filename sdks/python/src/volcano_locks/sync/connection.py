@@ -202,7 +202,8 @@ def _writable(socks: list[socket.socket], seconds: float) -> list[socket.socket]
     with selectors.DefaultSelector() as selector:
         for sock in socks:
             selector.register(sock, selectors.EVENT_WRITE)
-        return [sock for key, _ in selector.select(seconds) if isinstance(sock := key.fileobj, socket.socket)]
+        ready = [key.fileobj for key, _ in selector.select(seconds)]
+    return [sock for sock in socks if sock in ready]
 
 
 def _begin_connecting(address: tuple[object, ...]) -> socket.socket:
