@@ -9,8 +9,8 @@ require "logger"
 #       write(day, fencing_token: guard.fencing_token) unless guard.lost?
 #     end
 #
-# Not promised: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the target of the
-# write refuse a lower one.
+# Limit: a lease cannot stop a paused process. Send `fencing_token` with every write, and let the target of the write
+# refuse a lower one.
 module VolcanoLocks
   class << self
     # @return [#warn, nil] a `Logger`, or any object with `warn`. It receives a warning when a lease is lost, a renewal

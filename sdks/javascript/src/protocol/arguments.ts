@@ -102,7 +102,7 @@ export function checkedOptions<T extends object>(options: T, names: OptionNames<
 export function checkedUuid(name: string, value: unknown): string {
   if (typeof value !== "string") throw new TypeError(`${name} must be a UUID as a string, got ${typeName(value)}`);
   if (UUID.test(value)) return value;
-  throw new RangeError(`${name} must be a UUID (8-4-4-4-12 hex digits), got ${value.length} other characters`);
+  throw new RangeError(`${name} must be a UUID (8-4-4-4-12 hex digits), got a string of ${value.length} characters`);
 }
 
 /** The given id, or a new one for undefined and null. */

@@ -13,7 +13,7 @@
 # - `pause(seconds)`: sleep before the caller's next attempt.
 # - `watch(activity)`: receives each request and each background thread, which have `over?` and `thread`.
 #
-# Not promised: a process that is paused notices this only when it runs again.
+# Limit: a process that is paused notices this only when it runs again.
 module VolcanoLocks
   # Seconds of real time, for limits that hold under every clock.
   module RealTime

@@ -7,7 +7,7 @@ module VolcanoLocks
   # `debug` reports each acquire, renewal, release and wait; `warn` a loss, a failed renewal and an unconfirmed release.
   # No message contains an owner token or a service key.
   #
-  # Not promised: every message. While the logger blocks, at most `MESSAGES_MAX` are kept, and the process ends at most
+  # Limit: while the logger blocks, at most `MESSAGES_MAX` messages are kept, and the process ends at most
   # `EXIT_SECONDS_MAX` later.
   module Log
     MESSAGES_MAX = 1_000

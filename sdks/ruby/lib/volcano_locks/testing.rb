@@ -17,7 +17,7 @@ module VolcanoLocks
   #     end
   #
   # {FakeLocks} is the server, which any number of clients may share. {FaultyTransport} injects faults between a client
-  # and a fake or real server. Not promised: the fake has no quota and checks no credentials.
+  # and a fake or real server. Limit: the fake has no quota and checks no credentials.
   module Testing
   end
 end

@@ -6,7 +6,7 @@ require_relative "../socket_server"
 # SDK-2, SDK-5, SDK-11, SDK-18, case 37: Ruby delivers an interrupt when a method begins or returns. These tests send
 # one at each such point; afterwards nothing is held or in progress.
 #
-# Not promised, and skipped here: the return of `acquire` itself, which no code can guard.
+# Limit: no code can guard the return of `acquire` itself, so it is skipped.
 class TestInterruptsAtEveryCall < Minitest::Test
   include TestHelper
 

@@ -43,7 +43,7 @@ def check_after_credential(query: bytes, request_id_fault: LockError | None) -> 
 
 
 def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
-    """The id for the response: the one sent or a new one; and the fault of the one sent, if any (HTTP-9)."""
+    """Return the response's request id and the error of the sent id. An invalid or missing id is replaced (HTTP-9)."""
     if sent is None:
         return new_request_id(), None
     try:

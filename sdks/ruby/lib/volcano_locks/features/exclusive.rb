@@ -4,7 +4,7 @@ module VolcanoLocks
   # How the calls of one exclusive function map to locks (SDK-16): the template of the key, such as `"report-{day}"`,
   # what a call does if the lock is held, and whether the function takes the guard.
   #
-  # Not promised: different arguments give different keys. With `"{a}-{b}"` they may not.
+  # Limit: different arguments may give the same key, for example with `"{a}-{b}"`.
   class ExclusiveOptions
     ON_HELD = %w[raise skip wait].freeze
     GUARD = :guard
@@ -91,7 +91,7 @@ module VolcanoLocks
   module ExclusiveFunctions
     # Returns a Proc that runs the block, or a method given as `&method(:name)`, under a lock. Each call is a separate
     # `with_lock` (SDK-16). The Proc has the block's arguments and return value. It may be given to `define_method` and
-    # `instance_exec` (case 79); in the block, `self` is always the object of the code that wrote the block.
+    # `instance_exec` (case 79); `self` in the block is always the `self` of the code around it.
     #
     # The lock is released when the block returns. What a lazy result (an Enumerator, a lazy chain, a database cursor)
     # does later, it does without the lock: return an Array or a value.

@@ -5,8 +5,8 @@ module VolcanoLocks
   #
   # Each term is a {Block}: the next campaign begins when the block has ended and the lock has been released.
   #
-  # Not promised: a block that does not check the guard is not stopped. Check `guard.lost?` before work that only the
-  # leader may do, and send the fencing token with every write.
+  # Limit: a block that does not check the guard is not stopped. Check `guard.lost?` before work that only the leader
+  # may do, and send the fencing token with every write.
   class Leader
     # The block creates the {Block} of the next term.
     def initialize(stop, &new_term)

@@ -7,8 +7,7 @@ module VolcanoLocks
   # Views and events overlap and may report a change twice or late: a view is read after its stream began, and a resumed
   # stream first sends the missed events. {LeadershipTracker} puts both in order.
   #
-  # Not promised: every change. Changes that happen while the client is disconnected may be merged or skipped; the last
-  # one is reported.
+  # Limit: changes that happen while the client is disconnected may be merged or skipped; the last one is reported.
   class Watch
     SILENCE_SECONDS_MAX = 45.0
     STEADY_SECONDS = 10.0

@@ -14,8 +14,8 @@ module VolcanoLocks
   #
   # After `fork` the child's hold is lost, and the child never releases its parent's lock (SDK-6).
   #
-  # Not promised: code that does not check it is not stopped. After a long pause, only a check of the fencing token at
-  # the target of a write refuses that write.
+  # Limit: code that does not check it is not stopped. After a long pause, only a check of the fencing token at the
+  # target of a write refuses that write.
   class Hold
     # @return [Lease] the newest confirmed lease
     attr_reader :lease

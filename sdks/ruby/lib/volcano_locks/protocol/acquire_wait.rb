@@ -13,7 +13,7 @@ module VolcanoLocks
   # a lease cannot be confirmed, or expired before its response arrived, it is released and the wait continues with a
   # new token. However the wait ends, an interrupt included, it leaves neither a lease nor a queued waiter behind.
   #
-  # Not promised: the waiter keeps its position over an absence longer than the server allows (WAIT-6).
+  # Limit: a waiter that is absent for longer than the server allows loses its position (WAIT-6).
   class AcquireWait < Acquisition
     WAIT_SLICE_SECONDS = 50.0
     EARLY_FRACTION = 0.5

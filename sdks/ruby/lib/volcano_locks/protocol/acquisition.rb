@@ -7,8 +7,8 @@ module VolcanoLocks
   # needed, wherever an interrupt arrives (case 37). Closing the client cancels the request and waits for that release,
   # within bounds.
   #
-  # Not promised: the release of `abandon` reaches the server. If it does not, the lock may stay held for one TTL;
-  # acquiring again with the same `token` then gives the same lease.
+  # Limit: if the release of `abandon` does not reach the server, the lock may stay held for one TTL; acquiring again
+  # with the same `token` then gives the same lease.
   class Acquisition
     # @return [String] the lock
     attr_reader :key

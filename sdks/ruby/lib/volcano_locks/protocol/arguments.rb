@@ -64,7 +64,7 @@ module VolcanoLocks
       raise TypeError, "#{name} must be a UUID as a String, got #{value.class}" unless value.is_a?(String)
       return value.dup.freeze if matches?(UUID, value)
 
-      raise ArgumentError, "#{name} must be a UUID (8-4-4-4-12 hex digits), got #{value.length} other characters"
+      raise ArgumentError, "#{name} must be a UUID (8-4-4-4-12 hex digits), got a string of #{value.length} characters"
     end
 
     # @return [Lease] `lease` if it is a lease of the lock `key`; `call` shows the call form (SDK-17)

@@ -14,7 +14,7 @@ module VolcanoLocks
   # SDK-4: only a confirmed response moves the deadline, to `time that request was sent + ttl`, and never past the
   # absolute end of the acquisition. After the deadline, the lease stays lost.
   #
-  # Not promised: the server refuses an attempt in the last second by its own clock; the plan only stops sending.
+  # Limit: the server may accept an attempt in the last second by its own clock; the plan only stops sending.
   class RenewalPlan
     ACQUISITION_SECONDS_MAX = 7_776_000
     RENEW_AT_FRACTION = 1.0 / 3

@@ -16,7 +16,7 @@ module VolcanoLocks
   # Parses server-sent events from the bytes of their stream, as the service sends them (lines end in LF or CRLF). An
   # event has at most `EVENT_BYTES_MAX` bytes, whatever a server or proxy sends.
   #
-  # Not promised: the format's third line ending, a lone CR.
+  # Limit: a lone CR, the format's third line ending, ends no line.
   class SseParser
     EVENT_BYTES_MAX = 65_536
     ID = /\A[!-~]{1,128}\z/

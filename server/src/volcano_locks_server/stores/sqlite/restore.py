@@ -11,8 +11,8 @@ A backup knows nothing of later events. Three things could go wrong:
   fencing token protects from them.
 - *The clock.* It must have reached the newest instant in either file, else nothing is restored.
 
-Not promised: tokens more than AHEAD_MS ahead (thousands of grants of one lock within seconds) in a file that cannot be
-read any longer; and a clock that is behind the lost file's newest instant.
+Not covered: a file that cannot be read any longer, if it had tokens more than AHEAD_MS ahead (thousands of grants of
+one lock within seconds) or if the clock is behind its newest instant.
 """
 
 import os
