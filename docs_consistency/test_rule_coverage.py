@@ -1,8 +1,7 @@
 """Every rule and every fault of spec/ has a test.
 
-A run of the scenario suite checks that each rule passed on each target (conformance/rule_coverage.py). Here the rules
-that no scenario shows, or not on every target, must be named by tests of the server or of each client that they
-concern.
+A run of the scenario suite checks that each rule passed on each target (conformance/rule_coverage.py). Some rules are
+not shown by a scenario on every target. Here the tests of the server, or of each client concerned, must name them.
 """
 
 import re
@@ -28,7 +27,7 @@ CLIENT_TESTS = {
     "Ruby": ("sdks/ruby/test", "*.rb"),
 }
 PENDING: dict[str, set[str]] = {}
-"""Rules and faults whose tests are still to be written, by language. One that has its test is a failure."""
+"""Rules and faults whose tests are still to be written, by language. An entry whose test exists is a failure."""
 ALL_PENDING = set().union(*PENDING.values())
 SERVER_TESTS = [("server/tests", "*.py"), ("e2e", "*.py")]
 

@@ -83,7 +83,7 @@ async def test_an_expiry_is_published_when_lease_and_grace_end(node: Node, clock
 
 
 async def test_an_expiry_is_published_once(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: not again by the takeover, the late release or the force release that finds it."""
+    """EVENT-3: a later takeover, release or force release does not publish it again."""
     watcher = await node.subscribe()
     for key in ("a", "b", "c"):
         await node.perform(key, Acquire(MINE, 5))
@@ -96,7 +96,7 @@ async def test_an_expiry_is_published_once(node: Node, clock: ManualClock) -> No
 
 
 async def test_the_expiry_of_a_lease_older_than_the_feed_is_published_in_time(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: known from a list; an expiry before the feed is published neither by the timer nor by a takeover."""
+    """EVENT-3: the feed lists older leases. It publishes no expiry from before its start, not even at a takeover."""
     await node.perform("long_over", Acquire(MINE, 5))
     await advance(clock, 60_000)
     await node.perform("a", TAKE)

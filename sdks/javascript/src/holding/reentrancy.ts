@@ -1,6 +1,6 @@
 /**
- * Finds out whether the calling async context is inside a block of a lock, which blocks of the same lock would wait for in
- * vain (SDK-26, case 82). Works where the runtime has `AsyncLocalStorage`.
+ * Finds out whether the calling async context is inside a block of a lock. An inner block of the same lock would wait
+ * for it without end (SDK-26, case 82). Works where the runtime has `AsyncLocalStorage`.
  *
  * What a block's body starts belongs to its context, even if the body does not await it.
  */
@@ -14,7 +14,7 @@ interface OpenBlock {
   left: boolean;
 }
 
-/** One for all clients: the runtime visits each `AsyncLocalStorage` that was used at each promise, and never forgets one. */
+/** One for all clients, because the runtime visits every `AsyncLocalStorage` at each promise and never forgets one. */
 const STORAGE = createAsyncStorage<OpenBlock>();
 
 /** The open blocks of one client. */

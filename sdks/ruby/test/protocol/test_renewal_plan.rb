@@ -106,7 +106,7 @@ class TestRenewalPlan < Minitest::Test
     assert_equal 7_776_000.0, renewal_plan.deadline
   end
 
-  # SDK-4: the request whose response reported the grant may have been sent after it
+  # SDK-4: after a wait, the grant may be older than the request whose response reported it
   def test_ninety_days_count_from_the_grant
     assert_equal 7_776_000.0, plan(ttl: 7_776_000, at: 60.0, acquired_at: 0.0).deadline
   end

@@ -150,7 +150,7 @@ async def test_the_time_is_the_databases(node: Node, database: str) -> None:
 
 @pytest.mark.parametrize("what", ["held", "free"])
 async def test_a_promoted_database_whose_clock_is_behind_is_refused(node: Node, what: str) -> None:
-    """LEASE-1: also on a node that has seen no instant of it, while the lock's own record is ahead."""
+    """LEASE-1: a node that knows no earlier instant refuses too if the lock's own record is ahead of the clock."""
     clock, behind = ManualClock(), ManualClock()
     ahead = (await node(clock)).locks
     await write_records(ahead, (key("c"), Free(1, clock.now_ms())))
