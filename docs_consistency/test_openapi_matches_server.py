@@ -181,7 +181,7 @@ def _media(node: Any) -> list[dict[str, Any]]:
 
 
 def _bare(schema: dict[str, Any]) -> re.Pattern[str]:
-    """The schema's pattern without its anchors, whose `$` Python reads otherwise than JSON Schema."""
+    """The schema's pattern without `^` and `$`, because `$` means something else in Python than in JSON Schema."""
     return re.compile(schema["pattern"].removeprefix("^").removesuffix("$"))
 
 

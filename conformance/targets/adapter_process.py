@@ -45,8 +45,8 @@ class Adapter:
         """The result of a verb.
 
         `move` is called with the seconds by which the server's clock must advance meanwhile. `look` returns the state
-        of network and server, see `FaultProxy.state`. Raises AssertionError if the
-        client showed what no caller may see, ended, or does not respond in real time.
+        of network and server, see `FaultProxy.state`. Raises AssertionError if the adapter reports a crash, has ended, or
+        does not respond within RESPONSE_SECONDS_MAX of real time.
         """
         self._write({"verb": verb, "args": dict(args)})
         while True:
@@ -133,7 +133,7 @@ class AdapterFakeTarget:
         self._ask("open", self._opening())
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
-        """Act out the verb. The actor's first one is preceded by `client`."""
+        """Act out the verb. Before an actor's first verb, `client` creates its client."""
         actor = str(args.get("actor", RACERS if verb == "race" else ""))
         if actor and actor not in self._actors:
             self._actors.add(actor)

@@ -27,7 +27,7 @@ export class Log {
     this.#write("warn", message);
   }
 
-  /** Logs how `work` ends, and returns it. A failure has `failureLevel`. */
+  /** Logs how `work` ends, and returns its result. A failure is logged at `failureLevel`. */
   async outcome<T>(what: string, work: Promise<T>, failureLevel: () => keyof Logger = () => "debug"): Promise<T> {
     if (this.#logger === undefined) return work;
     try {

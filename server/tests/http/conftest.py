@@ -34,7 +34,7 @@ class HttpHarness:
     responses: list[bytes] = field(default_factory=list)
 
     async def request(self, method: str, path: str, *, key: str | None = "", **more: Any) -> httpx2.Response:
-        """One request; `key` "" is the project's service key, None sends no credential."""
+        """Send one request. If `key` is empty, it carries the project's service key; if None, no credential."""
         headers = dict(more.pop("headers", {}))
         if key is not None and "authorization" not in {name.lower() for name in headers}:
             headers["Authorization"] = f"Bearer {key or self.service_key}"

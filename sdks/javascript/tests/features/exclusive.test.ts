@@ -79,7 +79,7 @@ describe("SDK-16: functions that run under a lock", () => {
     }
   });
 
-  it("case 44: generators are refused, by the function and by its result", async () => {
+  it("case 44: generator functions are refused, and functions that return a generator", async () => {
     const { client, transport } = createHarness();
     const { locks } = client;
     const ran = vi.fn();

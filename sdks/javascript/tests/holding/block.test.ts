@@ -327,7 +327,7 @@ describe("end of the block", () => {
     expect(guard.lost).toBe(true);
   });
 
-  it("case 76: what happened beside the body's error is appended to its suppressed, which never throws", async () => {
+  it("case 76: a loss is appended to the suppressed of the body's error, and appending never throws", async () => {
     const harness = createHarness();
     const suppressedOf = async (thrown: object): Promise<unknown> => {
       const block = await held(harness);

@@ -1,4 +1,4 @@
-/** The two senders over real sockets: what works over `fetch` works over `node:http`, and fails with the same errors. */
+/** The two senders over real sockets: `fetch` and `node:http` succeed and fail alike, with the same errors. */
 
 import { once } from "node:events";
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from "node:http";

@@ -17,7 +17,7 @@ describe("the renewal plan", () => {
     [0, 9],
     [0.5, 10],
     [1, 11],
-  ])("SDK-3: with jitter %d the first attempt of 30 seconds comes at %d", (jitter, due) => {
+  ])("SDK-3: with jitter %d, a lease of 30 seconds is first renewed after %d seconds", (jitter, due) => {
     expect(heartbeat(30, jitter).nextAction(0)).toEqual({ kind: "wait", until: expect.closeTo(due) });
     expect(heartbeat(30, jitter).nextAction(due + 0.001).kind).toBe("renew");
   });

@@ -2,8 +2,8 @@
 
 A node sends only what a peer wants, so nodes without subscribers and waiters are silent. It repeats its interest every
 INTEREST_EVERY_MS and its queue lengths every QUEUE_LENGTHS_EVERY_MS; peers forget them after INTEREST_VALID_MS and
-QUEUE_LENGTH_VALID_MS. A node that receives a new interest answers with `InterestAccepted`. Events before that answer
-were not sent, so its receiver rechecks its queues and resets its subscribers.
+QUEUE_LENGTH_VALID_MS. A node that receives a new interest answers with `InterestAccepted`. The peer sent no events
+before that answer, so the node that receives it rechecks its queues and resets its subscribers.
 
 Delivery is best effort. So queues are also rechecked on a timer (WAIT-10), and subscribers get a `reset` when events
 may be missing (EVENT-5).
@@ -189,7 +189,7 @@ class Peers:
         is_interested = self._subscribed or self._wants_freed_here
         if is_interested and now_ms - self._interest_sent_at_ms >= INTEREST_EVERY_MS:
             self._send_interest(asks=False)
-        waited_for = set(self._queues.keys())  # also by requests that rejoined a kept waiter, which is no change
+        waited_for = set(self._queues.keys())  # a request that rejoins a kept waiter reports no change
         for lock in self._waited_for | waited_for:
             self._send_queue_length(lock)
         self._waited_for = waited_for

@@ -31,7 +31,7 @@ class ProjectFeed:
         self._epoch: Final = secrets.token_hex(6)
         self._number = 0
         self._recent: Final[deque[NumberedEvent]] = deque()
-        self._reset_count = 0  # events that a reset dropped, and that `drop_oldest` is still called for
+        self._reset_count = 0  # calls of `drop_oldest` to skip, for events that a reset dropped
 
     @property
     def last_id(self) -> str:

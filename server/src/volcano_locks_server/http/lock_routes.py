@@ -2,7 +2,8 @@
 
 The order of checks is in `request_checks`. A request counts against the quota once its principal is known, and from
 then on its response shows the quota (QUOTA-2, QUOTA-3). A client that disconnects gets no response; its command may
-still take effect. An acquire that waits ends when its client disconnects, and is then never granted (WAIT-5).
+still take effect. If the client of a waiting acquire disconnects, the wait ends and the acquire is never granted
+(WAIT-5).
 """
 
 import asyncio

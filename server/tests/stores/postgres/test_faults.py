@@ -372,7 +372,7 @@ async def test_a_primary_that_survives_a_promotion_is_abandoned() -> None:
 
 @pytest.mark.real_time
 async def test_a_commit_without_confirmation_is_in_doubt() -> None:
-    """LEASE-14: a cancelled caller does not make the commit visible; one cancelled in the server is reported."""
+    """LEASE-14: a cancelled caller does not make the commit visible; a commit cancelled in the server is in doubt."""
     with postgres.primary() as first:
         node = await PostgresDatabase.open(first.url())
         await write_records(node.locks, (key("a"), Free(1, 1)))

@@ -7,7 +7,7 @@ CREATE TABLE newest_instant (
 ) STRICT;
 INSERT INTO newest_instant (one, now_ms) VALUES (1, 0);
 
--- Readiness is proven by a write. It counts, because writing what is there already would not reach the disk.
+-- Each readiness check adds 1 here, because only a write that changes something reaches the disk.
 CREATE TABLE readiness (
     one    INTEGER PRIMARY KEY CHECK (one = 1),
     probes INTEGER NOT NULL
