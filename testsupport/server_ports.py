@@ -20,7 +20,7 @@ class FaultyStore:
     - `fail_updates` makes the next updates unavailable, before or after they are written.
     - While `gate` is cleared, updates wait at it, `gate_at` before or after they are written.
 
-    `calls` counts calls by method, `batch_sizes` has the results of each update that was written, and `at_gate` is the
+    `calls` counts calls by method, `batch_sizes` the number of results of each written update, and `at_gate` is the
     number of updates at the gate. `entered` is released once for each update that begins.
     """
 

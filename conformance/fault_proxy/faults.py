@@ -43,7 +43,7 @@ def operation_of(method: str, path: str, accept: str | None) -> str:
 
 @dataclass
 class ScriptedFault:
-    """A fault for the next `left` requests among the operations `of`, of `actor` or (None) of all actors."""
+    """A fault for the next `left` requests of the operations `of`. `actor` is None if it is for all actors."""
 
     kind: str
     left: int
@@ -83,7 +83,7 @@ class ScriptedFault:
 
 
 def take_fault(faults: Sequence[ScriptedFault], operation: str, actor: str) -> ScriptedFault | None:
-    """The first fault that applies to the request, which uses it up once."""
+    """Return the first fault that applies to the request, and count the request against its limit."""
     for fault in faults:
         if fault.left > 0 and operation in fault.of and fault.actor in (None, actor):
             fault.left -= 1

@@ -45,8 +45,8 @@ class Adapter:
         """The result of a verb.
 
         `move` is called with the seconds by which the server's clock must advance meanwhile. `look` returns the state
-        of network and server, see `FaultProxy.state`. Raises AssertionError if the adapter reports a crash, has ended, or
-        does not respond within RESPONSE_SECONDS_MAX of real time.
+        of network and server, see `FaultProxy.state`. Raises AssertionError if the adapter reports a crash, has ended,
+        or does not respond within RESPONSE_SECONDS_MAX of real time.
         """
         self._write({"verb": verb, "args": dict(args)})
         while True:

@@ -38,7 +38,7 @@ def clean_venv(directory: Path, *what: str) -> Path:
 
 @pytest.fixture(scope="session")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build the two wheels. They are by distribution name."""
+    """Build the two wheels and return them by distribution name."""
     out = tmp_path_factory.mktemp("wheels")
     for source in ("sdks/python", "server"):
         command: list[str | Path] = [

@@ -31,9 +31,7 @@ OWNER = secrets.token_bytes(32)
 
 
 async def _fill(path: Path, ahead_ms: int) -> int:
-    """Stores a project, a key, a held lock and a free lock whose token is ahead of the clock. Returns the time
-    of it.
-    """
+    """Stores a project, a key, a held lock and a free lock whose token is ahead of the clock. Returns when."""
     clock = SystemClock()
     store = await open_store(f"sqlite:///{path}", clock)
     now_ms = clock.now_ms()

@@ -1,4 +1,4 @@
-// Read a lock, and release it by force under its holder.
+// Read a lock and force its release; the old lease is then lost.
 import { Client, LockOwnershipLostError } from "volcano-locks";
 
 const [key] = process.argv.slice(2);

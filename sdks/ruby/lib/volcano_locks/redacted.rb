@@ -2,7 +2,7 @@
 
 module VolcanoLocks
   # Keeps a secret out of everything that prints, dumps or serialises its object: they all show `inspect` (SDK-8).
-  # Including classes define `inspect`. A lease is stored on purpose with `to_record`.
+  # The class that includes it defines `inspect`. A lease is stored on purpose with `to_record`.
   module Redacted
     # @return [String] the same as `inspect`
     def to_s

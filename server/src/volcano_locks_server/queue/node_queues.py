@@ -1,8 +1,8 @@
 """The wait queues of one node: the entry point of this package.
 
-A waiter is enqueued before its acquire is evaluated. A batch that begins later sees the waiter; a batch that began
-earlier is followed by the acquire itself. So no wake-up is lost: a waiter that a batch left in the queue waits because
-the lock was held at that instant. `recheck` notices what becomes free later; `fairness` yields to other nodes.
+A waiter is enqueued before its acquire is evaluated. A batch that begins later sees the waiter; the acquire is
+evaluated after every batch that began earlier. So no wake-up is lost: if a waiter is still queued after a batch, the
+lock was held at that instant. `recheck` notices what becomes free later; `fairness` yields to other nodes.
 
 A grant travels from the step that made it, through the commit, to the waiting request. If the client disconnects on the
 way, `undelivered` revokes that very lease. If a batch fails, the waiter remembers the grant that it may have got

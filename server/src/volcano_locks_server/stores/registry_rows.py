@@ -41,7 +41,7 @@ def credential_of(rows: Sequence[Row]) -> Credential | None:
 
 
 def page_of(kind: str, rows: Sequence[Row], limit: int, item_of: Callable[[Row], Any]) -> Page:
-    """The page in rows of a position and an item. They have `limit + 1` rows if there is another page."""
+    """The page of items in `rows`, each a position and an item. One row more than `limit` shows that a page follows."""
     next_cursor = encode_cursor(kind, rows[limit - 1][0]) if len(rows) > limit else None
     return Page([item_of(row[1:]) for row in rows[:limit]], next_cursor)
 
