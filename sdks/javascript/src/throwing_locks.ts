@@ -10,7 +10,7 @@ import type { AcquireOptions, LeadOptions, RenewOptions, RequestOptions, WithLoc
 import type { AnyLease, Lease, LockState } from "./protocol/lease.ts";
 import type { LockView } from "./protocol/lock_view.ts";
 
-/** What the throwing verbs need beside the verbs with envelopes, which do not have the error of contention. */
+/** What the throwing verbs need beside the verbs with envelopes, whose results lack the error of contention. */
 interface Calls {
   acquire(key: string, options: AcquireOptions): Promise<Lease>;
   runBlock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<BlockOutcome<T>>;

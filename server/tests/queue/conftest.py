@@ -9,7 +9,7 @@ from .harness import Harness
 
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
-    """Nothing of a wait is left in the queues when a test ends."""
+    """The wait queues are empty when a test ends."""
     harness = Harness(ManualClock())
     yield harness
     harness.store.gate.set()

@@ -54,8 +54,8 @@ export type ExclusiveResult<O extends ExclusiveOptions, R> = O extends {
 type RunBlock = <T>(key: string, options: WithLockOptions, body: BlockBody<T>) => Promise<BlockOutcome<T>>;
 
 /**
- * Type of the verb. With `passGuard` the function takes one more argument than the wrapper: the first form gives a guard
- * without annotation its type, the second one infers the other arguments.
+ * Type of the verb. With `passGuard` the function takes one argument more than the wrapper. The first form infers the
+ * type of a guard without annotation, the second one the types of the other arguments.
  */
 export interface Exclusive {
   <This, R, O extends Guarded, Args extends unknown[] = LockGuard[]>(

@@ -5,7 +5,7 @@
  * which is newer: an event about an older lease changes nothing, and a lease that has ended does not return. If the
  * stream ends, breaks, falls silent or reports missing events, the watch starts over.
  *
- * Limits: not every change is reported. Of several in quick succession, or during a lost connection, the last one is. Where
+ * Limits: of several changes in quick succession, or during a lost connection, only the last one is reported. Where
  * the runtime caps connections, a watch beyond its share reads the view every few seconds instead (case 78).
  */
 

@@ -5,7 +5,7 @@
  * once. `jump` moves without stopping, like a suspended machine. Requests to a real server take real time: `advance`
  * waits for those that were passed to `track`.
  *
- * The client's pause before a retry moves the clock itself, since the test awaits the call and cannot.
+ * The client's pause before a retry moves the clock itself, since the test awaits the call and cannot move it.
  */
 
 import type { Clock } from "../clock.ts";

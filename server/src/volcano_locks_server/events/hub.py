@@ -1,6 +1,6 @@
 """The event hub: publishes the lock events of this node and of its peers to subscribers (spec/watching.md).
 
-    hub.live                    false: no event is wanted, so batches record none; all that the hot path checks
+    hub.live                    false: no event is wanted, so batches record none. The hot path checks only this
     hub.publish(events)         events of this node, after their commit
     hub.subscribe(subscriber)   sends it the events from now on, or since an id
 

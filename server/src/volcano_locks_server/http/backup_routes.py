@@ -1,8 +1,8 @@
 """Backups over HTTP, for `volcano-locks backup` (KEEP-9): make one, download it in parts, delete it.
 
-Responses of this server are small and complete, therefore the parts. The server keeps one backup at a time. It deletes
-a backup when a newer one is made, and KEPT_SECONDS after the last download. A backup holds the digests of all secrets
-but no secret; these routes need the admin token.
+A backup is sent in parts, because responses of this server are small and complete. The server keeps one backup at a
+time. It deletes a backup when a newer one is made, and KEPT_SECONDS after the last download. A backup holds the digests
+of all secrets but no secret; these routes need the admin token.
 """
 
 import asyncio

@@ -6,8 +6,8 @@
 
 A stream is opened like any lock request and then runs apart from it: `App.drain` ends streams and does not wait for
 them. Every PING_MS a stream sends a comment, so that proxies keep it open and a broken connection is noticed. It also
-authenticates its key again. Together with the cache of `Authenticator` and RECHECK_SECONDS_MAX, a revoked key ends its
-stream within the 15 seconds of EVENT-7.
+authenticates its key again. A revoked key ends its stream within the 15 seconds of EVENT-7: PING_MS,
+CREDENTIAL_SECONDS_MAX of the credential cache, and RECHECK_SECONDS_MAX.
 """
 
 import asyncio

@@ -3,7 +3,7 @@
 `LockStore.update` is the only method that writes commands. Atomically, it reads the records of `keys`, reads its clock
 once, calls the pure `step(records, now_ms)`, writes the changed records and makes them durable. Then it returns the
 step's results (LEASE-14). After a conflict with another writer, it calls `step` again with the new records, so `step`
-must have no side effects. A failure raises `StoreUnavailableError`, with all written or nothing (LEASE-16).
+must have no side effects. `StoreUnavailableError` means that either everything was written or nothing (LEASE-16).
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Rechecks: evaluate a wait queue although no command came for its lock.
 
-A waiter that a batch left in its queue waits because the lock was held at that instant. From then on the lock becomes
-free in four ways:
+If a waiter is still queued after a batch, the lock was held at that instant. From then on the lock becomes free in four
+ways:
 
 - a command of this node frees it: its batch hands it on;
 - its lease and grace end: a timer rechecks the queue;

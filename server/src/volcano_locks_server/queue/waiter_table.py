@@ -65,8 +65,8 @@ class WaiterTable:
     def attach_request(self, waiter: Waiter, acquire: Acquire, wait_ms: int) -> None:
         """Let a new request wait; an earlier one of the same token gets `lock_held` (WAIT-6).
 
-        `waiter.command` stays if it may serve as the new request's acquire: not evaluated yet, and the same. A new one
-        would lose the waiter's turn to those behind it.
+        `waiter.command` stays if it is not evaluated yet and equals the new request's acquire. A new command would be
+        evaluated after those of the waiters behind it.
         """
         command = waiter.command if waiter.state is WaiterState.JOINING and waiter.acquire == acquire else None
         if command is not None:

@@ -5,8 +5,8 @@ the owner would lose the lease. Therefore renewals and releases by a current own
 number in that minute.
 
 The functions are pure: windows are values, the time is an argument. Ownership is known only once the record is read
-(`lease.owns`). So `admit` draws on the reserve first, which never overdraws it, and `with_returned` returns the
-draw of a request whose sender is not the owner.
+(`lease.owns`). So `admit` draws on the reserve in advance, which is then never overdrawn, and `with_returned` returns
+the draw of a request whose sender is not the owner.
 
 Nodes that share a quota each count from a `Share`, drawn ahead from a common count (`ports.quota_store`). A draw
 belongs to one node, so together the nodes never exceed the limit. What a node draws and does not use is lost at the

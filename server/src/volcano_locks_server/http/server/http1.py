@@ -1,7 +1,7 @@
 """HTTP/1.1 on one connection: uvicorn's protocol plus the limits that it lacks (HTTP-21, HTTP-22, HTTP-24).
 
     head      at most HEADERS_MAX fields and HEAD_BYTES_MAX bytes, with trailers, complete within HEAD_SECONDS_MAX
-    body      complete within BODY_SECONDS_MAX; of an unread one, at most DISCARDED_BYTES_MAX are discarded
+    body      complete within BODY_SECONDS_MAX; if it is not read, at most DISCARDED_BYTES_MAX are discarded
     response  taken by the client within WRITE_SECONDS_MAX
     idle      KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that clients close it first (case 32)
 

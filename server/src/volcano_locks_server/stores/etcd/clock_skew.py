@@ -9,8 +9,8 @@ instant to a key of its own every ANNOUNCE_SECONDS, and reads its peers' in the 
   future. The instant may be a peer's or a lock record's. The node then decides nothing until its clock has passed it.
 - *Ahead* takes two samples, because an old instant may belong to a node that is gone. A starting node therefore writes
   that it is `joining`, and waits until every serving peer has written again or been silent for SILENCE_SECONDS. A value
-  that appears between two samples is no older than the first. If it lies more than SKEW_MAX_MS before the first, this
-  node is ahead. Only the joining node gives way.
+  that appears between two samples was written after the first one. If it still lies more than SKEW_MAX_MS before the
+  instant of the first sample, this node is ahead. Only the joining node gives way.
 - A node serves only if its clock was compared within the last FRESH_MS *of its own clock*. So a process that was
   suspended, or whose clock jumped, compares again before it decides anything.
 

@@ -169,7 +169,7 @@ class EtcdStore:
         """None once everything is written, else the current records.
 
         Of the records that were read, only changed ones are compared: what the step read of the others was true then.
-        Of guesses all are compared, on the same connection: a restored cluster may reuse revisions.
+        All guesses are compared, on the same connection: a restored cluster may reuse revisions.
         """
         for number, part in enumerate(_parts(changed if guessed_since is None else current)):
             compares = [Compare(name, current[name].mod_revision) for name in part]

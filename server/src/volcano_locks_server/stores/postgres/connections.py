@@ -2,7 +2,7 @@
 
 No session keeps state: no session settings, no session locks. Each transaction sets what it needs, so a pooler that
 gives every transaction another server connection (PgBouncer in transaction mode) changes nothing. Statements stay
-prepared only if the process id announced at the connection is that of the serving process: then there is no pooler.
+prepared only without a pooler, which announces another process id than that of the serving process.
 
 Deadlines bound each transaction. In the server a statement, a wait for a lock and an idle moment each have a limit, so
 a node that vanishes holds its rows for less than STATEMENT + IDLE seconds. In the node a transaction has
