@@ -18,7 +18,7 @@ from ..fault_proxy import FaultProxy
 
 
 class ClientClock(ManualClock):
-    """None in place of a proxy is for clients of a fake."""
+    """The clock of one target. The proxy is None if its clients use a fake."""
 
     def __init__(self, proxy: FaultProxy | None = None) -> None:
         super().__init__(on_move=None if proxy is None else proxy.follow)
