@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from . import exit_codes
+from .group import Group
 from .output import PROGRAM, message
 
 if TYPE_CHECKING:
@@ -42,8 +43,8 @@ COMMANDS: Final = {
 SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "copy", "doctor"})
 
 
-class App(click.Group):
-    """A click group that imports a command when it is named."""
+class App(Group):
+    """A group that imports a command when it is named."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """This distribution's commands in order of use, then the loadable ones of other distributions."""

@@ -19,9 +19,19 @@ NAME_CHARACTERS_MIN = 8
 
 
 def message(text: str, *, colour: str | None = None) -> None:
-    """Prints one message on stderr, after the program's name."""
-    shown_colour = colour if colour and sys.stderr.isatty() and not os.environ.get("NO_COLOR") else None
-    click.echo(f"{click.style(PROGRAM, fg=shown_colour) if shown_colour else PROGRAM}: {text}", err=True)
+    """Prints one message on stderr, after the program's name. On a terminal its lines are broken between words."""
+    shown = f"{PROGRAM}: {text}"
+    if sys.stderr.isatty():
+        shown = _wrapped(shown, shutil.get_terminal_size().columns)
+        if colour and not os.environ.get("NO_COLOR"):
+            shown = click.style(PROGRAM, fg=colour) + shown.removeprefix(PROGRAM)
+    click.echo(shown, err=True)
+
+
+def _wrapped(text: str, width: int) -> str:
+    from textwrap import fill  # noqa: PLC0415 (needed only on a terminal)
+
+    return "\n".join(fill(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines())
 
 
 def print_line(text: str) -> None:

@@ -11,6 +11,7 @@ from .. import output
 from ..admin_api import JsonObject, admin_client, keys_path
 from ..confirm import confirm
 from ..connection import SERVICE_KEY_VARIABLE, Connection, admin_options
+from ..group import Group
 from ..parameters import KEEP_OLD, KEY_LIFE
 
 KNOWN_PERMISSIONS: Final = ("*", "locks.manage", "locks.read")
@@ -20,7 +21,7 @@ _project = click.argument("project", metavar="PROJECT")
 _key = click.argument("name_or_id", metavar="KEY")
 
 
-@click.group(short_help="Manage service keys.")
+@click.group(cls=Group, short_help="Manage service keys.")
 def key() -> None:
     """Manage service keys, with which workers use a project's locks.
 

@@ -6,11 +6,12 @@ from .. import output
 from ..admin_api import JsonObject, admin_client
 from ..confirm import confirm
 from ..connection import Connection, admin_options
+from ..group import Group
 
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@click.group(short_help="Manage projects.")
+@click.group(cls=Group, short_help="Manage projects.")
 def project() -> None:
     """Manage projects: each has its own locks, service keys and quota.
 
