@@ -95,9 +95,7 @@ SERVICE_KEY: Final = SecretKind(
     "service key",
     SERVICE_KEY_VARIABLE,
     "--service-key-file",
-    "`volcano-locks key create PROJECT NAME` creates a service key,\n"
-    "`volcano-locks key rotate PROJECT KEY` replaces its secret,\n"
-    "and `volcano-locks dev` prints a new one at each start.",
+    "`volcano-locks key create` and `key rotate` make a new one; `dev` prints one.",
 )
 ADMIN_TOKEN: Final = SecretKind(
     "admin token",

@@ -45,7 +45,7 @@ def _message(error: errors.VolcanoError, connection: Connection) -> str:
         case errors.PermissionDeniedError():
             text = f"{connection.secret_origin} lacks the permission: {error}"
         case errors.AuthenticationError():
-            text = f"{connection.api_url} does not accept {connection.secret_origin}: {error}\n{connection.remedy}"
+            text = f"{connection.api_url} does not accept {connection.secret_origin}:\n{error}\n{connection.remedy}"
         case errors.TransportError():
             text = no_response_message(error, connection.api_url)
         case errors.RateLimitedError() if error.code == "lock_rate_limited":
@@ -53,10 +53,10 @@ def _message(error: errors.VolcanoError, connection: Connection) -> str:
                 f"{error}\n"
                 "An operator raises the quota with `volcano-locks project set PROJECT --requests-per-minute NUMBER`."
             )
-        case errors.NotFoundError() if error.code is None:
+        case errors.NotFoundError():
             text = (
-                f"{connection.api_url} has no such address: {error}\n"
-                f"Is it a lock service? Set its address in {API_URL_VARIABLE} or --api-url."
+                f"not found at {connection.api_url}: {error}\n"
+                f"Is that the lock service? Set its address in {API_URL_VARIABLE} or --api-url."
             )
         case errors.ServerError() if error.request_id:
             text = f"the server failed: {error}; try again, or report request id {error.request_id}"

@@ -12,6 +12,7 @@ from volcano_locks.cli.connection import Connection
 from volcano_locks.cli.error_messages import exit_for
 from volcano_locks.config import default_holder
 from volcano_locks.errors import error_for
+from volcano_locks_server.testing import RunningServer
 
 Invoke = Callable[..., Result]
 
@@ -100,16 +101,15 @@ def test_refused_service_key_is_77_with_its_source_and_advice(invoke: Invoke, tm
     file = tmp_path / "worker.key"
     file.write_text("sk-unknown")
     advice = (
-        "volcano-locks key create PROJECT NAME",
-        "volcano-locks key rotate PROJECT KEY",
-        "`volcano-locks dev` prints a new one at each start",
+        "`volcano-locks key create` and `key rotate` make a new one",
+        "`dev` prints one",
     )
     for result, origin in (
         (invoke("get", "k", VOLCANO_SERVICE_KEY="sk-unknown"), "VOLCANO_SERVICE_KEY"),
         (invoke("get", "k", "--service-key-file", str(file)), str(file)),
     ):
         assert result.exit_code == 77
-        assert f"does not accept the service key in {origin}: " in result.stderr
+        assert f"does not accept the service key in {origin}:\n" in result.stderr
         assert all(step in result.stderr for step in advice)
         assert "sk-unknown" not in result.output
     missing = invoke("get", "k", VOLCANO_SERVICE_KEY=None)
@@ -122,8 +122,15 @@ def test_a_server_that_is_not_a_lock_service_is_named() -> None:
     error = error_for(404, None, "HTTP 404 without a reason")
     stop = exit_for(error, Connection("https://example.com", "sk-1", "the service key in a file"))
     assert stop.exit_code == 64
-    assert str(stop.message).startswith("https://example.com has no such address: HTTP 404 without a reason\n")
+    assert str(stop.message).startswith("not found at https://example.com: HTTP 404 without a reason\n")
     assert "Set its address in VOLCANO_API_URL or --api-url" in str(stop.message)
+
+
+def test_a_wrong_path_in_the_address_is_named(invoke: Invoke, server: RunningServer) -> None:
+    """CLI-2, CLI-4."""
+    result = invoke("ls", "--api-url", f"{server.url}/v1")
+    assert result.exit_code == 64
+    assert f"not found at {server.url}/v1: there is no such address" in result.stderr
 
 
 def test_messages_have_no_colour_without_a_terminal(invoke: Invoke) -> None:
