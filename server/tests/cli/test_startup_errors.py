@@ -70,7 +70,9 @@ def test_secrets_have_no_flag(command: Callable[..., Completed]) -> None:
 def test_a_taken_port_is_unavailable(command: Callable[..., Completed], arguments: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        assert_one_message(command(*arguments, "--port", port), UNAVAILABLE, port, "another program listens there")
+        result = command(*arguments, "--port", port)
+    assert_one_message(result, UNAVAILABLE, port, "another program listens there", "--port")
+    assert "--host" not in result.stderr, "dev has no --host"
 
 
 def test_a_server_that_cannot_listen_creates_no_files(command: Callable[..., Completed]) -> None:

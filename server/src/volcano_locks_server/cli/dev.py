@@ -31,8 +31,8 @@ ADMIN_TOKEN_BYTES: Final = 24
 def dev(port: str | None, store: str | None, log_level: str | None) -> None:
     """Start a development server with a project and a service key ready.
 
-    It listens on this machine only and prints what to paste into another
-    terminal. Without --store its data is lost when it stops. Each start creates
+    It listens on this machine only (`serve` has --host) and prints what to
+    paste into another terminal. Without --store its data is lost when it stops. Each start creates
     a new secret for the service key.
 
     \b

@@ -40,9 +40,9 @@ PURGES_MAX: Final = 1_000
 LAST_USED_EVERY_SECONDS: Final = 10.0
 STORE_CLOSE_SECONDS_MAX: Final = 10.0
 _LISTEN_ADVICE: Final = {
-    errno.EADDRINUSE: "another program listens there; stop it, or choose another port",
-    errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own",
-    errno.EACCES: "this user may not listen on ports below 1024; choose a higher one",
+    errno.EADDRINUSE: "another program listens there; stop it, or choose another --port",
+    errno.EADDRNOTAVAIL: "this machine has no such address; choose one of its own with --host",
+    errno.EACCES: "this user may not listen on ports below 1024; choose a higher --port",
 }
 
 
@@ -289,7 +289,7 @@ def listen_errors(settings: Settings) -> Iterator[None]:
     except OSError as error:
         where = f"{settings.host} port {settings.port}"
         advice = _LISTEN_ADVICE.get(error.errno or 0, error.strerror or str(error))
-        raise ListenError(f"cannot listen on {where} (--host, --port): {advice}") from None
+        raise ListenError(f"cannot listen on {where}: {advice}") from None
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
