@@ -52,6 +52,7 @@ class Terminal(io.StringIO):
 
 
 def test_a_message_is_broken_between_words_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLI-1."""
     text = f"{'word ' * 30}{'x' * 100}\nsecond-line {'word ' * 20}end"
     monkeypatch.setenv("COLUMNS", "80")
     for stream, lines in ((io.StringIO(), text.splitlines()), (Terminal(), [])):

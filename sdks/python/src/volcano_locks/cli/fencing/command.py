@@ -11,6 +11,7 @@ from typing import Final
 import click
 
 from .. import output
+from ..group import Group
 from . import identifiers, mysql, postgresql, sqlite
 from .identifiers import IdentifierSyntax
 from .script import FencingScript
@@ -23,7 +24,7 @@ DIALECTS: Final[dict[str, tuple[IdentifierSyntax, Callable[[tuple[str, ...], str
 }
 
 
-@click.group(short_help="Make your database refuse late writes.")
+@click.group(cls=Group, short_help="Make your database refuse late writes.")
 def fencing() -> None:
     """Make your database refuse the write of a holder that is too late.
 
