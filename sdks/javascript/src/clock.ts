@@ -48,10 +48,13 @@ export class SystemClock implements Clock {
   }
 
   at(until: number, wake: () => void): () => void {
-    let timer: Timer;
+    let timer: ReturnType<typeof setTimeout>;
+    // A test may patch `clearTimeout` meanwhile, which then does not clear this timer.
+    let cancelled = false;
     const schedule = (): void => {
       timer = setTimeout(
         () => {
+          if (cancelled) return;
           if (this.now() >= until) wake();
           else schedule();
         },
@@ -59,7 +62,10 @@ export class SystemClock implements Clock {
       );
     };
     schedule();
-    return () => clearTimeout(timer);
+    return () => {
+      cancelled = true;
+      clearTimeout(timer);
+    };
   }
 
   pause(seconds: number, signal?: AbortSignal): Promise<void> {
@@ -80,8 +86,6 @@ export function waitUntil(clock: Clock, until: number, signal: AbortSignal | und
     const removeCallback = whenAborted(signal, done);
   });
 }
-
-type Timer = ReturnType<typeof setTimeout>;
 
 function timerMs(seconds: number): number {
   return Math.max(0, Math.ceil(Math.min(seconds, TIMER_SECONDS_MAX) * 1_000));

@@ -28,6 +28,18 @@ describe("SystemClock", () => {
     expect(vi.getTimerCount()).toBe(0);
   });
 
+  it("a timer that a patched clearTimeout does not clear never fires and ends", async () => {
+    const clock = new SystemClock();
+    const wake = vi.fn();
+    const cancels = [clock.at(clock.now() + 1, wake), clock.at(Number.POSITIVE_INFINITY, wake)];
+    const patched = vi.spyOn(globalThis, "clearTimeout").mockImplementation(() => {});
+    for (const cancel of cancels) cancel();
+    patched.mockRestore();
+    await vi.advanceTimersByTimeAsync(10_000);
+    expect(wake).not.toHaveBeenCalled();
+    expect(vi.getTimerCount()).toBe(0);
+  });
+
   it("SDK-19: a timer and a pause keep the process alive until they end", () => {
     vi.useRealTimers();
     const timers: Array<{ hasRef(): boolean }> = [];
