@@ -10,7 +10,7 @@ import { createAsyncStorage } from "../platform.ts";
 interface OpenBlock {
   readonly owner: OpenBlocks;
   readonly key: string;
-  readonly outer: OpenBlock | undefined;
+  outer: OpenBlock | undefined;
   left: boolean;
 }
 
@@ -21,8 +21,9 @@ const STORAGE = createAsyncStorage<OpenBlock>();
 export class OpenBlocks {
   /** Whether the caller runs inside a block of the lock `key`. */
   contains(key: string): boolean {
-    for (let block = STORAGE?.getStore(); block !== undefined; block = block.outer) {
-      if (block.owner === this && block.key === key && !block.left) return true;
+    for (let block = openBlock(STORAGE?.getStore()); block !== undefined; block = block.outer) {
+      if (block.owner === this && block.key === key) return true;
+      block.outer = openBlock(block.outer);
     }
     return false;
   }
@@ -30,11 +31,21 @@ export class OpenBlocks {
   /** Runs a block's body as being inside the block, until its promise has settled. */
   async run<T>(key: string, body: () => T | PromiseLike<T>): Promise<T> {
     if (STORAGE === null) return await body();
-    const block: OpenBlock = { owner: this, key, outer: STORAGE.getStore(), left: false };
+    const block: OpenBlock = { owner: this, key, outer: openBlock(STORAGE.getStore()), left: false };
     try {
       return await STORAGE.run(block, body);
     } finally {
       block.left = true;
     }
   }
+}
+
+/**
+ * The innermost open block, from `block` outwards. Blocks that were left are dropped: a body that schedules the next block
+ * would otherwise make an endless chain.
+ */
+function openBlock(block: OpenBlock | undefined): OpenBlock | undefined {
+  let open = block;
+  while (open?.left) open = open.outer;
+  return open;
 }

@@ -1,5 +1,8 @@
 import { AsyncLocalStorage } from "node:async_hooks";
+import { setFlagsFromString } from "node:v8";
+import { runInNewContext } from "node:vm";
 import { describe, expect, it, vi } from "vitest";
+import { OpenBlocks } from "../../src/holding/reentrancy.ts";
 import { LockHeldError } from "../../src/index.ts";
 import { createHarness, deferred, KEY, sentMethods, TTL } from "../harness.ts";
 
@@ -75,5 +78,24 @@ describe("SDK-26 case 82: a block inside a block on the same key", () => {
     for (const { locks } of [client, rival]) await locks.withLock(KEY, { ttl: TTL }, () => {});
     expect([run.mock.contexts.length, new Set(run.mock.contexts).size]).toEqual([2, 1]);
     run.mockRestore();
+  });
+
+  it("a body that schedules the next block keeps none of the blocks before it", async () => {
+    setFlagsFromString("--expose-gc");
+    const collect = runInNewContext("gc") as () => void;
+    const seen: Array<WeakRef<OpenBlocks>> = [];
+    const kept = await new Promise<unknown[]>((resolve) => {
+      const next = (): void => {
+        const blocks = new OpenBlocks();
+        seen.push(new WeakRef(blocks));
+        void blocks.run(KEY, () => void setTimeout(seen.length < 4 ? next : last));
+      };
+      const last = (): void => {
+        collect();
+        resolve(seen.slice(0, 2).map((one) => one.deref()));
+      };
+      next();
+    });
+    expect(kept).toEqual([undefined, undefined]);
   });
 });
