@@ -5,7 +5,13 @@
  * Requests go through the proxy of the usual environment variables. Redirects are not followed.
  */
 
-import { Agent, type IncomingMessage, type RequestOptions, request as requestHttp } from "node:http";
+import {
+  Agent,
+  type ClientRequest,
+  type IncomingMessage,
+  type RequestOptions,
+  request as requestHttp,
+} from "node:http";
 import { request as requestHttps, Agent as TlsAgent } from "node:https";
 import type { Duplex } from "node:stream";
 import { type ConnectionOptions, connect as connectTls } from "node:tls";
@@ -49,17 +55,31 @@ function connectionOptions(url: URL): RequestOptions {
 
 function startExchange(secure: boolean, options: RequestOptions, prefix: string, outgoing: OutgoingRequest): Exchange {
   const { method, path, headers, body } = outgoing;
-  const request = (secure ? requestHttps : requestHttp)({ ...options, method, path: prefix + path, headers });
+  const tunnel: Tunnel = {};
+  const target: TunnelOptions = { ...options, tunnel, method, path: prefix + path, headers };
+  const request = (secure ? requestHttps : requestHttp)(target);
   const response = new Promise<IncomingResponse>((resolve, reject) => {
     request.on("response", (message) => resolve(receive(message)));
-    request.on("error", reject);
+    request.on("error", (error) => {
+      if (request.reusedSocket) closeIdleConnections(options.agent as Agent);
+      reject(error);
+    });
     request.on("upgrade", (_message, socket) => {
       socket.destroy();
       reject(new Error("the response switches the protocol"));
     });
   });
   request.end(body);
-  return { response, abort: () => void request.destroy() };
+  const abort = (): void => {
+    tunnel.connect?.destroy();
+    request.destroy();
+  };
+  return { response, abort };
+}
+
+/** If one kept connection is dead, others may be too: a retry must not take one of them (case 32). */
+function closeIdleConnections(agent: Agent): void {
+  for (const socket of Object.values(agent.freeSockets).flat()) socket?.destroy();
 }
 
 function receive(message: IncomingMessage): IncomingResponse {
@@ -74,6 +94,11 @@ function receive(message: IncomingMessage): IncomingResponse {
   };
 }
 
+/** The request for a tunnel, which ends with the request that needs the tunnel. */
+interface Tunnel {
+  connect?: ClientRequest;
+}
+type TunnelOptions = RequestOptions & { tunnel?: Tunnel };
 type OnConnection = (error: Error | null, socket: Duplex) => void;
 const NO_SOCKET = undefined as unknown as Duplex;
 
@@ -89,7 +114,7 @@ class TunnelAgent extends TlsAgent {
   }
 
   /** Calls back, and returns no connection, since the tunnel takes time. */
-  override createConnection(options: RequestOptions, onConnection: OnConnection = () => {}): undefined {
+  override createConnection(options: TunnelOptions, onConnection: OnConnection = () => {}): undefined {
     const { url, headers } = this.#proxy;
     const connect = (url.protocol === "https:" ? requestHttps : requestHttp)({
       ...connectionOptions(url),
@@ -98,12 +123,10 @@ class TunnelAgent extends TlsAgent {
       path: this.#authority,
       headers: { Host: this.#authority, ...headers },
     });
-    // A pending request has a timer of its own. After its time-out the tunnel must not keep the process alive.
-    connect.once("socket", (socket) => socket.unref());
+    if (options.tunnel !== undefined) options.tunnel.connect = connect;
     connect.once("error", (error) => onConnection(error, NO_SOCKET));
     connect.once("connect", ({ statusCode }, socket) => {
-      if (statusCode === 200)
-        return onConnection(null, connectTls({ ...(options as ConnectionOptions), socket: socket.ref() }));
+      if (statusCode === 200) return onConnection(null, connectTls({ ...(options as ConnectionOptions), socket }));
       socket.destroy();
       const message = `the proxy refused the tunnel with HTTP ${statusCode}`;
       onConnection(Object.assign(new Error(message), { code: TUNNEL_REFUSED }), NO_SOCKET);

@@ -134,11 +134,16 @@ describe("case 56: requests through a proxy", () => {
     expect(error?.message).toContain("the proxy refused the tunnel with HTTP 403");
   });
 
-  it("a proxy that does not answer is an error after the time limit", async () => {
-    const silent = createServer().on("connect", (_, socket) => socket.on("error", () => {}));
+  it("a proxy that does not answer is an error after the time limit, and its connections are closed", async () => {
+    const open = new Set<unknown>();
+    const silent = createServer().on("connect", (_, socket) => {
+      open.add(socket.on("error", () => {}).on("end", () => open.delete(socket)));
+      socket.resume();
+    });
     vi.stubEnv("HTTPS_PROXY", `http://127.0.0.1:${await listening(silent)}`);
     const { locks } = new Client({ apiUrl: "https://locks.test", serviceKey: "sk", timeoutSeconds: 0.1 });
     expect((await locks.get(KEY)).error?.message).toMatch(/through the proxy .*: no response within 0.1 seconds/);
+    await vi.waitUntil(() => open.size === 0);
   });
 
   it("an https service is reached through a tunnel, whose connection is kept", async () => {
