@@ -5,6 +5,8 @@
  * program's own subclass has no brand: it recognises only its own instances, as any class does.
  */
 
+import { readProperty } from "./unknown_values.ts";
+
 type Class = abstract new (...args: never[]) => object;
 
 const BRANDS: WeakMap<object, symbol> = new WeakMap();
@@ -22,5 +24,5 @@ export function brandClass(type: Class, name: string): void {
 function hasInstance(this: Class, value: unknown): boolean {
   const symbol = BRANDS.get(this);
   if (symbol === undefined) return Function.prototype[Symbol.hasInstance].call(this, value);
-  return typeof value === "object" && value !== null && symbol in value;
+  return readProperty(value, symbol) === true;
 }

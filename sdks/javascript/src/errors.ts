@@ -179,13 +179,6 @@ function classFor(status: number, code: string | null | undefined): ErrorClass {
   return BY_STATUS[status] ?? (status >= 400 && status < 500 ? VolcanoError : ServerError);
 }
 
-/** Whether a value is an error, also one of another realm, such as a Jest or `vm` context (case 75). */
-export function isError(value: unknown): value is Error {
-  if (/^\[object (Error|DOMException)\]$/.test(Object.prototype.toString.call(value))) return true;
-  const { name, message, stack } = Object(value) as Partial<Error>;
-  return [name, message, stack].every((text) => typeof text === "string");
-}
-
 /**
  * Appends `others` to the `suppressed` of `error`, which logs show; `error` itself stays the result (case 21). Keeps what
  * is there, such as that of a `SuppressedError`. Never throws (case 76).

@@ -2,6 +2,19 @@ import { describe, expect, it, vi } from "vitest";
 import { LockHeldError, LockOwnershipLostError, PermissionDeniedError, TransportError } from "../src/index.ts";
 import { createHarness, KEY, sentMethods, TOKEN, TTL } from "./harness.ts";
 
+function thrower(): never {
+  throw new Error("not to be read");
+}
+
+const { proxy: revoked, revoke } = Proxy.revocable({}, {});
+revoke();
+const UNREADABLE: readonly unknown[] = [
+  revoked,
+  new Proxy({}, { get: thrower, has: thrower }),
+  Object.defineProperty({}, "name", { get: thrower }),
+  Object.defineProperty(Object.assign(new Error("mine"), { name: "AbortError" }), "cause", { get: thrower }),
+];
+
 describe("SDK-24: throwOnError()", () => {
   it("has the same verbs, which resolve with the value", async () => {
     const { client } = createHarness();
@@ -48,13 +61,34 @@ describe("SDK-24: throwOnError()", () => {
   it("case 65 case 77: withLock and lead reject with what the body threw, whatever it is", async () => {
     const { client } = createHarness();
     const locks = client.locks.throwOnError();
-    for (const thrown of [new Error("mine"), new Response(null, { status: 302 }), "text", 0, null, undefined]) {
+    const values = [new Error("mine"), new Response(null, { status: 302 }), "text", 0, null, undefined, ...UNREADABLE];
+    for (const thrown of values) {
       const body = (): never => {
         throw thrown;
       };
-      await expect(locks.withLock(KEY, { ttl: TTL }, body)).rejects.toBe(thrown);
-      await expect(locks.lead(KEY, { ttl: TTL }, body)).rejects.toBe(thrown);
+      for (const call of [locks.withLock(KEY, { ttl: TTL }, body), locks.lead(KEY, { ttl: TTL }, body)]) {
+        const rejected = await call.then(
+          () => [],
+          (reason: unknown) => [reason],
+        );
+        // `toBe` would read the value.
+        expect(rejected[0] === thrown && rejected.length === 1).toBe(true);
+      }
     }
+  });
+
+  it("case 77: a value that does not let itself be read is no AbortError of the loss, and a result like any other", async () => {
+    const { client, clock } = createHarness();
+    for (const value of UNREADABLE) {
+      const result = await client.locks.withLock(KEY, { ttl: TTL }, () => {
+        clock.jump(TTL);
+        throw value;
+      });
+      expect(result.error === value || result.error?.cause === value).toBe(true);
+      clock.jump(2);
+    }
+    const result = new Proxy({}, { get: (_, name) => (name === "then" ? undefined : thrower()) });
+    expect((await client.locks.withLock(KEY, { ttl: TTL }, () => result)).data === result).toBe(true);
   });
 
   it("contention rejects with its error, and a loss with the loss", async () => {

@@ -24,7 +24,6 @@ import {
   ConflictError,
   type ContentionReason,
   contentionReason,
-  isError,
   LOCK_HELD,
   LockHeldError,
   LockOwnershipLostError,
@@ -35,6 +34,7 @@ import { newUuid, rejectGenerator, TTL_SECONDS_MIN } from "../protocol/arguments
 import { BACKOFF_SECONDS_MAX } from "../protocol/backoff.ts";
 import type { Lease } from "../protocol/lease.ts";
 import { ATTEMPTS_MAX, type ConfirmedLease, type Grant, type Operations } from "../protocol/operations.ts";
+import { isError, readProperty } from "../unknown_values.ts";
 import { LockGuard } from "./guard.ts";
 import { Hold } from "./hold.ts";
 import type { OpenBlocks } from "./reentrancy.ts";
@@ -219,7 +219,8 @@ function blockResult<T>(
 
 /** Whether the body threw only the loss that its signal reported. The `AbortError` may be one of another realm. */
 function wasStoppedBy(loss: LockOwnershipLostError, thrown: unknown): boolean {
-  return thrown === loss || (isError(thrown) && thrown.name === "AbortError" && thrown.cause === loss);
+  if (thrown === loss) return true;
+  return isError(thrown) && readProperty(thrown, "name") === "AbortError" && readProperty(thrown, "cause") === loss;
 }
 
 /** Wraps a thrown value that is not an error, so that `if (result.error)` detects it. */

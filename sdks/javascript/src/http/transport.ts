@@ -11,8 +11,9 @@ import { whenAborted } from "../abort.ts";
 
 import type { Clock } from "../clock.ts";
 import type { Config } from "../config.ts";
-import { isError, TransportError, VolcanoError } from "../errors.ts";
+import { TransportError, VolcanoError } from "../errors.ts";
 import type { LockResponse } from "../protocol/messages.ts";
+import { isError, readProperty, textOf } from "../unknown_values.ts";
 import { VERSION } from "../version.ts";
 import { type IncomingResponse, type Sender, TUNNEL_REFUSED } from "./sender.ts";
 
@@ -192,11 +193,12 @@ export class Transport {
     return `${method} ${path}${this.#through}`;
   }
 
+  /** A `VolcanoError`, whatever the sender rejected with. Never throws, since the verb would then never settle. */
   #toVolcanoError(request: LockRequest, error: unknown): VolcanoError {
     if (error instanceof VolcanoError) return error;
-    const reasons = [error, (error as { cause?: unknown } | null)?.cause].filter(isError);
-    const code = reasons.map((one) => (one as { code?: unknown }).code).find((one) => NO_CONNECTION.has(one));
-    const why = reasons.map((one) => `${one.name}: ${one.message}`).join("; ") || String(error);
+    const reasons = [error, readProperty(error, "cause")].filter(isError);
+    const code = reasons.map((one) => readProperty(one, "code")).find((one) => NO_CONNECTION.has(one));
+    const why = reasons.map(describeReason).join("; ") || textOf(error);
     const text = code === undefined ? why : this.#noConnection(code, why);
     const message = this.#redact(`${this.#describe(request)}: ${text}`, request);
     return new TransportError(message, { requestSent: code === undefined, requestId: request.requestId });
@@ -219,6 +221,12 @@ export class Transport {
     if (token === undefined || !redacted.toLowerCase().includes(token.toLowerCase())) return redacted;
     return redacted.replace(new RegExp(token, "gi"), HIDDEN);
   }
+}
+
+/** The name and the message of a sender's error. If connections to several addresses failed, Node's error has only a code. */
+function describeReason(error: Error): string {
+  const [name, message, code] = ["name", "message", "code"].map((property) => textOf(readProperty(error, property)));
+  return `${name}: ${message || code}`;
 }
 
 /** The first value of a header field that a proxy may have doubled (case 83). */

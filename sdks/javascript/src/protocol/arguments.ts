@@ -3,6 +3,8 @@
  * a wrong type and a `RangeError` for a wrong value. No message shows an owner token or another secret (SDK-8).
  */
 
+import { tagOf } from "../unknown_values.ts";
+
 export const TTL_SECONDS_MIN = 5;
 export const TTL_SECONDS_MAX = 7_776_000;
 const SHOWN_CHARACTERS_MAX = 300;
@@ -80,10 +82,6 @@ export function rejectGenerator<T>(result: T): T {
 }
 
 const GENERATOR = "its body would run after the release; use an async function that awaits the work";
-
-function tagOf(value: unknown): string {
-  return Object.prototype.toString.call(value);
-}
 
 /** The names of all options of a type. */
 export type OptionNames<T> = Readonly<Record<keyof T, true>>;

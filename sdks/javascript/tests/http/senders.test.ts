@@ -3,6 +3,7 @@
 import { once } from "node:events";
 import { createServer as createHttpServer, type IncomingMessage, type ServerResponse } from "node:http";
 import { type AddressInfo, createServer, type Server, type Socket } from "node:net";
+import { setTimeout } from "node:timers/promises";
 import { afterEach, describe, expect, it, vi } from "vitest";
 import { Client, type ClientOptions, TransportError } from "../../src/index.ts";
 import { defined, KEY, SERVICE_KEY, TOKEN, TTL } from "../harness.ts";
@@ -16,6 +17,10 @@ const VIEW = JSON.stringify({
   ...{ key: KEY, held: false, holder: null, acquired_at: null, renewed_at: null, expires_at: null },
   ...{ ttl_seconds: null, fencing_token: null, waiters: 0 },
 });
+
+function thrower(): never {
+  throw new Error("not to be read");
+}
 
 describe.each(SENDERS)("requests over %s", (_, options) => {
   const servers: Server[] = [];
@@ -192,7 +197,49 @@ describe.each(SENDERS)("requests over %s", (_, options) => {
   });
 });
 
+describe("node:http", () => {
+  it.each(["end", "reset"])(
+    "case 32: a retry takes none of the kept connections, which ended together: %s",
+    async (how) => {
+      const sockets = new Set<Socket>();
+      const server = createHttpServer(async (request, response) => {
+        await setTimeout(20);
+        response.writeHead(request.method === "POST" ? 201 : 200).end(GRANT);
+      }).on("connection", (socket) => sockets.add(socket));
+      await once(server.listen(0, "127.0.0.1"), "listening");
+      const apiUrl = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
+      const { locks } = new Client({ apiUrl, serviceKey: SERVICE_KEY });
+      await Promise.all(Array.from({ length: 4 }, () => locks.acquire(KEY, { ttl: TTL })));
+      expect(sockets.size).toBe(4);
+      // The client has not yet seen the ends when it sends the next request.
+      for (const socket of sockets) how === "reset" ? socket.resetAndDestroy() : socket.destroy();
+      expect(await locks.acquire(KEY, { ttl: TTL })).toMatchObject({ acquired: true, error: null });
+      server.close();
+      server.closeAllConnections();
+    },
+  );
+});
+
 describe("a given fetch", () => {
+  it.each([
+    ["an object without a prototype", Object.create(null)],
+    ["a value that has no text", { toString: 1 }],
+    ["an error with a getter that throws", Object.defineProperty(new Error("x"), "cause", { get: thrower })],
+    ["an error whose message is a symbol", Object.assign(new Error("x"), { message: Symbol("m") })],
+    ["an object that refuses to be read", new Proxy({}, { get: thrower })],
+  ])("SDK-23: may reject with any value: %s", async (_name, reason) => {
+    const fetch = (): Promise<Response> => Promise.reject(reason);
+    const { error } = await new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch }).locks.get(KEY);
+    expect(error).toBeInstanceOf(TransportError);
+  });
+
+  it("an error without a message is shown by its code", async () => {
+    const reason = Object.assign(new AggregateError([], ""), { code: "ETIMEDOUT" });
+    const fetch = (): Promise<Response> => Promise.reject(reason);
+    const { error } = await new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch }).locks.get(KEY);
+    expect(error?.message).toBe(`GET /locks/${KEY}: AggregateError: ETIMEDOUT`);
+  });
+
   it("case 47: is called without a receiver", async () => {
     const receivers: unknown[] = [];
     const fetch = function (this: unknown): Promise<Response> {
