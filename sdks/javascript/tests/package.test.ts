@@ -349,6 +349,7 @@ describe("the packed package", () => {
   it("has a conformance adapter that follows its protocol", () => {
     const requests = [
       { verb: "open", args: { fake: true } },
+      ...["ann", "bob", "someone"].map((actor) => ({ verb: "client", args: { actor } })),
       { verb: "enter", args: { actor: "ann", key: "k", ttl_seconds: 30, lease: "ann_1", token: null } },
       { verb: "advance_ms", args: { value: 300_000 } },
       { verb: "acquire", args: { actor: "bob", key: "k", ttl_seconds: 30, lease: "bob_2", token: null } },
@@ -370,7 +371,7 @@ describe("the packed package", () => {
       .split("\n")
       .map((line) => JSON.parse(line) as Record<string, unknown>);
     expect(responses).toEqual([
-      { answer: {} },
+      ...[{ answer: {} }, { answer: {} }, { answer: {} }, { answer: {} }],
       { answer: { lost: false, stopped: false, expires_at_ms: 1767225630000, fencing_token: 1767225600000 } },
       { answer: {} },
       { answer: { error: "lock_held" } },
