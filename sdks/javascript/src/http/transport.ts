@@ -225,7 +225,11 @@ export class Transport {
 
 /** The name and the message of a sender's error. If connections to several addresses failed, Node's error has only a code. */
 function describeReason(error: Error): string {
-  const [name, message, code] = ["name", "message", "code"].map((property) => textOf(readProperty(error, property)));
+  const [name, message, code] = ["name", "message", "code"].map((property) =>
+    textOf(readProperty(error, property) ?? "")
+      .replace(/\s+/g, " ")
+      .trim(),
+  );
   return `${name}: ${message || code}`;
 }
 

@@ -233,11 +233,18 @@ describe("a given fetch", () => {
     expect(error).toBeInstanceOf(TransportError);
   });
 
-  it("an error without a message is shown by its code", async () => {
-    const reason = Object.assign(new AggregateError([], ""), { code: "ETIMEDOUT" });
+  it.each([
+    ["an error without a message is shown by its code", "", "ETIMEDOUT"],
+    [
+      "a message of several lines is shown in one",
+      "wrong version number:\nrecord.c\n",
+      "wrong version number: record.c",
+    ],
+  ])("%s", async (_name, message, shown) => {
+    const reason = Object.assign(new AggregateError([], message), { code: "ETIMEDOUT" });
     const fetch = (): Promise<Response> => Promise.reject(reason);
     const { error } = await new Client({ apiUrl: "http://x.test", serviceKey: "sk", fetch }).locks.get(KEY);
-    expect(error?.message).toBe(`GET /locks/${KEY}: AggregateError: ETIMEDOUT`);
+    expect(error?.message).toBe(`GET /locks/${KEY}: AggregateError: ${shown}`);
   });
 
   it("case 47: is called without a receiver", async () => {
