@@ -4,6 +4,7 @@ Its unread bytes are bounded: above the limit it stops reading, and the server's
 """
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import cast
 
@@ -37,10 +38,10 @@ class Connection(asyncio.Protocol):
     async def receive(self) -> bytes:
         """The next bytes; none at the end. Raises BrokenResponseError."""
         while not self._unread:
-            if self._ended is not None:
-                raise self._ended
             if self._at_eof:
                 return b""
+            if self._ended is not None:
+                raise self._ended
             self._changed = asyncio.get_running_loop().create_future()
             await self._changed
         data = bytes(self._unread)
@@ -51,9 +52,10 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         """Close it at once. May be repeated."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._end(broken("the connection was closed"))
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            if self._transport is not None:
+                self._transport.abort()
+            self._end(broken("the connection was closed"))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)  # uvloop's transport does not inherit from it

@@ -9,8 +9,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncGenerator, Awaitable
-from typing import NamedTuple, TypeVar
-from weakref import WeakKeyDictionary
+from typing import TypeVar
 
 from volcano_locks.asyncio.own_cancellation import OwnCancellation
 from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool, AsyncResponseStream
@@ -31,12 +30,18 @@ CLEAN_UP_SECONDS_MAX = BEST_EFFORT_RELEASE_SECONDS_MAX + 1.0
 T = TypeVar("T")
 
 
-class _Connections(NamedTuple):
-    """What belongs to one event loop in one process: a child must never write to its parent's sockets."""
+class _LoopState:
+    """What belongs to one event loop in one process: a child must never write to its parent's sockets.
 
-    pid: int
-    codec: HttpCodec
-    pool: AsyncConnectionPool
+    `running`: the calls that `close` cancels.
+    """
+
+    def __init__(self, codec: HttpCodec, pool: AsyncConnectionPool) -> None:
+        self.pid = os.getpid()
+        self.codec = codec
+        self.pool = pool
+        self.running: set[OwnCancellation] = set()
+        self.ended = asyncio.Event()
 
 
 class AsyncDriver:
@@ -50,11 +55,9 @@ class AsyncDriver:
         self._pid = os.getpid()
         self._address = Address.of(config.api_url)
         self._tls = None if transport is not None else self._address.tls_context(config.ca_file)
-        self._connections: WeakKeyDictionary[asyncio.AbstractEventLoop, _Connections] = WeakKeyDictionary()
+        self._states: dict[asyncio.AbstractEventLoop, _LoopState] = {}
         self._closing = False
         self._closed = False
-        self._running: set[OwnCancellation] = set()
-        self._ended = asyncio.Event()
 
     async def run(self, operation: Operation[T]) -> T:
         """Return the operation's result."""
@@ -85,8 +88,8 @@ class AsyncDriver:
 
     async def cancel_on_close(self, work: Awaitable[T]) -> T:
         """Await `work`. Closing the client cancels it, waits for its clean-up and raises `VolcanoError`."""
-        cancellation = OwnCancellation()
-        self._running.add(cancellation)
+        state, cancellation = self._state(), OwnCancellation()
+        state.running.add(cancellation)
         error: asyncio.CancelledError | None = None
         try:
             return await work
@@ -94,27 +97,31 @@ class AsyncDriver:
             error = cancelled
             raise
         finally:
-            self._running.discard(cancellation)
-            self._ended.set()
+            state.running.discard(cancellation)
+            state.ended.set()
             if cancellation.uncancel(error):
                 raise VolcanoError(CLOSED) from None
 
     async def close(self) -> None:
-        """Cancel the running work, then close the connections of this loop and process. Idempotent."""
+        """Cancel the running work of this loop, then close its connections. Idempotent."""
         self._closing = True
+        loop = asyncio.get_running_loop()
+        state = self._states.get(loop)
+        if state is None or state.pid != os.getpid():
+            self._closed = True
+            return
         try:
-            for cancellation in list(self._running):
+            for cancellation in list(state.running):
                 cancellation.cancel()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLEAN_UP_SECONDS_MAX):
-                    while self._running:
-                        self._ended.clear()
-                        await self._ended.wait()
+                    while state.running:
+                        state.ended.clear()
+                        await state.ended.wait()
         finally:
             self._closed = True
-            current = self._connections.pop(asyncio.get_running_loop(), None)
-            if current is not None and current.pid == os.getpid():
-                await current.pool.aclose()
+            self._states.pop(loop, None)
+            await state.pool.aclose()
 
     async def _items(self, operation: Operation[None]) -> AsyncGenerator[object, None]:
         async with contextlib.AsyncExitStack() as streams:
@@ -155,15 +162,15 @@ class AsyncDriver:
         return await (run_shielded(response) if effect.shielded else response)
 
     async def _send(self, request: Request, stream: "_OpenStream | None") -> Response:
-        _, codec, pool = self._connections_of_now()
-        outgoing = codec.encode(request)
+        state = self._state()
+        outgoing = state.codec.encode(request)
         if request.streams:
             assert stream is not None
-            response = await stream.open(pool.open_stream(outgoing))
+            response = await stream.open(state.pool.open_stream(outgoing))
         else:
-            response = await pool.exchange(outgoing, long=bool(request.wait_seconds))
+            response = await state.pool.exchange(outgoing, long=bool(request.wait_seconds))
         self._blocks.last_headers = response.headers
-        return codec.redact(response, request)
+        return state.codec.redact(response, request)
 
     async def _in_time(self, request: Request, seconds: float, work: Awaitable[T]) -> T:
         try:
@@ -171,20 +178,23 @@ class AsyncDriver:
         except TimeoutError:
             raise timeout_error(request, seconds) from None
         except (NotConnectedError, BrokenResponseError, OSError) as error:
-            raise self._connections_of_now().codec.failure(request, error) from error
+            raise self._state().codec.failure(request, error) from error
 
-    def _connections_of_now(self) -> _Connections:
+    def _state(self) -> _LoopState:
+        """The state of the running loop. A loop that was closed, even without `close`, is forgotten here."""
         pid, loop = os.getpid(), asyncio.get_running_loop()
         if self._transport is not None and self._pid != pid:
             raise VolcanoError("a client with a transport cannot be used after a fork: create one in the child")
-        current = self._connections.get(loop)
-        if current is None or current.pid != pid:
+        state = self._states.get(loop)
+        if state is None or state.pid != pid:
+            for ended in [known for known in list(self._states) if known.is_closed()]:
+                self._states.pop(ended, None)
             if self._transport is not None:
                 pool = self._transport.async_connections(self._clock)
             else:
                 pool = AsyncioPool(self._address, self._tls)
-            current = self._connections[loop] = _Connections(pid, HttpCodec(self._config, self._address.proxy), pool)
-        return current
+            state = self._states[loop] = _LoopState(HttpCodec(self._config, self._address.proxy), pool)
+        return state
 
 
 class _OpenStream:

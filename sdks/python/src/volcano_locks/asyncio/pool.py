@@ -13,12 +13,9 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from volcano_locks.asyncio.connection import Connection, ConnectionStream
+from volcano_locks.errors import CLOSED
 from volcano_locks.http.address import Address, OutgoingRequest
-from volcano_locks.http.response_reader import (
-    BrokenResponseError,
-    ResponseReader,
-    not_connected,
-)
+from volcano_locks.http.response_reader import BrokenResponseError, ResponseReader, not_connected
 from volcano_locks.http.transport import KEEP_ALIVE_SECONDS, RACE_SECONDS
 from volcano_locks.protocol.messages import Response
 
@@ -67,6 +64,7 @@ class AsyncioPool:
         self._tls = tls
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
+        self._closed = False
         # Long exchanges count apart, so that waits cannot delay renewals.
         self._short = asyncio.Semaphore(CONNECTIONS_MAX)
         self._long = asyncio.Semaphore(LONG_CONNECTIONS_MAX)
@@ -104,7 +102,8 @@ class AsyncioPool:
                 self._close(connection)
 
     async def aclose(self) -> None:
-        """Close all connections, including those in use."""
+        """Close all connections, including those in use. No other is opened."""
+        self._closed = True
         for connection in list(self._open):
             connection.abort()
         self._open.clear()
@@ -134,43 +133,54 @@ class AsyncioPool:
 
     async def _connect(self) -> Connection:
         """Open a connection. Raises NotConnectedError."""
-        connecting = asyncio.ensure_future(_connect(self._address, self._tls))
         try:
-            connection = await asyncio.shield(connecting)
-        except (OSError, BrokenResponseError) as error:
+            if self._address.tunnel is None:
+                _, connection = await self._dial(self._tls)
+                return connection
+            transport, proxy = await self._dial(None)
+            try:
+                return await self._start_tls(transport, proxy, self._address.tunnel)
+            except BaseException:
+                self._close(proxy)
+                raise
+        except (OSError, UnicodeError, BrokenResponseError) as error:
             raise not_connected(error) from error
+
+    async def _dial(self, tls: "ssl.SSLContext | None") -> tuple[asyncio.Transport, Connection]:
+        loop = asyncio.get_running_loop()
+        options: dict[str, Any] = {}  # uvloop does not race addresses: it tries them in turn
+        if isinstance(loop, asyncio.BaseEventLoop):
+            options["happy_eyeballs_delay"] = RACE_SECONDS
+        if tls is not None:
+            options["server_hostname"] = self._address.host
+        dialling = loop.create_task(loop.create_connection(Connection, *self._address.connect_to, ssl=tls, **options))
+        try:
+            transport, connection = await asyncio.shield(dialling)
         except asyncio.CancelledError:
-            connecting.add_done_callback(_abort_connected)  # cancelling the race itself would leak a socket
+            dialling.add_done_callback(_abort_dialled)  # cancelling the race itself would leak a socket
             raise
+        if self._closed:
+            connection.abort()
+            raise not_connected(CLOSED)
+        self._open.add(connection)
+        return transport, connection
+
+    async def _start_tls(self, transport: asyncio.Transport, proxy: Connection, tunnel: bytes) -> Connection:
+        """Begin TLS with the server in a tunnel through the proxy."""
+        assert self._tls is not None
+        status, _ = await ConnectionStream(proxy, tunnel).head()
+        self._address.check_tunnel(status)
+        connection = Connection()
+        encrypted = await asyncio.get_running_loop().start_tls(
+            transport, connection, self._tls, server_hostname=self._address.host
+        )
+        assert encrypted is not None
+        connection.connection_made(encrypted)
+        self._open.discard(proxy)
         self._open.add(connection)
         return connection
 
 
-async def _connect(address: Address, tls: "ssl.SSLContext | None") -> Connection:
-    loop = asyncio.get_running_loop()
-    options: dict[str, Any] = {}  # uvloop does not race addresses: it tries them in turn
-    if isinstance(loop, asyncio.BaseEventLoop):
-        options["happy_eyeballs_delay"] = RACE_SECONDS
-    server_name = None if tls is None else address.host
-    if address.tunnel is None:
-        to = address.connect_to
-        _, connection = await loop.create_connection(Connection, *to, ssl=tls, server_hostname=server_name, **options)
-        return connection
-    assert tls is not None
-    transport, proxy = await loop.create_connection(Connection, *address.connect_to, **options)
-    try:
-        status, _ = await ConnectionStream(proxy, address.tunnel).head()
-        address.check_tunnel(status)
-        connection = Connection()
-        encrypted = await loop.start_tls(transport, connection, tls, server_hostname=server_name)
-        assert encrypted is not None
-        connection.connection_made(encrypted)
-    except BaseException:
-        transport.abort()
-        raise
-    return connection
-
-
-def _abort_connected(connecting: "asyncio.Future[Connection]") -> None:
-    if not connecting.cancelled() and connecting.exception() is None:
-        connecting.result().abort()
+def _abort_dialled(dialling: "asyncio.Task[tuple[asyncio.Transport, Connection]]") -> None:
+    if not dialling.cancelled() and dialling.exception() is None:
+        dialling.result()[1].abort()
