@@ -161,6 +161,7 @@ async def test_a_server_on_this_machine_needs_no_proxy(
         *(("127.0.0.1", "", False), ("127.1.2.3", "", False), ("[::1]", "", False)),
         *(("localhost", "", False), ("a.localhost", "", False)),
         *(("locks.test", "", True), ("10.1.2.3", "", True), ("[2001:db8::1]", "", True), ("notlocalhost", "", True)),
+        *(("[2001:db8::1]", "2001:db8::1", False), ("[2001:db8::1]", "[2001:db8::1]", False)),
         *(("locks.test", "locks.test", False), ("locks.test", "other, .TEST", False), ("locks.test", "*", False)),
         *(
             ("locks.test", "s.test", True),
@@ -241,7 +242,10 @@ def test_an_unsupported_proxy_is_refused(kind: Kind, proxy: str, monkeypatch: py
     kind("http://localhost:1", "sk-x")
 
 
-@pytest.mark.parametrize("proxy", ["http://me:hunter2@proxy.test:port", "http://me:hunter2@[::1"])
+@pytest.mark.parametrize(
+    "proxy",
+    ["http://me:hunter2@proxy.test:port", "http://me:hunter2@[::1", "http://me:hunter2/3@p", "me:hunter2?x@p:3128"],
+)
 def test_a_malformed_proxy_is_refused_by_its_name(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """SDK-8."""
     monkeypatch.setenv("HTTPS_PROXY", proxy)

@@ -124,14 +124,14 @@ def proxy_for(url: SplitResult) -> Proxy | None:
     assert url.hostname is not None
     proxies = getproxies()
     proxy_url = proxies.get(url.scheme) or proxies.get("all")
-    if not proxy_url or _is_this_machine(url.hostname) or proxy_bypass(url.netloc):
+    if not proxy_url or _is_this_machine(url.hostname) or proxy_bypass(url.netloc) or proxy_bypass(url.hostname):
         return None
     variable = f"{url.scheme}_proxy" if proxies.get(url.scheme) else "all_proxy"
     try:
         parts = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
         port = parts.port or 80
-    except ValueError as error:
-        raise ValueError(f"the proxy set by {variable} is not a URL: {error}") from None
+    except ValueError:  # whose text may contain the password
+        raise ValueError(f"the proxy set by {variable} is not a URL like http://proxy:3128") from None
     shown = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]} (set by {variable})"
     if parts.scheme != "http" or not parts.hostname:
         raise ValueError(f"the proxy {shown} is not supported: its URL must begin with http://")
