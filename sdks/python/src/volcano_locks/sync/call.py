@@ -65,21 +65,21 @@ class Call:
         self.thread_id = threading.get_ident()
         self._clock = clock
         self._stop = stop
-        self._cancelled = False
+        self.cancelled = False
         self._wakeup: Wakeup | None = None
 
     def cancel(self) -> None:
         """End its current wait, and every further one."""
         if self.shielded:
             return
-        self._cancelled = True
+        self.cancelled = True
         wakeup = self._wakeup
         if wakeup is not None:
             wakeup.set()
 
     def check(self) -> None:
         """Raise CallCancelled if it was cancelled."""
-        if self._cancelled or (self._stop is not None and self._stop.is_set()):
+        if self.cancelled or (self._stop is not None and self._stop.is_set()):
             raise CallCancelled
 
     def remaining(self, until: float) -> float:

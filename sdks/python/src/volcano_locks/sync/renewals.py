@@ -23,7 +23,7 @@ from volcano_locks.clock import Clock, SystemClock
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block
 from volcano_locks.holding.hold import BlockLeft, Hold
-from volcano_locks.protocol.renewal_plan import Lost, Wait
+from volcano_locks.protocol.renewal_plan import Lost, Renew, Wait
 from volcano_locks.sync.call import Call, Signal, start_thread
 from volcano_locks.sync.driver import Driver, StoppedError
 
@@ -182,19 +182,17 @@ class Renewals:
         if entry.owner() is None:
             hold.leave()
             return
-        action = hold.next_action()
-        if isinstance(action, (BlockLeft, Lost)):
-            return
-        if not isinstance(action, Wait):
-            entry.call = call = Call(self._clock)
-            try:
+        entry.call = call = Call(self._clock)  # from here on, leaving the block waits for this renewal
+        try:
+            action = hold.next_action()
+            if isinstance(action, Renew):
                 self._driver.run(entry.block.renew(action.timeout_seconds), call=call)
-            except (VolcanoError, StoppedError):  # the client was closed, or the block left
-                return
-            finally:
-                entry.call = None
-                if entry.done is not None:
-                    entry.done.set()
+        except (VolcanoError, StoppedError):  # the client was closed, or the block left
+            return
+        finally:
+            entry.call = None
+            if entry.done is not None:
+                entry.done.set()
         self._schedule(entry)
 
 

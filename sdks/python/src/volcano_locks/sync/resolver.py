@@ -55,6 +55,8 @@ class Resolver:
         if lookup is None or lookup.outcome is not None:
             lookup = _Lookup()
             if start_thread(lookup.run, self._host, self._port) is None:
+                if self._known is not None:
+                    return self._known
                 lookup.run(self._host, self._port)
             self._lookup = lookup  # not before it runs: an interrupt may come in between
         signal = Signal()
