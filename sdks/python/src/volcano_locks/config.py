@@ -3,8 +3,7 @@
 import os
 import re
 import socket
-from dataclasses import dataclass, field
-from typing import Self
+from typing import NamedTuple, Self
 from urllib.parse import urlsplit
 
 API_URL_DEFAULT = "http://127.0.0.1:7420"
@@ -16,12 +15,11 @@ TIMEOUT_SECONDS = 10.0
 _VISIBLE = re.compile(r"[!-~]+")
 
 
-@dataclass(frozen=True, slots=True)
-class Config:
+class Config(NamedTuple):
     """The checked settings of one client. `repr` never shows the service key (SDK-8)."""
 
     api_url: str
-    service_key: str = field(repr=False)
+    service_key: str
     timeout_seconds: float = TIMEOUT_SECONDS
     holder: str | None = None
     ca_file: str | None = None
@@ -44,6 +42,9 @@ class Config:
             None if holder is None else _checked_holder(holder),
             None if ca_file is None else os.fspath(ca_file),
         )
+
+    def __repr__(self) -> str:
+        return f"Config({self.api_url!r})"
 
     def holder_label(self) -> str:
         """The holder's label for people: as passed, else `host/pid` of the current process."""

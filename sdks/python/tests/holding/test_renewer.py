@@ -1,7 +1,6 @@
 """The renewals of one hold, in a task and in a thread (SDK-3, SDK-6)."""
 
 import threading
-from dataclasses import replace
 
 import pytest
 
@@ -130,7 +129,7 @@ class WithQuota:
     def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         reply = yield from self.server.serve(request, new_wakeup)
         assert isinstance(reply, Response)
-        return replace(reply, headers={**reply.headers, **self.quota})
+        return reply._replace(headers={**reply.headers, **self.quota})
 
 
 def test_without_a_thread_to_be_had_the_others_renew(

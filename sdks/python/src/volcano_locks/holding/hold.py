@@ -17,7 +17,7 @@ from volcano_locks.clock import Clock
 from volcano_locks.errors import LOCK_OWNERSHIP_LOST, LockOwnershipLostError, VolcanoError
 from volcano_locks.log import log
 from volcano_locks.protocol.lease import Lease
-from volcano_locks.protocol.renewal_plan import UNLIMITED, Action, Lost, RenewalPlan, SeenQuota
+from volcano_locks.protocol.renewal_plan import Action, Lost, RenewalPlan, SeenQuota
 
 
 class BlockLeft(NamedTuple):
@@ -53,7 +53,7 @@ class Hold:
             timeout_seconds=timeout_seconds,
             jitter=jitter,
             renew_every=renew_every,
-            quota=quota or UNLIMITED,
+            quota=quota,
         )
         self._end: dict[str, LockOwnershipLostError | BlockLeft] = {}
         self._left = False

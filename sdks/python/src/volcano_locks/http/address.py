@@ -8,7 +8,6 @@ import base64
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Self
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -27,22 +26,23 @@ class OutgoingRequest(NamedTuple):
     body: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
-class Proxy:
+class Proxy(NamedTuple):
     """An HTTP proxy. `name` is for people: its URL without a password, and the variable that set it."""
 
     host: str
     port: int
     name: str
-    credentials: bytes = field(default=b"", repr=False)
+    credentials: bytes = b""
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.name})"
 
     def open_tunnel(self, authority: bytes) -> bytes:
         """The request that opens a tunnel to the server."""
         return b"CONNECT %b HTTP/1.1\r\nHost: %b\r\n%b\r\n" % (authority, authority, self.credentials)
 
 
-@dataclass(frozen=True, slots=True)
-class Address:
+class Address(NamedTuple):
     """The target of an API URL: where to connect, the Host header, and the prefix of every path."""
 
     host: str

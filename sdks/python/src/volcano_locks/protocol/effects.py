@@ -5,17 +5,15 @@ throws the error in.
 """
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
 from math import inf
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from volcano_locks.protocol.messages import Response
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One HTTP request below the API URL. Its result is the `Response`.
 
     `shielded`: neither cancelling the caller nor closing the client cancels it. `streams`: the response is an event
@@ -26,12 +24,15 @@ class Request:
     path: str
     request_id: str
     timeout_seconds: float
-    token: str | None = field(default=None, repr=False)
+    token: str | None = None
     ttl_seconds: int | None = None
     shielded: bool = False
     wait_seconds: float | None = None
     streams: bool = False
     last_event_id: str | None = None
+
+    def __repr__(self) -> str:
+        return f"Request({self.method} {self.path}, {self.request_id})"
 
     @property
     def key(self) -> str | None:
@@ -40,24 +41,21 @@ class Request:
         return parts[2] if len(parts) > 2 else None
 
 
-@dataclass(frozen=True, slots=True)
-class Sleep:
+class Sleep(NamedTuple):
     """Pause before the next attempt. `in_wait`: the pause belongs to a wait, so a test's clock does not skip it."""
 
     seconds: float
     in_wait: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReadStream:
+class ReadStream(NamedTuple):
     """The next bytes of the event stream that `request` opened last, empty at its end."""
 
     request: Request
     timeout_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(NamedTuple):
     """An item for the caller, who iterates. The operation continues when the caller asks for the next."""
 
     item: object
@@ -68,8 +66,7 @@ Result = Response | bytes | None
 Operation = Generator[Effect, Result, T]
 
 
-@dataclass(frozen=True, slots=True)
-class TimeBudget:
+class TimeBudget(NamedTuple):
     """How long an operation may take: the client's clock, the limit of one request, and the instant of its end."""
 
     now: Callable[[], float]

@@ -1,9 +1,8 @@
 """`Lease`, one acquisition of a lock, and `LockState`, the result of a read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 from volcano_locks.protocol.arguments import checked_fencing_token, checked_key, checked_ttl, checked_uuid, parse_date
 
@@ -91,8 +90,7 @@ class Lease:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class LockState:
+class LockState(NamedTuple):
     """The result of a read. `held` is False if an acquire would succeed now; the other fields are then None."""
 
     held: bool

@@ -4,10 +4,9 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from volcano_locks.errors import LOCK_HELD, LockHeldError, ServerError, VolcanoError, error_for
 from volcano_locks.protocol.arguments import (
@@ -25,8 +24,7 @@ _HOLDER = re.compile(r"[!-~]{1,128}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """One complete HTTP response. Header names are lower-case; values of a repeated name are joined by a comma."""
 
     status: int

@@ -16,7 +16,6 @@ Not promised: that the server refuses an attempt in the last second. It decides 
 asking.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 ACQUISITION_SECONDS_MAX = 7_776_000
@@ -76,7 +75,6 @@ class Lost(NamedTuple):
 Action = Renew | Wait | Lost
 
 
-@dataclass(slots=True)
 class RenewalPlan:
     """The plan of one acquisition. Instants are seconds on the client's clock.
 
@@ -84,19 +82,25 @@ class RenewalPlan:
     one request. `renew_every` fixes the interval of renewals. `quota` is what the last response showed.
     """
 
-    ttl_seconds: int
-    acquired_at: float
-    deadline: float
-    timeout_seconds: float
-    jitter: float = 0.5
-    renew_every: float | None = None
-    quota: SeenQuota = UNLIMITED
-    _failures: int = 0
-    _next_attempt_at: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.deadline = min(self.deadline, self._acquisition_ends_at)
-        self._next_attempt_at = self._first_attempt_at(self.deadline - self.ttl_seconds)
+    def __init__(  # noqa: PLR0917 - named by most callers
+        self,
+        ttl_seconds: int,
+        acquired_at: float,
+        deadline: float,
+        timeout_seconds: float,
+        jitter: float = 0.5,
+        renew_every: float | None = None,
+        quota: SeenQuota | None = None,
+    ) -> None:
+        self._ttl_seconds = ttl_seconds
+        self._acquisition_ends_at = acquired_at + ACQUISITION_SECONDS_MAX
+        self._timeout_seconds = timeout_seconds
+        self._jitter = jitter
+        self._renew_every = renew_every
+        self._quota = quota or UNLIMITED
+        self._failures = 0
+        self.deadline = min(deadline, self._acquisition_ends_at)
+        self._next_attempt_at = self._first_attempt_at(self.deadline - ttl_seconds)
 
     def next_action(self, now: float) -> Action:
         """The action at `now`."""
@@ -107,34 +111,30 @@ class RenewalPlan:
         if now < self._next_attempt_at:
             return Wait(min(self._next_attempt_at, self._last_attempt_at))
         remaining_seconds = self.deadline - now
-        return Renew(min(self.timeout_seconds, remaining_seconds, max(ATTEMPT_SECONDS_MIN, remaining_seconds / 2)))
+        return Renew(min(self._timeout_seconds, remaining_seconds, max(ATTEMPT_SECONDS_MIN, remaining_seconds / 2)))
 
     def renewed(self, deadline: float, now: float, quota: SeenQuota | None = None) -> bool:
         """A renewal was confirmed until `deadline`, and its response showed `quota`. Return False if it came too late
         and changes nothing.
         """
-        self.quota = quota or self.quota
+        self._quota = quota or self._quota
         if now >= self.deadline:
             return False
         self._failures = 0
-        self._next_attempt_at = self._first_attempt_at(deadline - self.ttl_seconds)
+        self._next_attempt_at = self._first_attempt_at(deadline - self._ttl_seconds)
         self.deadline = min(deadline, self._acquisition_ends_at)
         return True
 
     def failed(self, now: float, retry_after: float | None = None) -> None:
         """A renewal was not confirmed: plan the next attempt."""
-        backoff = min(RETRY_SECONDS_MIN * 2.0**self._failures, RETRY_SECONDS_MAX, self.ttl_seconds / 10)
+        backoff = min(RETRY_SECONDS_MIN * 2.0**self._failures, RETRY_SECONDS_MAX, self._ttl_seconds / 10)
         self._failures = min(self._failures + 1, 32)
-        delay = max(backoff * _spread(self.jitter), retry_after or 0.0)
+        delay = max(backoff * _spread(self._jitter), retry_after or 0.0)
         self._next_attempt_at = now + max(min(delay, (self._last_attempt_at - now) / 2), RETRY_SECONDS_MIN)
-
-    @property
-    def _acquisition_ends_at(self) -> float:
-        return self.acquired_at + ACQUISITION_SECONDS_MAX
 
     @property
     def _last_attempt_at(self) -> float:
         return self.deadline - MARGIN_SECONDS
 
     def _first_attempt_at(self, sent_at: float) -> float:
-        return sent_at + renewal_interval(self.ttl_seconds, self.jitter, self.renew_every, self.quota)
+        return sent_at + renewal_interval(self._ttl_seconds, self._jitter, self._renew_every, self._quota)
