@@ -1,6 +1,7 @@
 """The fake's wait queue and events obey the WAIT and EVENT rules to the instant (SDK-10)."""
 
 import asyncio
+import contextlib
 import json
 import math
 
@@ -33,7 +34,7 @@ async def events_since(server: FakeLocks, first: str, count: int) -> list[tuple[
     events: list[tuple[str, str]] = []
     parser = SseParser()
     request = OutgoingRequest("GET", "/locks/events?prefix=", [(b"Last-Event-ID", first.encode())])
-    async with server.async_connections(server.clock).open_stream(request) as stream:
+    with contextlib.closing(await server.async_connections(server.clock).open_stream(request)) as stream:
         while len(events) < count:
             received = parser.feed(await stream.read())
             events += [(event.kind, json.loads(event.data)["why"]) for event in received if event.data]

@@ -5,10 +5,9 @@ Its unread bytes are bounded: above the limit it stops reading, and the server's
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
 from typing import cast
 
-from volcano_locks.http.response_reader import BrokenResponseError, StreamReader, broken
+from volcano_locks.http.response_reader import BrokenResponseError, broken
 
 UNREAD_BYTES_MAX = 65_536
 
@@ -82,22 +81,3 @@ class Connection(asyncio.Protocol):
         changed, self._changed = self._changed, None
         if changed is not None and not changed.done():
             changed.set_result(None)
-
-
-class ConnectionStream:
-    """The response to `request`, read as it arrives: an `AsyncResponseStream`."""
-
-    def __init__(self, connection: Connection, request: bytes) -> None:
-        self._connection = connection
-        self._reader = StreamReader(request)
-        connection.send(request)
-
-    async def head(self) -> tuple[int, Mapping[str, str]]:
-        while self._reader.head is None:
-            self._reader.feed(await self._connection.receive())
-        return self._reader.head
-
-    async def read(self) -> bytes:
-        while not self._reader.unread and not self._reader.ended:
-            self._reader.feed(await self._connection.receive())
-        return self._reader.take()

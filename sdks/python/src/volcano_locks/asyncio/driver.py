@@ -124,24 +124,23 @@ class AsyncDriver:
             await state.pool.aclose()
 
     async def _items(self, operation: Operation[None]) -> AsyncGenerator[object, None]:
-        async with contextlib.AsyncExitStack() as streams:
-            stream = _OpenStream(streams)
-            result: Result = None
-            error: BaseException | None = None
-            with contextlib.closing(operation):
-                while True:
-                    try:
-                        effect = operation.send(result) if error is None else operation.throw(error)
-                    except StopIteration:
-                        return
-                    result, error = None, None
-                    if isinstance(effect, Emit):
-                        yield effect.item
-                        continue
-                    try:
-                        result = await self._perform(effect, stream)
-                    except BaseException as caught:  # noqa: BLE001 - the operation handles every failure
-                        error = caught
+        stream = _OpenStream()
+        result: Result = None
+        error: BaseException | None = None
+        with contextlib.closing(stream), contextlib.closing(operation):
+            while True:
+                try:
+                    effect = operation.send(result) if error is None else operation.throw(error)
+                except StopIteration:
+                    return
+                result, error = None, None
+                if isinstance(effect, Emit):
+                    yield effect.item
+                    continue
+                try:
+                    result = await self._perform(effect, stream)
+                except BaseException as caught:  # noqa: BLE001 - the operation handles every failure
+                    error = caught
 
     async def _perform(self, effect: Effect, stream: "_OpenStream | None") -> Result:
         if isinstance(effect, Sleep):
@@ -200,20 +199,23 @@ class AsyncDriver:
 class _OpenStream:
     """The event stream of an iterating caller; opening the next one closes it."""
 
-    def __init__(self, streams: contextlib.AsyncExitStack) -> None:
-        self._streams = streams
+    def __init__(self) -> None:
         self._stream: AsyncResponseStream | None = None
 
-    async def open(self, opening: contextlib.AbstractAsyncContextManager[AsyncResponseStream]) -> Response:
-        """Read the head, and the body too if it is not a 200."""
-        await self._streams.aclose()
-        self._stream = stream = await self._streams.enter_async_context(opening)
-        status, headers = await stream.head()
-        body = b""
-        while status != 200 and len(body) < RESPONSE_BYTES_MAX and (more := await stream.read()):
-            body += more
-        return Response(status, headers, body)
+    async def open(self, opening: Awaitable[AsyncResponseStream]) -> Response:
+        """The response, with its body if it is not a 200."""
+        self.close()
+        self._stream = stream = await opening
+        response = stream.response
+        while response.status != 200 and len(response.body) < RESPONSE_BYTES_MAX and (more := await stream.read()):
+            response = response._replace(body=response.body + more)
+        return response
 
     async def read(self) -> bytes:
         assert self._stream is not None
         return await self._stream.read()
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None

@@ -8,14 +8,13 @@ Connections belong to one event loop in one process.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from volcano_locks.asyncio.connection import Connection, ConnectionStream
+from volcano_locks.asyncio.connection import Connection
 from volcano_locks.errors import CLOSED
 from volcano_locks.http.address import Address, OutgoingRequest
-from volcano_locks.http.response_reader import BrokenResponseError, ResponseReader, not_connected
+from volcano_locks.http.response_reader import BrokenResponseError, ResponseReader, StreamReader, not_connected
 from volcano_locks.http.transport import KEEP_ALIVE_SECONDS, RACE_SECONDS
 from volcano_locks.protocol.messages import Response
 
@@ -28,13 +27,15 @@ IDLE_CHECK_SECONDS = 0.02
 
 
 class AsyncResponseStream(Protocol):
-    """A response that is read as it arrives. Raises BrokenResponseError."""
+    """A response whose body is read as it arrives. `response` has no body."""
 
-    async def head(self) -> tuple[int, Mapping[str, str]]:
-        """Return status and header fields, with lower-case names, when they have arrived."""
+    response: Response
 
     async def read(self) -> bytes:
-        """Return the next bytes; none at the end."""
+        """Return the next bytes; none at the end. Raises BrokenResponseError."""
+
+    def close(self) -> None:
+        """Close its connection."""
 
 
 class AsyncConnectionPool(Protocol):
@@ -43,8 +44,8 @@ class AsyncConnectionPool(Protocol):
     async def exchange(self, request: OutgoingRequest, *, long: bool = False) -> Response:
         """Send one request and read its complete response. `long`: count it apart, so that it delays no short one."""
 
-    def open_stream(self, request: OutgoingRequest) -> "AbstractAsyncContextManager[AsyncResponseStream]":
-        """Send a request whose response is a stream; leaving closes its connection."""
+    async def open_stream(self, request: OutgoingRequest) -> AsyncResponseStream:
+        """Send a request whose response is a stream, and return when it begins."""
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -92,14 +93,23 @@ class AsyncioPool:
                 self._close(connection)
             return response
 
-    @asynccontextmanager
-    async def open_stream(self, request: OutgoingRequest) -> AsyncIterator[ConnectionStream]:
-        async with self._long:
+    async def open_stream(self, request: OutgoingRequest) -> "ConnectionStream":
+        await self._long.acquire()
+        try:
             connection = await self._connect()
             try:
-                yield ConnectionStream(connection, self._address.encode(request))
-            finally:
+                reader = await _read_head(connection, self._address.encode(request))
+            except BaseException:
                 self._close(connection)
+                raise
+        except BaseException:
+            self._long.release()
+            raise
+        return ConnectionStream(connection, reader, self._close_stream)
+
+    def _close_stream(self, connection: Connection) -> None:
+        self._close(connection)
+        self._long.release()
 
     async def aclose(self) -> None:
         """Close all connections, including those in use. No other is opened."""
@@ -168,8 +178,9 @@ class AsyncioPool:
     async def _start_tls(self, transport: asyncio.Transport, proxy: Connection, tunnel: bytes) -> Connection:
         """Begin TLS with the server in a tunnel through the proxy."""
         assert self._tls is not None
-        status, _ = await ConnectionStream(proxy, tunnel).head()
-        self._address.check_tunnel(status)
+        reader = await _read_head(proxy, tunnel)
+        assert reader.head is not None
+        self._address.check_tunnel(reader.head[0])
         connection = Connection()
         encrypted = await asyncio.get_running_loop().start_tls(
             transport, connection, self._tls, server_hostname=self._address.host
@@ -179,6 +190,34 @@ class AsyncioPool:
         self._open.discard(proxy)
         self._open.add(connection)
         return connection
+
+
+class ConnectionStream:
+    """The response that `reader` reads, as it arrives: an `AsyncResponseStream`."""
+
+    def __init__(self, connection: Connection, reader: StreamReader, close: Callable[[Connection], None]) -> None:
+        assert reader.head is not None
+        self.response = Response(*reader.head, b"")
+        self._connection = connection
+        self._reader = reader
+        self._close = close
+
+    async def read(self) -> bytes:
+        while not self._reader.unread and not self._reader.ended:
+            self._reader.feed(await self._connection.receive())
+        return self._reader.take()
+
+    def close(self) -> None:
+        self._close(self._connection)
+
+
+async def _read_head(connection: Connection, request: bytes) -> StreamReader:
+    """Send `request` and return the reader of its response, which has begun."""
+    reader = StreamReader(request)
+    connection.send(request)
+    while reader.head is None:
+        reader.feed(await connection.receive())
+    return reader
 
 
 def _abort_dialled(dialling: "asyncio.Task[tuple[asyncio.Transport, Connection]]") -> None:

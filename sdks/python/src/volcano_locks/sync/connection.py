@@ -10,12 +10,12 @@ import select
 import selectors
 import socket
 import time
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from volcano_locks.http.address import Address
 from volcano_locks.http.response_reader import BrokenResponseError, StreamReader, broken, not_connected
 from volcano_locks.http.transport import RACE_SECONDS, READ_BYTES_MAX
+from volcano_locks.protocol.messages import Response
 from volcano_locks.sync.call import Call, raise_if_from_handler
 from volcano_locks.sync.resolver import Addresses
 
@@ -138,30 +138,25 @@ class ConnectionStream:
 
     def __init__(self, connection: Connection, request: bytes, until: float, call: Call) -> None:
         self._connection = connection
-        self._reader = StreamReader(request)
+        self._reader = reader = StreamReader(request)
         connection.begin(until, call)
         connection.send(request)
+        while reader.head is None:
+            reader.feed(connection.receive())
         connection.end()
-
-    def head(self, until: float, call: Call) -> tuple[int, Mapping[str, str]]:
-        while self._reader.head is None:
-            self._receive(until, call)
-        return self._reader.head
+        self.response = Response(*reader.head, b"")
 
     def read(self, until: float, call: Call) -> bytes:
-        while not self._reader.unread and not self._reader.ended:
-            self._receive(until, call)
+        self._connection.begin(until, call)
+        try:
+            while not self._reader.unread and not self._reader.ended:
+                self._reader.feed(self._connection.receive())
+        finally:
+            self._connection.end()
         return self._reader.take()
 
     def close(self) -> None:
         self._connection.close()
-
-    def _receive(self, until: float, call: Call) -> None:
-        self._connection.begin(until, call)
-        try:
-            self._reader.feed(self._connection.receive())
-        finally:
-            self._connection.end()
 
 
 def _is_pause(error: OSError) -> bool:

@@ -81,49 +81,47 @@ class Driver:
         Cancelling `call` cancels the operation and raises StoppedError. Closing the client waits for a shielded one.
         """
         results: list[T] = []
-        process = self._process_of_now()
-        call = call or Call(self._clock)
+        run = _Run(self, call or Call(self._clock))
         try:
-            self._begin(process, call)
-            self._perform(operation, None, process, call, results)
-            self._end(process, call)
+            run.begin()
+            run.perform(operation, None, results)
+            run.end()
             return results[0]
         except BaseException as error:
             try:
                 if results and undo is not None:
                     with contextlib.suppress(VolcanoError):  # the interrupt is what the caller gets
-                        self._perform(undo(results[0]), None, process, call, [])
+                        run.perform(undo(results[0]), None, [])
                 elif getattr(operation, "gi_frame", None) is not None:  # interrupted between two effects
-                    self._perform(operation, error, process, call, [])
+                    run.perform(operation, error, [])
             finally:
-                self._end(process, call)
+                run.end()
             if isinstance(error, CallCancelled):
                 raise (VolcanoError(CLOSED) if self._closed else StoppedError()) from None
             raise
 
     def iterate(self, operation: Operation[None]) -> Iterator[object]:
         """Yield the items that `operation` emits. Dropping the iterator ends it."""
-        process = self._process_of_now()
-        stream = _OpenStream()
+        run = _Run(self, Call(self._clock))
         try:
             while True:
-                call = Call(self._clock)
+                run.call = Call(self._clock)
                 try:
-                    self._begin(process, call)
+                    run.begin()
                     effect = operation.send(None)
                     while not isinstance(effect, Emit):
-                        effect = self._step(operation, effect, process, call, stream)
+                        effect = run.step(operation, effect)
                 except StopIteration:
                     return
                 except CallCancelled:
                     raise VolcanoError(CLOSED) from None
                 finally:
-                    self._end(process, call)
+                    run.end()
                 yield effect.item
-                if os.getpid() != process.pid:
+                if os.getpid() != run.process.pid:
                     raise VolcanoError("this iterator belongs to the parent process: create a new one in the child")
         finally:
-            stream.close()
+            run.close_stream()
             operation.close()
 
     def close(self) -> None:
@@ -160,103 +158,92 @@ class Driver:
             pool = SocketPool(self._address, self._config.ca_file, self._clock)
         return _Process(HttpCodec(self._config, self._address.proxy), pool)
 
-    def _begin(self, process: _Process, call: Call) -> None:
-        process.running[id(call)] = weakref.ref(call)
-        if self._closed:
+
+class _Run:
+    """Performs one operation for one call, in one process."""
+
+    def __init__(self, driver: Driver, call: Call) -> None:
+        self.process = driver._process_of_now()
+        self.call = call
+        self._driver = driver
+        self._stream: ResponseStream | None = None
+
+    def begin(self) -> None:
+        """From here to `end`, closing the client cancels the call."""
+        self.process.running[id(self.call)] = weakref.ref(self.call)
+        if self._driver._closed:
             raise VolcanoError(CLOSED)
 
-    def _end(self, process: _Process, call: Call) -> None:
-        process.running.pop(id(call), None)
-        if self._closed:
-            process.ended.put(None)
-            process.pool.close()
+    def end(self) -> None:
+        """The call has ended."""
+        self.process.running.pop(id(self.call), None)
+        if self._driver._closed:
+            self.process.ended.put(None)
+            self.process.pool.close()
 
-    def _perform(
-        self, operation: Operation[T], error: BaseException | None, process: _Process, call: Call, results: list[T]
-    ) -> None:
-        """Run `operation` from its start, or from `error`. Every failure is thrown into it, so that it can clean up."""
+    def perform(self, operation: Operation[T], error: BaseException | None, results: list[T]) -> None:
+        """Run `operation` from its start, or from `error`, and add its result to `results`."""
         try:
             effect = operation.send(None) if error is None else operation.throw(error)
             while True:
-                effect = self._step(operation, effect, process, call)
+                effect = self.step(operation, effect)
         except StopIteration as end:
             results.append(end.value)
 
-    def _step(
-        self,
-        operation: Operation[T],
-        effect: Effect,
-        process: _Process,
-        call: Call,
-        stream: "_OpenStream | None" = None,
-    ) -> Effect:
-        """Perform `effect` and return the next one. Raises StopIteration and what the operation raises."""
+    def step(self, operation: Operation[T], effect: Effect) -> Effect:
+        """Perform `effect` and return the next one. Every failure is thrown into the operation, so that it cleans up.
+
+        Raises StopIteration and what the operation raises.
+        """
         try:
-            result = self._perform_effect(effect, process, call, stream)
+            result = self._perform_effect(effect)
         except BaseException as error:  # noqa: BLE001 - the operation handles every failure
             return operation.throw(error)
         return operation.send(result)
 
-    def _perform_effect(self, effect: Effect, process: _Process, call: Call, stream: "_OpenStream | None") -> Result:
-        if isinstance(effect, Sleep):
-            call.check()
-            if effect.in_wait or not self._clock.skip_pause(effect.seconds):
-                call.wait(self._clock.now() + effect.seconds, Signal())
-            return None
-        if isinstance(effect, ReadStream):
-            assert stream is not None
-            request, seconds = effect.request, effect.timeout_seconds
-        else:
-            assert isinstance(effect, Request)
-            request, seconds = effect, effect.timeout_seconds
-            if seconds <= 0:
-                raise no_time_error(request)
-        until = self._clock.now() + seconds
-        try:
-            if isinstance(effect, ReadStream):
-                return stream.read(until, call) if stream is not None else b""
-            if request.shielded:
-                call = Call(self._clock, shielded=True)
-            response = self._send(request, process, until, call, stream)
-            self._blocks.last_headers = response.headers
-            return process.codec.redact(response, request)
-        except TimeUp:
-            raise timeout_error(request, seconds) from None
-        except (NotConnectedError, BrokenResponseError) as error:
-            raise process.codec.failure(request, error) from error
-
-    def _send(
-        self, request: Request, process: _Process, until: float, call: Call, stream: "_OpenStream | None"
-    ) -> Response:
-        call.check()
-        outgoing = process.codec.encode(request)
-        if not request.streams:
-            return process.pool.exchange(outgoing, until, call)
-        assert stream is not None
-        return stream.open(process.pool.open_stream(outgoing, until, call), until, call)
-
-
-class _OpenStream:
-    """The event stream of an iterating caller; opening the next one closes it."""
-
-    def __init__(self) -> None:
-        self._stream: ResponseStream | None = None
-
-    def open(self, stream: ResponseStream, until: float, call: Call) -> Response:
-        """Read the head, and the body too if it is not a 200."""
-        self.close()
-        self._stream = stream
-        status, headers = stream.head(until, call)
-        body = b""
-        while status != 200 and len(body) < RESPONSE_BYTES_MAX and (more := stream.read(until, call)):
-            body += more
-        return Response(status, headers, body)
-
-    def read(self, until: float, call: Call) -> bytes:
-        assert self._stream is not None
-        return self._stream.read(until, call)
-
-    def close(self) -> None:
+    def close_stream(self) -> None:
+        """Close the event stream, if one is open."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+    def _perform_effect(self, effect: Effect) -> Result:
+        clock, call = self._driver._clock, self.call
+        if isinstance(effect, Sleep):
+            call.check()
+            if effect.in_wait or not clock.skip_pause(effect.seconds):
+                call.wait(clock.now() + effect.seconds, Signal())
+            return None
+        assert not isinstance(effect, Emit)
+        request = effect if isinstance(effect, Request) else effect.request
+        if effect.timeout_seconds <= 0:
+            raise no_time_error(request)
+        until = clock.now() + effect.timeout_seconds
+        try:
+            if isinstance(effect, ReadStream):
+                assert self._stream is not None
+                return self._stream.read(until, call)
+            if request.shielded:
+                call = Call(clock, shielded=True)
+            call.check()
+            return self._send(request, until, call)
+        except TimeUp:
+            raise timeout_error(request, effect.timeout_seconds) from None
+        except (NotConnectedError, BrokenResponseError) as error:
+            raise self.process.codec.failure(request, error) from error
+
+    def _send(self, request: Request, until: float, call: Call) -> Response:
+        codec, pool = self.process.codec, self.process.pool
+        outgoing = codec.encode(request)
+        if request.streams:
+            self.close_stream()
+            self._stream = stream = pool.open_stream(outgoing, until, call)
+            response = stream.response
+            while response.status != 200 and len(response.body) < RESPONSE_BYTES_MAX:
+                if not (more := stream.read(until, call)):
+                    break
+                response = response._replace(body=response.body + more)
+        else:
+            response = pool.exchange(outgoing, until, call)
+        self._driver._blocks.last_headers = response.headers
+        return codec.redact(response, request)

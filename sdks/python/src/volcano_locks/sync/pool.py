@@ -8,7 +8,6 @@ Everything here belongs to one process.
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping
 from typing import Protocol
 
 from volcano_locks.clock import Clock
@@ -22,13 +21,12 @@ from volcano_locks.sync.resolver import Resolver
 
 
 class ResponseStream(Protocol):
-    """A response that is read as it arrives. Raises BrokenResponseError and what `Call.remaining` raises."""
+    """A response whose body is read as it arrives. `response` has no body."""
 
-    def head(self, until: float, call: Call) -> tuple[int, Mapping[str, str]]:
-        """Return status and header fields, with lower-case names, when they have arrived."""
+    response: Response
 
     def read(self, until: float, call: Call) -> bytes:
-        """Return the next bytes; none at the end."""
+        """Return the next bytes; none at the end. Raises as `ConnectionPool`."""
 
     def close(self) -> None:
         """Close its connection."""
@@ -41,7 +39,7 @@ class ConnectionPool(Protocol):
         """Send one request and read its complete response."""
 
     def open_stream(self, request: OutgoingRequest, until: float, call: Call) -> ResponseStream:
-        """Send a request whose response is a stream."""
+        """Send a request whose response is a stream, and return when it begins."""
 
     def close(self) -> None:
         """Close the connections that are not in use. Sends nothing."""
@@ -82,7 +80,12 @@ class SocketPool:
         return response
 
     def open_stream(self, request: OutgoingRequest, until: float, call: Call) -> ConnectionStream:
-        return ConnectionStream(self._open(until, call), self._address.encode(request), until, call)
+        connection = self._open(until, call)
+        try:
+            return ConnectionStream(connection, self._address.encode(request), until, call)
+        except BaseException:
+            connection.close()
+            raise
 
     def close(self) -> None:
         self._close_dropped.detach()  # Python ignores an interrupt inside a finalizer, so none stays pending (case 17)

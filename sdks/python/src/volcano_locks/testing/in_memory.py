@@ -5,9 +5,7 @@ serves both kinds of clients, and none of them blocks another.
 """
 
 import asyncio
-from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Generator, Mapping
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 from volcano_locks.asyncio.waiting import LoopWakeup, sleep
@@ -73,12 +71,8 @@ class Server(Protocol):
         """Yield the waits and return the reply. Raises NotConnectedError and BrokenResponseError."""
 
 
-class InMemoryTransport(ABC):
+class InMemoryTransport(Server, Protocol):
     """A `Transport` of a server in memory."""
-
-    @abstractmethod
-    def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
-        """See `Server.serve`."""
 
     def connections(self, clock: Clock) -> "InMemoryPool":  # noqa: ARG002 - a call brings its clock
         """See `Transport`."""
@@ -105,23 +99,6 @@ class InMemoryPool:
         """Nothing is kept open."""
 
 
-class InMemoryStream:
-    """The `ResponseStream` of a server in memory."""
-
-    def __init__(self, reply: Response | StreamedReply) -> None:
-        self._reply = reply
-        self._chunks = _chunks(reply)
-
-    def head(self, until: float, call: Call) -> tuple[int, Mapping[str, str]]:  # noqa: ARG002 - it is there already
-        return self._reply.status, self._reply.headers
-
-    def read(self, until: float, call: Call) -> bytes:
-        return _block(_next_chunk(self._chunks), until, call)
-
-    def close(self) -> None:
-        self._chunks.close()
-
-
 class AsyncInMemoryPool:
     """The `AsyncConnectionPool` of a server in memory."""
 
@@ -132,36 +109,40 @@ class AsyncInMemoryPool:
     async def exchange(self, request: OutgoingRequest, *, long: bool = False) -> Response:  # noqa: ARG002 - no limit here
         return await _wait(_exchange(self._server, request, LoopWakeup), self._clock)
 
-    @asynccontextmanager
-    async def open_stream(self, request: OutgoingRequest) -> "AsyncIterator[AsyncInMemoryStream]":
+    async def open_stream(self, request: OutgoingRequest) -> "AsyncInMemoryStream":
         reply = await _wait(self._server.serve(HttpRequest.of(request), LoopWakeup), self._clock)
-        stream = AsyncInMemoryStream(reply, self._clock)
-        try:
-            yield stream
-        finally:
-            stream.close()
+        return AsyncInMemoryStream(reply, self._clock)
 
     async def aclose(self) -> None:
         """Nothing is kept open."""
 
 
-class AsyncInMemoryStream:
-    """The `AsyncResponseStream` of a server in memory."""
-
-    def __init__(self, reply: Response | StreamedReply, clock: Clock) -> None:
-        self._reply = reply
-        self._clock = clock
+class _Stream:
+    def __init__(self, reply: Response | StreamedReply) -> None:
+        self.response = Response(reply.status, reply.headers, b"")
         self._chunks = _chunks(reply)
-
-    async def head(self) -> tuple[int, Mapping[str, str]]:
-        return self._reply.status, self._reply.headers
-
-    async def read(self) -> bytes:
-        return await _wait(_next_chunk(self._chunks), self._clock)
 
     def close(self) -> None:
         """The reader has disconnected."""
         self._chunks.close()
+
+
+class InMemoryStream(_Stream):
+    """The `ResponseStream` of a server in memory."""
+
+    def read(self, until: float, call: Call) -> bytes:
+        return _block(_next_chunk(self._chunks), until, call)
+
+
+class AsyncInMemoryStream(_Stream):
+    """The `AsyncResponseStream` of a server in memory."""
+
+    def __init__(self, reply: Response | StreamedReply, clock: Clock) -> None:
+        super().__init__(reply)
+        self._clock = clock
+
+    async def read(self) -> bytes:
+        return await _wait(_next_chunk(self._chunks), self._clock)
 
 
 def _exchange(server: Server, request: OutgoingRequest, new_wakeup: NewWakeup) -> Generator[Pause, None, Response]:
