@@ -6,7 +6,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from volcano_locks import AsyncClient, Client, Leadership, LockView
-from volcano_locks.sync.guard import LockGuard
+from volcano_locks.sync.block import LockGuard
 
 T = TypeVar("T")
 

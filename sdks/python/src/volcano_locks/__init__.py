@@ -11,8 +11,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from volcano_locks.asyncio.block import AsyncLockGuard
     from volcano_locks.asyncio.client import AsyncClient
-    from volcano_locks.asyncio.guard import AsyncLockGuard
     from volcano_locks.errors import (
         AuthenticationError,
         ConflictError,
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from volcano_locks.features.watch import Leadership
     from volcano_locks.protocol.lease import Lease, LockState
     from volcano_locks.protocol.lock_view import LockView
+    from volcano_locks.sync.block import LockGuard
     from volcano_locks.sync.client import Client
-    from volcano_locks.sync.guard import LockGuard
 
 __version__ = "0.1.0"
 
@@ -60,11 +60,11 @@ __all__ = [
 
 _MODULE_OF = {
     "AsyncClient": "asyncio.client",
-    "AsyncLockGuard": "asyncio.guard",
+    "AsyncLockGuard": "asyncio.block",
     "Client": "sync.client",
     "Leadership": "features.watch",
     "Lease": "protocol.lease",
-    "LockGuard": "sync.guard",
+    "LockGuard": "sync.block",
     "LockState": "protocol.lease",
     "LockView": "protocol.lock_view",
 }

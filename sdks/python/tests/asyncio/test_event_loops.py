@@ -91,7 +91,7 @@ def test_a_loop_that_ended_without_close_keeps_no_connection() -> None:
         for _ in range(5):
             asyncio.run(client.locks.acquire("k", ttl=5))
         assert descriptors() <= before + 5 + 2, "the server's ends, and no loop"
-        assert len(client._driver._states) == 1
+        assert len(client.locks._driver._states) == 1
         asyncio.run(client.close())
 
 

@@ -156,7 +156,7 @@ async def test_unread_data_is_bounded() -> None:
         async with AsyncClient(url, "sk-x") as client:
             changes = client.locks.watch("k")
             assert await anext(changes) == Leadership(False)
-            pool = client._driver._state().pool
+            pool = client.locks._driver._state().pool
             assert isinstance(pool, AsyncioPool)
             [stream] = [one for one in pool._open if one not in pool._idle]
             for _ in range(100):

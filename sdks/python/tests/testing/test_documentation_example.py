@@ -4,7 +4,7 @@
 import pytest
 
 from volcano_locks import LockOwnershipLostError
-from volcano_locks.sync.guard import LockGuard
+from volcano_locks.sync.block import LockGuard
 from volcano_locks.testing import FakeClient, ManualClock
 
 

@@ -9,19 +9,33 @@ Not promised: a body that swallows `CancelledError` continues; when it ends, the
 import asyncio
 import weakref
 from collections.abc import Awaitable, Callable
+from math import inf
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from volcano_locks.asyncio.driver import AsyncDriver
-from volcano_locks.asyncio.guard import AsyncLockGuard
-from volcano_locks.asyncio.own_cancellation import OwnCancellation
-from volcano_locks.asyncio.renewer import run_renewals
-from volcano_locks.asyncio.waiting import run_shielded
+from volcano_locks.asyncio.waiting import LoopWakeup, OwnCancellation, run_shielded, sleep
+from volcano_locks.clock import Clock
 from volcano_locks.errors import LockOwnershipLostError
 from volcano_locks.holding.block import RENEWAL_END_SECONDS_MAX, Block, exit_error
+from volcano_locks.holding.guard import BaseGuard
+from volcano_locks.holding.hold import BlockLeft, Hold
+from volcano_locks.protocol.renewal_plan import Lost, Wait
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class AsyncLockGuard(BaseGuard):
+    """The held lock in the body of `async with client.locks.with_lock(…)`. `lost` may be read from any thread."""
+
+    async def wait_lost(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - on the client's clock
+        """Wait until the loss, the end of the block, or `timeout` seconds; return `lost`."""
+        hold, clock = self._hold, self._clock
+        until = inf if timeout is None else clock.now() + timeout
+        while hold.not_held_error() is None and clock.now() < until:
+            await _sleep_while_held(hold, clock, min(until, hold.deadline()))
+        return hold.not_held_error() is not None
 
 
 class AsyncLockBlock:
@@ -53,7 +67,7 @@ class AsyncLockBlock:
         hold = await self._driver.cancel_on_close(self._driver.run(self._block.enter(asyncio.current_task())))
         # No await from here to the end, so that the lease always has a renewer.
         self._renewer = renewer = asyncio.get_running_loop().create_task(
-            run_renewals(self._block, hold, self._driver, cancellation.cancel),
+            _run_renewals(self._block, hold, self._driver, cancellation.cancel),
             name=f"renewal of {hold.lease.key}",
         )
         self._block.clock.watch(renewer, renewer.done)
@@ -87,3 +101,29 @@ class AsyncLockBlock:
         self._renewer.cancel()
         await asyncio.wait((self._renewer,), timeout=RENEWAL_END_SECONDS_MAX)
         return await self._driver.run(self._block.leave())
+
+
+async def _run_renewals(block: Block, hold: Hold, driver: AsyncDriver, on_lost: Callable[[], None]) -> None:
+    """Renew `hold` until it is left or lost (SDK-6). Call `on_lost` at most once. Never raises."""
+    while True:
+        action = hold.next_action()
+        if isinstance(action, BlockLeft):
+            return
+        if isinstance(action, Lost):
+            on_lost()
+            return
+        if isinstance(action, Wait):
+            await _sleep_while_held(hold, block.clock, action.until)
+        else:
+            await driver.run(block.renew(action.timeout_seconds))
+            await asyncio.sleep(0)
+
+
+async def _sleep_while_held(hold: Hold, clock: Clock, until: float) -> None:
+    """Return when `now() >= until`, or when the hold ends."""
+    wakeup = LoopWakeup()
+    forget = hold.on_end(wakeup.set)
+    try:
+        await sleep(clock, until, wakeup)
+    finally:
+        forget()

@@ -4,22 +4,18 @@ time.
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, overload
 
-from volcano_locks.asyncio.block import AsyncLockBlock
+from volcano_locks.asyncio.block import AsyncLockBlock, AsyncLockGuard
 from volcano_locks.asyncio.driver import AsyncDriver
-from volcano_locks.asyncio.guard import AsyncLockGuard
 from volcano_locks.asyncio.waiting import run_shielded
-from volcano_locks.clock import Clock, SystemClock
-from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.clock import Clock
+from volcano_locks.config import Config
 from volcano_locks.errors import VolcanoError
-from volcano_locks.holding.block import Block
-from volcano_locks.holding.blocks_of_client import BlocksOfClient
-from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_renew_every, checked_ttl
-from volcano_locks.protocol.checked_operations import CheckedOperations
+from volcano_locks.holding.client import BaseClient, BaseLocks, checked_block
+from volcano_locks.protocol.arguments import Uuid, checked_key
 from volcano_locks.protocol.lease import Lease, LockState
 
 if TYPE_CHECKING:
@@ -33,32 +29,19 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """A client of the lock service for asyncio. Arguments as for `Client`."""
+class AsyncClient(BaseClient):
+    """A client of the lock service for asyncio."""
 
-    def __init__(
-        self,
-        api_url: str | None = None,
-        service_key: str | None = None,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        holder: str | None = None,
-        clock: Clock | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        transport: "Transport | None" = None,
-    ) -> None:
-        config = Config.resolve(api_url, service_key, timeout_seconds, holder, ca_file)
-        self._repr = f"{type(self).__name__}({config.api_url!r})"
-        clock = clock or SystemClock()
-        blocks = BlocksOfClient()
-        self._driver = AsyncDriver(config, clock, transport, blocks)
-        self.locks = AsyncLocks(config, clock, self._driver, blocks)
+    locks: "AsyncLocks"
+
+    def _set_up(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
+        self.locks = AsyncLocks(config, clock, transport)
 
     async def close(self) -> None:
         """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave the blocks
         before.
         """
-        await self._driver.close()
+        await self.locks._driver.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -66,18 +49,13 @@ class AsyncClient:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def __repr__(self) -> str:
-        return self._repr
 
-
-class AsyncLocks:
+class AsyncLocks(BaseLocks):
     """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
-    def __init__(self, config: Config, clock: Clock, driver: AsyncDriver, blocks: BlocksOfClient) -> None:
-        self._clock = clock
-        self._driver = driver
-        self._operations = CheckedOperations(clock.now, config.timeout_seconds)
-        self._blocks = blocks
+    def __init__(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
+        super().__init__(config, clock)
+        self._driver = AsyncDriver(config, clock, transport, self._blocks)
 
     async def acquire(
         self,
@@ -88,28 +66,16 @@ class AsyncLocks:
         token: Uuid | None = None,
         request_id: Uuid | None = None,
     ) -> Lease:
-        """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
-
-        `wait`, `token` and `request_id`, which recover an uncertain acquire (SDK-18): see `Locks.acquire`.
-        """
+        """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held. See `Locks.acquire`."""
         acquire = self._operations.acquire(key, ttl, token, request_id, wait)
         return await self._driver.cancel_on_close(self._driver.run(acquire))
 
     async def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
-        """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
-
-        Raises `LockOwnershipLostError` if the lease is lost, `TypeError` if `lease` is not a `Lease` and
-        `ValueError` if it belongs to another lock; nothing is sent then.
-
-        Never renew a block's lease by hand, and never shorten one after a renewal that timed out: see `Locks.renew`.
-        """
+        """Renew `lease` and return the lease that ends `ttl` seconds (default: its own) from now. See `Locks.renew`."""
         return await self._driver.run(self._operations.renew(key, lease, ttl, request_id))
 
     async def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
-        """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
-
-        Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
-        """
+        """Release `lease` and so free the lock `key`. See `Locks.release`."""
         release = self._operations.release(key, lease, request_id)
         try:
             return await self._driver.run(release)
@@ -127,13 +93,7 @@ class AsyncLocks:
         return await self._driver.run(self._operations.view(key, request_id))
 
     def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "AsyncIterator[LockView]":
-        """Iterate over the locks whose keys begin with `prefix`, in key order; `state` is `held`, `free` or `all`.
-
-        Pages are requested on demand:
-
-            async for view in client.locks.list("reports:", state="held"):
-                print(view.key, view.holder, view.expires_at)
-        """
+        """Iterate over the locks whose keys begin with `prefix`, with `async for`. See `Locks.list`."""
         return cast("AsyncIterator[LockView]", self._driver.iterate(self._operations.list(prefix, state)))
 
     async def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
@@ -158,19 +118,8 @@ class AsyncLocks:
         other arguments see `Locks.with_lock`.
         """
 
-        every = checked_renew_every(renew_every, checked_ttl(ttl))
-
         def new_block() -> AsyncLockBlock:
-            acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
-            block = Block(
-                key,
-                self._operations,
-                self._clock,
-                acquire,
-                self._blocks,
-                hold_at_least=hold_at_least,
-                renew_every=every,
-            )
+            block = self._new_block(key, ttl, wait, hold_at_least, renew_every, token, request_id)
             return AsyncLockBlock(block, self._driver, None if token else new_block)
 
         return new_block()
@@ -229,15 +178,11 @@ class AsyncLocks:
             @client.locks.exclusive("report-{day}", ttl=60, on_held="skip", hold_at_least=60)
             async def report(day: str, guard: AsyncLockGuard | None = None) -> None: ...
 
-        If the lock is held, a call raises `LockHeldError`; with `on_held="skip"` it returns None, with `"wait"` it
-        waits. An argument named `guard` that the caller omits receives the block's guard. Everything else is as in
-        `with_lock` (SDK-16).
+        See `Locks.exclusive`.
         """
         from volcano_locks.features import exclusive  # noqa: PLC0415 - rarely needed
 
-        checked_ttl(ttl)
-        checked_hold(hold_at_least)
-        checked_renew_every(renew_every, ttl)
+        checked_block(ttl, hold_at_least, renew_every)
         return exclusive.asynchronous(
             key,
             on_held,
@@ -247,13 +192,7 @@ class AsyncLocks:
         )
 
     def watch(self, key: str) -> "AsyncGenerator[Leadership, None]":
-        """Iterate over who holds the lock: first the current leadership, then each change, without end.
-
-            async for change in client.locks.watch("scheduler"):
-                print(change.holder if change.held else "free", change.since)
-
-        Continues over broken connections and restarts; raises other errors. No item repeats the last one (SDK-14).
-        """
+        """Iterate over who holds the lock, with `async for`, without end. See `Locks.watch`."""
         from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 
         watch = Watch(checked_key(key), self._operations, self._clock.now)

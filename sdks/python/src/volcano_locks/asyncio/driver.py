@@ -11,13 +11,12 @@ import os
 from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar
 
-from volcano_locks.asyncio.own_cancellation import OwnCancellation
 from volcano_locks.asyncio.pool import AsyncConnectionPool, AsyncioPool, AsyncResponseStream
-from volcano_locks.asyncio.waiting import run_shielded, sleep, within
+from volcano_locks.asyncio.waiting import OwnCancellation, run_shielded, sleep, within
 from volcano_locks.clock import Clock
 from volcano_locks.config import Config
 from volcano_locks.errors import CLOSED, VolcanoError
-from volcano_locks.holding.blocks_of_client import BlocksOfClient
+from volcano_locks.holding.block import BlocksOfClient
 from volcano_locks.http.address import Address
 from volcano_locks.http.response_reader import RESPONSE_BYTES_MAX, BrokenResponseError, NotConnectedError
 from volcano_locks.http.transport import HttpCodec, Transport, no_time_error, timeout_error

@@ -1,4 +1,4 @@
-"""Waiting in an event loop on the client's clock, and work that a cancellation does not end."""
+"""Waiting in an event loop on the client's clock, cancelling a task, and work that a cancellation does not end."""
 
 import asyncio
 import contextlib
@@ -36,6 +36,30 @@ class LoopWakeup:
     def _wake(self) -> None:
         if self._woken is not None and not self._woken.done():
             self._woken.set_result(None)
+
+
+class OwnCancellation:
+    """At most one cancellation of the task that created it, distinguished from others as `asyncio.timeout` does."""
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._task = task
+        self._cancelling_before = task.cancelling()
+        self._requested = False
+
+    def cancel(self) -> None:
+        """Cancel the task. May be repeated."""
+        if not self._requested:
+            self._requested = True
+            self._task.cancel()
+
+    def uncancel(self, error: BaseException | None) -> bool:
+        """Undo `cancel`; return whether `error` came from it and from no other cancellation."""
+        if not self._requested:
+            return False
+        others = self._task.uncancel() > self._cancelling_before
+        return isinstance(error, asyncio.CancelledError) and not others
 
 
 async def sleep(clock: Clock, until: float, wakeup: LoopWakeup | None = None) -> None:

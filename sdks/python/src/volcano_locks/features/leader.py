@@ -15,10 +15,8 @@ from volcano_locks.features.exclusive import checked_async, checked_plain, check
 from volcano_locks.sync.driver import StoppedError
 
 if TYPE_CHECKING:
-    from volcano_locks.asyncio.block import AsyncLockBlock
-    from volcano_locks.asyncio.guard import AsyncLockGuard
-    from volcano_locks.sync.block import LockBlock
-    from volcano_locks.sync.guard import LockGuard
+    from volcano_locks.asyncio.block import AsyncLockBlock, AsyncLockGuard
+    from volcano_locks.sync.block import LockBlock, LockGuard
 
 T = TypeVar("T")
 

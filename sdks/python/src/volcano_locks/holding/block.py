@@ -10,11 +10,12 @@ release is bounded in time. The outcome:
   kept in `guard.release_error` and logged.
 """
 
+from collections.abc import Mapping
 from math import ceil
+from weakref import WeakValueDictionary
 
 from volcano_locks.clock import Clock
-from volcano_locks.errors import LockOwnershipLostError, VolcanoError
-from volcano_locks.holding.blocks_of_client import BlocksOfClient
+from volcano_locks.errors import LOCK_HELD, LockHeldError, LockOwnershipLostError, VolcanoError
 from volcano_locks.holding.hold import Hold
 from volcano_locks.log import log
 from volcano_locks.protocol.arguments import TTL_SECONDS_MIN, checked_hold
@@ -22,11 +23,50 @@ from volcano_locks.protocol.backoff import BACKOFF_SECONDS_MAX, random_fraction
 from volcano_locks.protocol.checked_operations import CheckedOperations
 from volcano_locks.protocol.effects import Operation
 from volcano_locks.protocol.lease import Lease
+from volcano_locks.protocol.messages import seen_quota
 from volcano_locks.protocol.operations import ATTEMPTS_MAX, WAIT_SLICE_SECONDS, release_if_acquired
+from volcano_locks.protocol.renewal_plan import SeenQuota
 
 RENEWAL_END_SECONDS_MAX = 1.0
 RELEASE_SECONDS_MAX = 5.0
 RELEASE_LOST_SECONDS_MAX = 1.0
+
+
+class BlocksOfClient:
+    """What the blocks of one client share. Holds by key and thread or task; one that is dropped no longer counts.
+
+    A block inside a block on the same key of the same thread or task would wait for itself for ever, so it is refused
+    (SDK-26). `last_headers`: of the client's last response.
+    """
+
+    def __init__(self) -> None:
+        self.last_headers: Mapping[str, str] = {}
+        self._holds: WeakValueDictionary[tuple[str, object], Hold] = WeakValueDictionary()
+
+    def quota(self) -> SeenQuota | None:
+        """The quota in the last response, if any (SDK-3)."""
+        return seen_quota(self.last_headers)
+
+    def check(self, key: str, entering: object) -> None:
+        """Raise `LockHeldError` if the thread or task `entering` is in a block on `key`, unless that was lost."""
+        hold = self._holds.get((key, entering))
+        if hold is not None and hold.not_held_error() is None:
+            raise LockHeldError(
+                f"lock {key!r} is held by an outer block of the same thread or task: blocks are not re-entrant",
+                key=key,
+                expires_at=hold.lease.expires_at,
+                fencing_token=hold.lease.fencing_token,
+                code=LOCK_HELD,
+            )
+
+    def enter(self, key: str, entering: object, hold: Hold) -> None:
+        """The block was entered."""
+        self._holds[key, entering] = hold
+
+    def leave(self, key: str, entering: object, hold: Hold) -> None:
+        """The block is being left. If its hold was lost, an inner block may have taken its place."""
+        if self._holds.get((key, entering)) is hold:
+            self._holds.pop((key, entering), None)
 
 
 class Block:

@@ -7,6 +7,7 @@ Not promised: that code which never checks is stopped (the asyncio block is canc
 pause, only a check of the fencing token at the destination refuses a late write.
 """
 
+from volcano_locks.clock import Clock
 from volcano_locks.errors import VolcanoError
 from volcano_locks.holding.hold import Hold
 from volcano_locks.protocol.lease import Lease
@@ -15,8 +16,9 @@ from volcano_locks.protocol.lease import Lease
 class BaseGuard:
     """The attributes of both guards."""
 
-    def __init__(self, hold: Hold) -> None:
+    def __init__(self, hold: Hold, clock: Clock) -> None:
         self._hold = hold
+        self._clock = clock
         self._release_error: VolcanoError | None = None
 
     @property

@@ -6,19 +6,37 @@ leaving does not prevent the release.
 
 import threading
 from collections.abc import Callable
+from math import inf
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
 from volcano_locks.errors import LockOwnershipLostError, VolcanoError
 from volcano_locks.holding.block import Block, exit_error
+from volcano_locks.holding.guard import BaseGuard
 from volcano_locks.holding.hold import Hold
-from volcano_locks.sync.call import Call
+from volcano_locks.sync.call import Call, Signal, sleep
 from volcano_locks.sync.driver import Driver
-from volcano_locks.sync.guard import LockGuard
 from volcano_locks.sync.renewals import Entry, Renewals
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class LockGuard(BaseGuard):
+    """The held lock in the body of `with client.locks.with_lock(…)`. May be used from any thread."""
+
+    def wait_lost(self, timeout: float | None = None) -> bool:
+        """Block until the loss, the end of the block, or `timeout` seconds; return `lost`."""
+        hold, clock = self._hold, self._clock
+        until = inf if timeout is None else clock.now() + timeout
+        while hold.not_held_error() is None and clock.now() < until:
+            signal = Signal()
+            forget = hold.on_end(signal.set)
+            try:
+                sleep(clock, min(until, hold.deadline()), signal)
+            finally:
+                forget()
+        return hold.not_held_error() is not None
 
 
 class LockBlock:

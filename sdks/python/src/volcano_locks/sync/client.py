@@ -5,23 +5,19 @@ use it as a context manager, to end its threads and connections at once.
 """
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, cast, overload
 
-from volcano_locks.clock import Clock, SystemClock
-from volcano_locks.config import TIMEOUT_SECONDS, Config
+from volcano_locks.clock import Clock
+from volcano_locks.config import Config
 from volcano_locks.errors import VolcanoError
-from volcano_locks.holding.block import Block
-from volcano_locks.holding.blocks_of_client import BlocksOfClient
-from volcano_locks.protocol.arguments import Uuid, checked_hold, checked_key, checked_renew_every, checked_ttl
-from volcano_locks.protocol.checked_operations import CheckedOperations
+from volcano_locks.holding.client import BaseClient, BaseLocks, checked_block
+from volcano_locks.protocol.arguments import Uuid, checked_key
 from volcano_locks.protocol.lease import Lease, LockState
-from volcano_locks.sync.block import LockBlock
+from volcano_locks.sync.block import LockBlock, LockGuard
 from volcano_locks.sync.driver import Driver
-from volcano_locks.sync.guard import LockGuard
 from volcano_locks.sync.renewals import Renewals
 
 if TYPE_CHECKING:
@@ -35,28 +31,13 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 
-class Client:
-    """A client of the lock service for blocking code.
+class Client(BaseClient):
+    """A client of the lock service for blocking code."""
 
-    `api_url` and `service_key` default to `VOLCANO_API_URL` and `VOLCANO_SERVICE_KEY`. `timeout_seconds` limits one
-    request; a call sends at most two. `holder` is the label for people and defaults to `host/pid`. `ca_file` is a PEM
-    file with the certificates to trust instead of the system's. `transport` is a fake from `volcano_locks.testing`.
-    """
+    locks: "Locks"
 
-    def __init__(
-        self,
-        api_url: str | None = None,
-        service_key: str | None = None,
-        *,
-        timeout_seconds: float = TIMEOUT_SECONDS,
-        holder: str | None = None,
-        clock: Clock | None = None,
-        ca_file: str | os.PathLike[str] | None = None,
-        transport: "Transport | None" = None,
-    ) -> None:
-        config = Config.resolve(api_url, service_key, timeout_seconds, holder, ca_file)
-        self._repr = f"{type(self).__name__}({config.api_url!r})"
-        self.locks = Locks(config, clock or SystemClock(), transport)
+    def _set_up(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
+        self.locks = Locks(config, clock, transport)
 
     def close(self) -> None:
         """End the threads and the connections, after running releases (bounded). Open blocks are no longer renewed."""
@@ -68,17 +49,12 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return self._repr
 
-
-class Locks:
+class Locks(BaseLocks):
     """The calls. Each raises a `VolcanoError` if it fails, and `TypeError` or `ValueError` for bad arguments."""
 
     def __init__(self, config: Config, clock: Clock, transport: "Transport | None") -> None:
-        self._clock = clock
-        self._operations = CheckedOperations(clock.now, config.timeout_seconds)
-        self._blocks = BlocksOfClient()
+        super().__init__(config, clock)
         self._driver = Driver(config, clock, transport, self._blocks)
         self._renewals = Renewals(self._driver, clock)
 
@@ -175,19 +151,8 @@ class Locks:
         a third of the TTL; by default that third, or a minute if that is less (SDK-3).
         """
 
-        every = checked_renew_every(renew_every, checked_ttl(ttl))
-
         def new_block() -> LockBlock:
-            acquire = self._operations.acquire(key, ttl, token, request_id, wait, for_block=True)
-            block = Block(
-                key,
-                self._operations,
-                self._clock,
-                acquire,
-                self._blocks,
-                hold_at_least=hold_at_least,
-                renew_every=every,
-            )
+            block = self._new_block(key, ttl, wait, hold_at_least, renew_every, token, request_id)
             return LockBlock(block, self._driver, self._renewals, new_block=None if token else new_block)
 
         return new_block()
@@ -215,11 +180,10 @@ class Locks:
         """
         from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
-        every = checked_renew_every(renew_every, checked_ttl(ttl))
+        checked_block(ttl, None, renew_every)
 
         def term() -> LockBlock:
-            acquire = self._operations.acquire(key, ttl, None, None, inf)
-            block = Block(key, self._operations, self._clock, acquire, self._blocks, renew_every=every)
+            block = self._new_block(key, ttl, inf, None, renew_every)
             return LockBlock(block, self._driver, self._renewals, stop)
 
         return leader.lead(term, run, stop)
@@ -266,9 +230,7 @@ class Locks:
         """
         from volcano_locks.features import exclusive  # noqa: PLC0415 - rarely needed
 
-        checked_ttl(ttl)
-        checked_hold(hold_at_least)
-        checked_renew_every(renew_every, ttl)
+        checked_block(ttl, hold_at_least, renew_every)
         return exclusive.threaded(
             key,
             on_held,
