@@ -13,7 +13,9 @@ import pytest
 from volcano_locks import AsyncClient, TransportError, VolcanoError
 from volcano_locks.asyncio.connection import Connection
 from volcano_locks.asyncio.pool import AsyncioPool
+from volcano_locks.asyncio.waiting import within
 from volcano_locks.http.address import Address, OutgoingRequest
+from volcano_locks.testing import ManualClock
 
 from ..helpers import until
 from ..socket_server import GRANTED, ServerConnection, socket_server
@@ -162,3 +164,18 @@ async def test_the_end_of_a_response_is_no_broken_connection() -> None:
     connection.connection_lost(None)
     assert await connection.receive() == b"last"
     assert await connection.receive() == b""
+
+
+async def test_work_that_ends_as_its_time_is_up_leaves_nothing_behind(clock: ManualClock) -> None:
+    """The clock wakes the limit of work that has just ended."""
+    errors: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
+
+    async def work() -> str:
+        clock.jump(5)
+        return "done"
+
+    assert await within(clock, clock.now() + 5, work()) == "done"
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not errors

@@ -3,7 +3,7 @@
 It cancels as `asyncio.timeout` does: it cancels its task once, takes that cancellation back on leaving, and converts it
 to `LockOwnershipLostError` only if nothing else cancelled the task; a cancellation from outside always wins.
 
-Not promised: a body that swallows `CancelledError` continues; when it ends, the loss is still raised.
+Limit: a body that swallows `CancelledError` continues; the loss is still raised when it ends.
 """
 
 import asyncio

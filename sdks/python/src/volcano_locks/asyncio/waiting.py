@@ -79,9 +79,12 @@ async def within(clock: Clock, until: float, work: Awaitable[T]) -> T:
     loop = asyncio.get_running_loop()
     limit = asyncio.timeout(None)
     timer: asyncio.TimerHandle
+    ended = False
 
     def check() -> None:
         nonlocal timer
+        if ended:
+            return
         seconds = clock.timeout(until)
         if seconds > 0:
             timer = loop.call_later(seconds, check)
@@ -94,6 +97,7 @@ async def within(clock: Clock, until: float, work: Awaitable[T]) -> T:
         try:
             return await work
         finally:
+            ended = True
             timer.cancel()
             cancel_alarm()
 

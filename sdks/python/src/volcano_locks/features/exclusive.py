@@ -2,7 +2,7 @@
 
 The key is a template with names of the function's arguments, `"report-{day}"`, filled as `str.format` does it.
 
-Not promised: that different arguments give different keys; with `"{a}-{b}"` two pairs may give the same one.
+Limit: different arguments may give the same key; with `"{a}-{b}"` two pairs can.
 """
 
 import inspect

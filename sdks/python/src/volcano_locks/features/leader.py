@@ -2,8 +2,8 @@
 
 Each term is a block of its own, so the next campaign begins only after the function has ended and the block was left.
 
-Not promised: that a function which never checks ends. A thread cannot be stopped: check `guard.lost` before what only
-the leader may do, and send the fencing token along.
+Limit: a thread cannot be stopped. Check `guard.lost` before what only the leader may do, and send the fencing token
+along.
 """
 
 import threading

@@ -3,8 +3,7 @@
 Views and events overlap: a view is taken after its stream began, and a resumed stream first repeats the missed events.
 `LeadershipTracker` orders both by the fencing token, which rises with each new holder.
 
-Not promised: every change. Changes while the client is disconnected may appear as one, or not at all. The latest
-state is correct.
+Limit: changes while the client is disconnected may appear as one, or not at all. The latest state is correct.
 """
 
 from collections.abc import Callable

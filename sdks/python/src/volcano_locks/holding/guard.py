@@ -3,7 +3,7 @@
 `lost` turns true once and stays true. It also turns true while the block is being left, so that a thread or task that
 outlives the block stops (SDK-5).
 
-Not promised: that code which never checks is stopped (the asyncio block is cancelled at its next await). After a long
+Limit: code that never checks is not stopped, except that an asyncio block is cancelled at its next await. After a long
 pause, only a check of the fencing token at the destination refuses a late write.
 """
 

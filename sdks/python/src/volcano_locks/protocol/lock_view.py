@@ -39,14 +39,6 @@ class LockView:
     waiters: int
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Part of a list, and the cursor of the next page."""
-
-    views: tuple[LockView, ...]
-    next_cursor: str | None
-
-
 def view(key: str, request_id: str, budget: TimeBudget) -> Operation[LockView]:
     """Read one lock. A lock that was never used is free."""
 
@@ -62,28 +54,29 @@ def list_all(prefix: str, state: StateFilter, budget: TimeBudget) -> Operation[N
     """Emit the rows of all pages; request each page when it is needed."""
     cursor: str | None = None
     while True:
-        page = yield from _page(prefix, state, cursor, budget)
-        for row in page.views:
+        views, cursor = yield from _page(prefix, state, cursor, budget)
+        for row in views:
             yield Emit(row)
-        cursor = page.next_cursor
         if cursor is None:
             return
 
 
-def _page(prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget) -> Operation[Page]:
-    """Read the page at `cursor`; None is the first."""
+def _page(
+    prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget
+) -> Operation[tuple[list[LockView], str | None]]:
+    """Read the page at `cursor`, None for the first; return its rows and the cursor of the next page."""
     cursor_parameter = "" if cursor is None else f"&cursor={quote(cursor, safe='')}"
     path = f"/locks?prefix={quote(prefix, safe='')}&state={state}&limit={PAGE_ROWS}{cursor_parameter}"
     request_id = new_uuid()
 
-    def attempt_once() -> Operation[Page]:
+    def attempt_once() -> Operation[tuple[list[LockView], str | None]]:
         request = Request("GET", path, request_id, budget.remaining())
         response = expect_status(request, (yield request), 200)
         body = parse_body(response, request_id)
         rows, next_cursor = body.get("items"), body.get("next_cursor")
         if not isinstance(rows, list) or not isinstance(next_cursor, str | None):
             raise malformed_response(response, "it is not a page of locks", request_id)
-        return Page(tuple(_parse_view(row, response, request_id) for row in rows), next_cursor)
+        return [_parse_view(row, response, request_id) for row in rows], next_cursor
 
     return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 

@@ -8,8 +8,8 @@ SDK-2: an acquire is sent at most twice; a 4xx is final. If an attempt may have 
 lease, a release with its token follows, even on cancellation.
 SDK-18: if the caller keeps the token to recover the acquire, a time-out, a transport failure and a 503 send no release.
 
-Not promised: that this release arrives. Until it does, the lock may stay held for one TTL; acquiring again with the
-same `token` then returns the same lease.
+Limit: this release may not arrive. The lock may then stay held for one TTL; acquiring again with the same `token`
+returns the same lease.
 """
 
 from collections.abc import Callable

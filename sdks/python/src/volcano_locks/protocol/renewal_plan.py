@@ -12,8 +12,7 @@ attempt.
 SDK-4: the deadline moves only on a confirmed renewal, to the time before its request plus the TTL, and never past the
 end of the acquisition. A lease that has passed its deadline stays lost.
 
-Not promised: that the server refuses an attempt in the last second. It decides by its own clock; the plan only stops
-asking.
+Limit: the plan only stops asking in the last second. The server decides by its own clock, and may still grant then.
 """
 
 from typing import NamedTuple

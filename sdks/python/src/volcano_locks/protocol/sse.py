@@ -1,6 +1,6 @@
 """Parses server-sent events from the bytes of a stream, as this service sends them: lines end in LF or CRLF.
 
-Not promised: a lone CR as a line end, which the format also allows.
+Limit: a lone CR, which the format also allows, does not end a line.
 """
 
 import re

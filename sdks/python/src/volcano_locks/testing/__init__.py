@@ -11,7 +11,7 @@
 it, or a real server. A call that waits for a lock returns only after the test moves the clock or frees the lock, so run
 it in a thread or task of its own, and read `FakeLocks.waiters` to see that it waits.
 
-Not promised: the fake has no quota and no credentials.
+Limit: the fake has no quota and checks no credentials.
 """
 
 from volcano_locks.testing.clock import ManualClock
