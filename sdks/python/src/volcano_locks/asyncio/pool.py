@@ -94,22 +94,20 @@ class AsyncioPool:
             return response
 
     async def open_stream(self, request: OutgoingRequest) -> "ConnectionStream":
+        connection = None
         await self._long.acquire()
         try:
             connection = await self._connect()
-            try:
-                reader = await _read_head(connection, self._address.encode(request))
-            except BaseException:
-                self._close(connection)
-                raise
+            reader = await _read_head(connection, self._address.encode(request))
         except BaseException:
-            self._long.release()
+            self._close_stream(connection)
             raise
         return ConnectionStream(connection, reader, self._close_stream)
 
-    def _close_stream(self, connection: Connection) -> None:
-        self._close(connection)
+    def _close_stream(self, connection: Connection | None) -> None:
         self._long.release()
+        if connection is not None:
+            self._close(connection)
 
     async def aclose(self) -> None:
         """Close all connections, including those in use. No other is opened."""

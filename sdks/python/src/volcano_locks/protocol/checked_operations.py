@@ -48,7 +48,8 @@ class CheckedOperations:
         """If `ttl` is None, keep the lease's own."""
         lease = checked_lease(key, lease)
         ttl_seconds = lease.ttl_seconds if ttl is None else checked_ttl(ttl)
-        until = self._renewable_until(lease)
+        # Until the lease's deadline; after it only the server can decide.
+        until = lease.deadline if lease.deadline is not None and lease.deadline > self._now() else inf
         return operations.renew(lease, ttl_seconds, _request_id(request_id), self._budget(until=until), ATTEMPTS_MAX)
 
     def renew_once(self, lease: Lease, timeout_seconds: float) -> Operation[Lease]:
@@ -100,11 +101,6 @@ class CheckedOperations:
 
     def _budget(self, *, until: float = inf) -> TimeBudget:
         return TimeBudget(self._now, self.timeout_seconds, until)
-
-    def _renewable_until(self, lease: Lease) -> float:
-        """Until the lease's deadline; after it only the server can decide."""
-        alive = lease.deadline is not None and lease.deadline > self._now()
-        return lease.deadline if alive and lease.deadline is not None else inf
 
 
 def _request_id(request_id: Uuid | None) -> str:

@@ -5,7 +5,7 @@ never included.
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 from urllib.parse import quote
 
 from volcano_locks.protocol.arguments import checked_fencing_token, checked_key, new_uuid, parse_date
@@ -39,6 +39,10 @@ class LockView:
     waiters: int
 
 
+Page = tuple[list[LockView], str | None]
+"""Part of a list, and the cursor of the next page."""
+
+
 def view(key: str, request_id: str, budget: TimeBudget) -> Operation[LockView]:
     """Read one lock. A lock that was never used is free."""
 
@@ -61,15 +65,13 @@ def list_all(prefix: str, state: StateFilter, budget: TimeBudget) -> Operation[N
             return
 
 
-def _page(
-    prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget
-) -> Operation[tuple[list[LockView], str | None]]:
+def _page(prefix: str, state: StateFilter, cursor: str | None, budget: TimeBudget) -> Operation[Page]:
     """Read the page at `cursor`, None for the first; return its rows and the cursor of the next page."""
     cursor_parameter = "" if cursor is None else f"&cursor={quote(cursor, safe='')}"
     path = f"/locks?prefix={quote(prefix, safe='')}&state={state}&limit={PAGE_ROWS}{cursor_parameter}"
     request_id = new_uuid()
 
-    def attempt_once() -> Operation[tuple[list[LockView], str | None]]:
+    def attempt_once() -> Operation[Page]:
         request = Request("GET", path, request_id, budget.remaining())
         response = expect_status(request, (yield request), 200)
         body = parse_body(response, request_id)
@@ -93,11 +95,9 @@ def checked_prefix(prefix: object) -> str:
 
 def checked_state(state: object) -> StateFilter:
     """Return `state` if it is a valid filter; raise `ValueError` otherwise."""
-    for known in get_args(StateFilter):
-        if state == known:
-            checked: StateFilter = known
-            return checked
-    raise ValueError(f"state must be held, free or all, got {state!r:.100}")
+    if state not in get_args(StateFilter):
+        raise ValueError(f"state must be held, free or all, got {state!r:.100}")
+    return cast("StateFilter", state)
 
 
 def _parse_view(row: Any, response: Response, request_id: str) -> LockView:
