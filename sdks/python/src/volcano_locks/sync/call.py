@@ -47,16 +47,6 @@ class Signal:
                 return
 
 
-def sleep(clock: Clock, until: float, signal: Signal) -> None:
-    """Block until `now() >= until` or `signal` is set."""
-    cancel_alarm = clock.alarm(until, signal, asleep=True)
-    try:
-        while not signal.is_set() and (seconds := clock.timeout(until)) > 0:
-            signal.wait(seconds)
-    finally:
-        cancel_alarm()
-
-
 class Call:
     """Belongs to the thread that runs it; another thread may cancel it. A `shielded` call cannot be cancelled."""
 
@@ -113,6 +103,11 @@ class Call:
             end()
         self.check()
         return self._clock.timeout(until) > 0
+
+
+def sleep(clock: Clock, until: float, signal: Signal) -> None:
+    """Block until `now() >= until` or `signal` is set."""
+    Call(clock, shielded=True).wait(until, signal)
 
 
 def start_thread(function: Callable[..., None], *args: object) -> int | None:
