@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from volcano_locks import AsyncClient, Client, LockHeldError, LockOwnershipLostError
-from volcano_locks.testing import FakeLocks, FaultyTransport, ManualClock
+from volcano_locks.testing import DropBeforeSend, FakeLocks, FaultyTransport, ManualClock
 
+from ..client_targets import Target
 from ..helpers import eventually, until
 
 NOT_REENTRANT = "lock 'k' is held by an outer block of the same thread or task: blocks are not re-entrant"
@@ -153,3 +154,20 @@ def test_a_block_may_be_left_in_another_thread(client: Client) -> None:
     thread.join(20)
     with client.locks.with_lock("k", ttl=30):
         pass
+
+
+async def test_entering_a_block_twice_is_refused_and_changes_nothing(
+    target: Target, clock: ManualClock, network: FaultyTransport
+) -> None:
+    """SDK-26: the block that was entered first still holds, renews and finds its loss."""
+    block = target.hold("k", ttl=30)
+    with pytest.raises(LockOwnershipLostError):
+        async with block as guard:
+            with pytest.raises(RuntimeError, match="entered only once"):
+                await block.__aenter__()
+            assert not guard.lost
+            await clock.advance_async(60)
+            assert not guard.lost
+            network.otherwise = DropBeforeSend()
+            clock.jump(31)
+            await asyncio.sleep(0.01)

@@ -63,8 +63,9 @@ class AsyncLockBlock:
         return asynchronous("", "raise", lambda _key, _wait: new_block())(function)
 
     async def __aenter__(self) -> AsyncLockGuard:
+        enter = self._block.enter(asyncio.current_task())
         self._loss_cancellation = cancellation = OwnCancellation()
-        hold = await self._driver.cancel_on_close(self._driver.run(self._block.enter(asyncio.current_task())))
+        hold = await self._driver.cancel_on_close(self._driver.run(enter))
         # No await from here to the end, so that the lease always has a renewer.
         self._renewer = renewer = asyncio.get_running_loop().create_task(
             _run_renewals(self._block, hold, self._driver, cancellation.cancel),

@@ -100,6 +100,9 @@ class Block:
         if self._entered_by is not None:
             raise RuntimeError("a with_lock(…) block can be entered only once: call with_lock again")
         self._entered_by = entering
+        return self._enter(entering)
+
+    def _enter(self, entering: object) -> Operation[Hold]:
         self._shared.check(self._key, entering)
         began_at = self.clock.now()
         lease: Lease | None = None

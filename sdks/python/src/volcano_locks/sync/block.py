@@ -69,9 +69,9 @@ class LockBlock:
         return threaded("", "raise", lambda _key, _wait: new_block())(function)
 
     def __enter__(self) -> LockGuard:
+        enter = self._block.enter(threading.get_ident())
         try:
             call = Call(self._block.clock, self._stop)
-            enter = self._block.enter(threading.get_ident())
             hold = self._driver.run(enter, undo=lambda _: self._block.leave(), call=call)
             self._entry = self._renewals.add(self._block, hold, self)
             self._guard = LockGuard(hold, self._block.clock)
