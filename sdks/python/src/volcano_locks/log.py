@@ -24,10 +24,11 @@ class _Log:
         self._log(WARNING, message, args)
 
     def _log(self, level: int, message: str, args: tuple[object, ...]) -> None:
+        logger = self._logger or self._new_logger()
+        if logger is None or not logger.isEnabledFor(level):
+            return
         try:
-            logger = self._logger or self._new_logger()
-            if logger is not None and logger.isEnabledFor(level):
-                logger.log(level, message, *args)
+            logger.log(level, message, *args)
         except Exception:  # noqa: BLE001 - logging never decides an outcome (case 81)
             return
 
