@@ -16,7 +16,6 @@
 require "json"
 require_relative "lib/volcano_locks/testing"
 require_relative "conformance_adapter/shared_clock"
-require_relative "conformance_adapter/real_time_limit"
 require_relative "conformance_adapter/tasks"
 require_relative "conformance_adapter/results"
 require_relative "conformance_adapter/lease_verbs"

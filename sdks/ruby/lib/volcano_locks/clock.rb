@@ -11,7 +11,8 @@
 # - `now`: seconds since a fixed instant; never decreases. Called from any thread.
 # - `wait(until_, signal)`: return once `now >= until_` or the {Signal} is set. May return early.
 # - `pause(seconds)`: sleep before the caller's next attempt.
-# - `watch(activity)`: receives each request and each background thread, which have `over?` and `thread`.
+# - `watch(activity)`: receives each request and each background thread, which have `over?` and `thread`. A request also
+#   has `deadline` and `clock_moved`, which a clock that does not follow real time calls after each move.
 #
 # Limit: a process that is paused notices this only when it runs again.
 module VolcanoLocks

@@ -22,6 +22,11 @@ module VolcanoLocks
       @retry_after = retry_after
       @request_id = request_id
     end
+
+    # @api private
+    def of_request(request)
+      dup.tap { |error| error.instance_variable_set(:@request_id, request_id || request.request_id) }
+    end
   end
 
   # 401: the service key is missing, unknown, revoked or expired.

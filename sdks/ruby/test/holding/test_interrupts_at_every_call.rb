@@ -75,6 +75,23 @@ class TestInterruptsAtEveryCall < Minitest::Test
     end
   end
 
+  # SDK-23: also a release that is interrupted before it is sent
+  def test_real_time_a_release_is_sent_after_an_interrupt_at_any_call
+    server = SocketServer.new(fake = Testing::FakeLocks.new)
+    client = Client.new(api_url: server.url, service_key: "sk-x", timeout: 5)
+    points = (1..POINTS_MAX).find do |number|
+      lease = client.locks.acquire(KEY, ttl: 600)
+      verb = -> { client.locks.release(KEY, lease) } # not interrupted at its own call
+      interrupted = quiet_thread { Strike.new(number + 1).at(Thread.current, &verb) }.value
+      eventually { !fake.client.locks.get(KEY).held? }
+      !interrupted
+    end
+    assert_operator points, :>, 50
+  ensure
+    client.close
+    server.close
+  end
+
   private
 
   def interrupted_at(number, verb)

@@ -16,6 +16,14 @@ class TestRequestSender < Minitest::Test
   end
 
   # SDK-8
+  def test_secrets_in_the_media_type_of_a_success_are_hidden
+    echo = Respond.new(201, "page", { "content-type" => "Bearer sk-secret #{TOKEN.swapcase}" })
+    error = assert_raises(ServerError) { Fixture.new([echo]).locks.acquire(KEY, ttl: 30, token: TOKEN) }
+    assert_match(/\(Bearer \[hidden\] \[hidden\]\)/, error.message)
+    [TOKEN, TOKEN.swapcase, "sk-secret"].each { |secret| refute_includes error.full_message, secret }
+  end
+
+  # SDK-8
   def test_secrets_in_an_error_of_the_transport_are_hidden
     transport = ->(request) { raise "cannot send #{request.headers}" }
     client = Client.new(api_url: "http://fake.invalid", service_key: "sk-secret", transport: transport)

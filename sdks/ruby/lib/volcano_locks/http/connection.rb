@@ -12,10 +12,14 @@ module VolcanoLocks
     HEAD_BYTES_MAX = 65_536
     CHUNK_LINE_BYTES_MAX = 1_024
     READ_BYTES = 16_384
+    NEVER = { Object => :never }.freeze
+    # What a socket raises.
+    BROKEN = [IOError, SystemCallError, OpenSSL::SSL::SSLError].freeze
     STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
-    private_constant :READ_BYTES, :STATUS_LINE
+    private_constant :READ_BYTES, :NEVER, :BROKEN, :STATUS_LINE
 
-    # The response breaks HTTP/1.1 or a limit of this class.
+    # The connection broke or was silent, or the response breaks HTTP/1.1 or a limit of this class. An interrupt of the
+    # thread never becomes this error, whatever its class.
     class UnusableError < StandardError; end
 
     # Open it.
@@ -28,8 +32,8 @@ module VolcanoLocks
 
     # @return [Boolean] whether it may carry another request: the last response was complete, and nothing arrived since
     def reusable?
-      @keep && @buffer.empty? && @io.read_nonblock(1, exception: false) == :wait_readable
-    rescue IOError, SystemCallError, OpenSSL::SSL::SSLError
+      @keep && @buffer.empty? && without_waiting { @io.read_nonblock(1, exception: false) } == :wait_readable
+    rescue UnusableError
       false
     end
 
@@ -45,10 +49,17 @@ module VolcanoLocks
       "Proxy-Authorization: Basic #{["#{proxy_user}:#{proxy_pass}"].pack('m0')}\r\n"
     end
 
+    # Close it.
+    def close
+      without_waiting { finish if started? }
+    rescue UnusableError
+      nil
+    end
+
     # Break it from another thread: the thread that reads it gets an error.
     def break
       @io.to_io.shutdown
-    rescue IOError, SystemCallError
+    rescue *BROKEN
       nil
     end
 
@@ -61,7 +72,7 @@ module VolcanoLocks
       @keep = false
       @timeout_seconds = timeout_seconds
       @until = stream ? nil : RealTime.seconds + timeout_seconds
-      @io.write(text)
+      write(text)
       minor, status, headers = read_head
       minor, status, headers = read_head while status < 200
       yield headers
@@ -124,7 +135,7 @@ module VolcanoLocks
 
         read_chunks(on_bytes)
       elsif (length = headers["content-length"])
-        raise UnusableError, "has an invalid length" unless /\A\d+\z/.match?(length)
+        raise UnusableError, "has an invalid length" unless /\A\d{1,18}\z/.match?(length)
 
         take(length.to_i, on_bytes)
       else
@@ -134,22 +145,20 @@ module VolcanoLocks
     end
 
     def read_chunks(on_bytes)
-      loop do
-        size = /\A\h{1,8}(?=\s*(;|\z))/.match(read_line) || raise(UnusableError, "has an invalid chunk")
-        break if size[0].hex.zero?
-
-        take(size[0].hex, on_bytes)
+      until (size = chunk_size).zero?
+        take(size, on_bytes)
         raise UnusableError, "has an invalid chunk" unless read_line.empty?
       end
       nil until read_line.empty?
     end
 
+    def chunk_size
+      size = /\A\h{1,8}(?=\s*(;|\z))/.match(read_line) || raise(UnusableError, "has an invalid chunk")
+      size[0].hex
+    end
+
     def read_until_closed(on_bytes)
-      loop do
-        on_bytes.call(@buffer.slice!(0..)) unless @buffer.empty?
-        fill
-      end
-    rescue EOFError
+      on_bytes.call(@buffer.slice!(0..)) until @buffer.empty? && !fill(may_end: true)
       false
     end
 
@@ -171,14 +180,41 @@ module VolcanoLocks
       end
     end
 
-    # Wait for more bytes. TLS may have some that the socket no longer has.
-    def fill
-      seconds = @until ? [@until - RealTime.seconds, 0.0].max : @timeout_seconds
-      waited = (use_ssl? && @io.pending.positive?) || @io.to_io.wait_readable(seconds)
-      case bytes = @io.read_nonblock(READ_BYTES, exception: false)
-      when String then @buffer << bytes
-      when nil then raise EOFError, "the server closed it before the end of the response"
-      else raise Net::ReadTimeout unless waited
+    # Add more bytes to the buffer.
+    #
+    # @return [Boolean] false at the end of the connection, if it `may_end`
+    def fill(may_end: false)
+      bytes = until_ready { @io.read_nonblock(READ_BYTES, exception: false) }
+      raise UnusableError, "ended before it was complete" unless bytes || may_end
+
+      @buffer << bytes if bytes
+      !bytes.nil?
+    end
+
+    def write(text)
+      until text.empty?
+        written = until_ready { @io.write_nonblock(text, exception: false) }
+        text = text.byteslice(written..)
+      end
+    end
+
+    # Repeat a call of the socket until it has a result. TLS may have to write before it can read, and the reverse.
+    def until_ready(&call)
+      while (result = without_waiting(&call)).is_a?(Symbol)
+        seconds = @until ? [@until - RealTime.seconds, 0.0].max : @timeout_seconds
+        unless result == :wait_readable ? @io.to_io.wait_readable(seconds) : @io.to_io.wait_writable(seconds)
+          raise UnusableError, "did not arrive in time"
+        end
+      end
+      result
+    end
+
+    # Run a call of the socket that does not wait. Interrupts are deferred, so an error is the socket's own.
+    def without_waiting
+      Thread.handle_interrupt(NEVER) do
+        yield
+      rescue *BROKEN => e
+        raise UnusableError, "did not arrive: the connection broke (#{e.class}: #{e.message})", cause: nil
       end
     end
   end

@@ -28,15 +28,15 @@ module VolcanoLocks
     # @return [String, nil] bytes; nil when the stream has ended
     # @raise [TransportError] if nothing arrived before `until_`
     def read(until_)
-      loop do
-        @arrived.clear
-        bytes = take_unread
-        return bytes unless bytes.empty?
+      @arrived.clear
+      while (bytes = take_unread).empty?
         return nil if done? || Process.pid != @pid
         raise silence_error if @clock.now >= until_
 
         @clock.wait(until_, @arrived)
+        @arrived.clear
       end
+      bytes
     end
 
     # End the stream without a reader. Takes no lock, because a finalizer may run anywhere.

@@ -74,13 +74,14 @@ module VolcanoLocks
       thread_continues
     end
 
-    # Get the response in the caller's own thread. An interrupt of the caller comes out as itself.
+    # Get the response in the caller's own thread. Raises whatever the transport raised, or interrupted this thread.
     def run_here(transport, connection)
       outcome = nil
-      @mutex.synchronize { @connection = connection unless @cancelled }
+      @mutex.synchronize do
+        @thread = Thread.current
+        @connection = connection unless @cancelled
+      end
       outcome = transport.call(@request, connection) if @connection
-    rescue VolcanoError => e
-      outcome = e
     ensure
       finish(outcome)
     end
@@ -98,6 +99,11 @@ module VolcanoLocks
           @thread ? @thread.kill : notify
         end
       end
+    end
+
+    # A test's clock has moved: break the connection of a request in its caller's thread that has timed out.
+    def clock_moved
+      @mutex.synchronize { @connection.break if @connection && !done? && timed_out? }
     end
 
     # @return [Boolean] whether it was cancelled

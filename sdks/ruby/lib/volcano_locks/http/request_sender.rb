@@ -20,7 +20,6 @@ module VolcanoLocks
       @config = config
       @clock = clock
       @transport = transport
-      @real_clock = clock.is_a?(SystemClock)
       @threads = RequestThreads.new(transport, RequestThreads::THREADS_MAX)
       # Waiting requests have their own threads, so that a thousand waits do not delay a renewal.
       @long_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
@@ -86,7 +85,7 @@ module VolcanoLocks
       outcome = pending.timed_out? ? nil : pending.outcome
       case outcome
       when Response then noted(without_secrets(outcome, request))
-      when VolcanoError then raise outcome, outcome.message, caller # the backtrace shows the caller's thread
+      when VolcanoError then raise outcome.of_request(request), outcome.message, caller # in the caller's thread
       when Exception then raise transport_error(request, "#{outcome.class}: #{outcome.message}"), cause: nil
       when nil then raise transport_error(request, "no response within #{request.timeout_seconds.round(3)} seconds")
       else raise transport_error(request, "the transport returned a #{outcome.class}, not a Response")
@@ -123,10 +122,10 @@ module VolcanoLocks
       wait_seconds ? @long_threads : @threads
     end
 
-    # An open connection for a request in this thread; nil if the request needs a thread: to open a connection, for
-    # another clock than the system's, or because this thread is being killed.
+    # An open connection for a request in this thread; nil if the request needs a thread: to open a connection, or
+    # because this thread is being killed.
     def idle_connection
-      return nil unless @real_clock && Thread.current.status != "aborting"
+      return nil if Thread.current.status == "aborting"
 
       @transport.idle_connection if @transport.respond_to?(:idle_connection)
     end
@@ -135,11 +134,12 @@ module VolcanoLocks
     # one; a release may arrive twice.
     def run_here(pending, connection)
       over = false
+      @clock.watch(pending)
       @threads.run_here(pending, connection)
       over = true
-    rescue VolcanoError # the client is closed
+    rescue VolcanoError
       over = true
-      raise
+      raise unless pending.cancelled? || pending.timed_out?
     ensure
       Thread.handle_interrupt(NEVER) { send_again(pending) } if !over && pending.must_finish?
     end
@@ -195,12 +195,13 @@ module VolcanoLocks
                   body: body.empty? ? nil : JSON.generate(body))
     end
 
-    # A success is not shown in an error.
+    # An error may show the body of a refusal, and any header.
     def without_secrets(response, request)
-      return response if response.status < 300
+      return response if response.status < 300 && response.headers["content-type"] == "application/json"
 
-      body = hide_secrets(response.body, request)
-      Response.new(response.status, response.headers, body, response.through)
+      headers = response.headers.transform_values { |value| hide_secrets(value, request) }
+      body = response.status < 300 ? response.body : hide_secrets(response.body, request)
+      Response.new(response.status, headers, body, response.through)
     end
 
     def transport_error(request, why)

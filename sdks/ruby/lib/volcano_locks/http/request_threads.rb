@@ -89,7 +89,9 @@ module VolcanoLocks
     end
 
     def refuse_if_closed(pending)
-      raise VolcanoError, CLOSED if @closed || (@closing && !pending.must_finish?)
+      return unless @closed || (@closing && !pending.must_finish?)
+
+      raise VolcanoError.new(CLOSED, request_id: pending.request.request_id)
     end
 
     def cancel(pending)

@@ -20,14 +20,16 @@ module VolcanoLocks
     include ForkSafe
 
     KEEP_ALIVE_SECONDS = 30.0
-    BROKEN = [IOError, SystemCallError, OpenSSL::SSL::SSLError, Net::ReadTimeout].freeze
+    SECONDS_WITH_ANOTHER_CLOCK = 60.0
     CHECK_SERVER = "Check that the server is running there and that api_url (VOLCANO_API_URL) is right"
     CHECK_PROXY = "Check the proxy, or name the host in NO_PROXY"
-    private_constant :BROKEN, :CHECK_SERVER, :CHECK_PROXY
+    private_constant :CHECK_SERVER, :CHECK_PROXY
 
     # @param api_url [String] URL of the service; its path is put before the path of each request
-    def initialize(api_url)
+    # @param timeout_seconds [Float, nil] limit of each request in real time; defaults to the request's own
+    def initialize(api_url, timeout_seconds: nil)
       @url = URI.parse(api_url)
+      @timeout_seconds = timeout_seconds
       @authority = @url.port == @url.default_port ? @url.host : "#{@url.host}:#{@url.port}"
       reset_after_fork
     end
@@ -38,7 +40,7 @@ module VolcanoLocks
       while (connection = newest_idle_connection)
         return connection if connection.reusable?
 
-        discard(connection)
+        connection.close
       end
     end
 
@@ -46,14 +48,13 @@ module VolcanoLocks
     #
     # @param request [Request]
     # @return [Response] with any status
-    # @raise [TransportError] if there was no connection, or the response is too long
-    # @raise [StandardError] if the connection broke
+    # @raise [TransportError] if no usable response arrived
     def call(request, connection = idle_connection || new_connection(request))
       response = nil
       begin
         response = exchange(connection, request)
       ensure
-        response ? keep(connection) : discard(connection)
+        response ? keep(connection) : connection.close
       end
     end
 
@@ -67,14 +68,14 @@ module VolcanoLocks
       begin
         exchange(connection, request, &on_bytes)
       ensure
-        discard(connection)
+        connection.close
       end
     end
 
     # Close the idle connections. The next `call` opens new ones.
     def close
       reset_after_fork
-      @mutex.synchronize { @idle.slice!(0..) }.each { |connection, _since| discard(connection) }
+      @mutex.synchronize { @idle.slice!(0..) }.each { |connection, _since| connection.close }
     end
 
     private
@@ -91,7 +92,7 @@ module VolcanoLocks
         @idle.shift(stale.length)
         [@idle.pop, stale]
       end
-      stale.each { |connection, _since| discard(connection) }
+      stale.each { |connection, _since| connection.close }
       fresh&.first
     end
 
@@ -99,18 +100,12 @@ module VolcanoLocks
       @mutex.synchronize { @idle << [connection, SystemClock.new.now] }
     end
 
-    def discard(connection)
-      connection.finish if connection.started?
-    rescue *BROKEN
-      nil
-    end
-
     def new_connection(request)
       proxy = proxy_of_environment
       user, password = [proxy&.user, proxy&.password].map { |part| part && URI::DEFAULT_PARSER.unescape(part) }
       connection = Connection.new(@url.hostname, @url.port, proxy&.hostname, proxy&.port, user, password)
       connection.use_ssl = @url.is_a?(URI::HTTPS)
-      connection.open_timeout = connection.ssl_timeout = request.timeout_seconds
+      connection.open_timeout = connection.ssl_timeout = seconds_for(request)
       connection.open
       connection
     rescue StandardError => e
@@ -127,6 +122,10 @@ module VolcanoLocks
       @url.find_proxy(variables)
     end
 
+    def seconds_for(request)
+      @timeout_seconds || request.timeout_seconds
+    end
+
     def through(host, port)
       " through the proxy #{host}:#{port}" if host
     end
@@ -134,14 +133,12 @@ module VolcanoLocks
     def exchange(connection, request, &on_bytes)
       text = request_text(connection, request)
       proxy = through(connection.proxy_address, connection.proxy_port)
-      status, headers, body = connection.exchange(text, request.timeout_seconds, on_bytes) do |received|
+      status, headers, body = connection.exchange(text, seconds_for(request), on_bytes) do |received|
         raise Connection::UnusableError, "belongs to another request" if of_another_request?(received, request)
       end
       Response.new(status, headers, body, proxy)
     rescue Connection::UnusableError => e
       raise failure(request, "the response#{proxy} #{e.message}"), cause: nil
-    rescue *BROKEN => e
-      raise failure(request, "the connection#{proxy} broke: #{e.class}: #{e.message}"), cause: nil
     end
 
     def request_text(connection, request)

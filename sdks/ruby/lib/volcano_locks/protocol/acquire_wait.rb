@@ -48,12 +48,9 @@ module VolcanoLocks
       @sender.pending_acquisitions.add(self)
       @until = @clock.now + @wait_seconds
       Log.debug { "waits up to #{@wait_seconds} seconds for the lock #{@key}" }
-      CallerActivity.during(@clock) do
-        loop do
-          lease = try_once
-          return lease if lease
-        end
-      end
+      lease = nil
+      CallerActivity.during(@clock) { lease = try_once until lease }
+      lease
     end
 
     private
@@ -112,7 +109,7 @@ module VolcanoLocks
       if failure.is_a?(LockHeldError)
         @backoff.reset unless @early
         delay = @early ? @backoff.seconds_after(failure) : 0.0
-      elsif failure.is_a?(LockOwnershipLostError) && @uncertain
+      elsif failure.is_a?(LockOwnershipLostError) && failure.request_id == @request_id && @uncertain
         delay = 0.0 # an earlier request was granted, its response was lost, and that lease has ended
       elsif Backoff.transient?(failure)
         delay = @backoff.seconds_after(failure)

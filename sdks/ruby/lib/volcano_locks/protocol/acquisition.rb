@@ -103,7 +103,8 @@ module VolcanoLocks
       begin
         yield
       rescue VolcanoError => e
-        @uncertain = before || Operations.may_have_been_served?(e)
+        # An error of another request is one that the program raised into this thread.
+        @uncertain = before || e.request_id != @request_id || Operations.may_have_been_served?(e)
         @granted_after = sent_at if e.is_a?(LockHeldError) # until then the token held nothing
         raise
       end

@@ -34,6 +34,7 @@ module VolcanoLocks
 
     # @return [Boolean] whether a later request may succeed: no response, a used-up quota, or a 5xx
     def self.transient?(failure)
+      return false if failure.request_id.nil? # the program raised it into this thread
       return true if failure.is_a?(TransportError) || failure.is_a?(RateLimitedError)
 
       failure.is_a?(ServerError) && !failure.status.nil? && failure.status >= 500

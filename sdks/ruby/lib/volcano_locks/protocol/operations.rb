@@ -77,12 +77,23 @@ module VolcanoLocks
                                         timeout_seconds: seconds_left(until_))
         expect_status(response, 204, id)
         Log.debug { "released the lock #{lease.key}" }
-      rescue LockOwnershipLostError
-        raise unless uncertain
+      rescue LockOwnershipLostError => e
+        raise unless uncertain && e.request_id == id
       rescue VolcanoError => e
         uncertain ||= Operations.may_have_been_served?(e)
         raise
       end
+      nil
+    end
+
+    # Send the release whose caller was interrupted, maybe before it was sent; it may arrive twice. Sends nothing for
+    # bad arguments, which the caller gets as an error.
+    def release_in_background(key, lease, request_id)
+      Arguments.checked_lease(key, lease, "release(key, lease)")
+      @sender.start_request("DELETE", Operations.lease_path(key), request_id: Arguments.request_id_or_new(request_id),
+                                                                  token: lease.token, must_finish: true,
+                                                                  timeout_seconds: @timeout_seconds)
+    rescue ArgumentError, TypeError, VolcanoError, ThreadError # or the client is closed, or the process ends
       nil
     end
 
@@ -159,9 +170,11 @@ module VolcanoLocks
       "/locks/#{key}"
     end
 
-    # Whether the same request may succeed if it is sent again.
+    # Whether the same request may succeed if it is sent again. An error without the id of a request is one that the
+    # program raised into this thread.
     def self.retryable?(error)
-      (error.is_a?(TransportError) || error.is_a?(UnavailableError)) && !error.is_a?(LateResponseError)
+      (error.is_a?(TransportError) || error.is_a?(UnavailableError)) && !error.is_a?(LateResponseError) &&
+        !error.request_id.nil?
     end
 
     # Whether the server may have served the request despite the error.

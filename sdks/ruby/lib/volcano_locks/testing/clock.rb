@@ -59,7 +59,9 @@ module VolcanoLocks
       # @return [Float] the next instant that a thread waits for; infinite if there is none
       def next_due
         @mutex.synchronize do
-          @waiting.map(&:until).select { |instant| instant > @seconds }.min || Float::INFINITY
+          requests = @watched.select { |activity| activity.respond_to?(:deadline) && !activity.over? }
+          (@waiting.map(&:until) + requests.map(&:deadline)).select { |instant| instant > @seconds }.min ||
+            Float::INFINITY
         end
       end
 
@@ -108,21 +110,22 @@ module VolcanoLocks
         step = instant - @seconds
         @seconds = instant
         @on_move&.call(step)
-        due = @mutex.synchronize { @waiting.select { |thread| thread.until <= instant } }
+        due, watched = @mutex.synchronize { [@waiting.select { |thread| thread.until <= instant }, @watched.dup] }
         due.each { |thread| thread.signal.wake }
+        watched.each { |activity| activity.clock_moved if activity.respond_to?(:clock_moved) }
       end
 
       def settled?
         busy.empty?
       end
 
-      # The activities that are neither over nor waiting on the clock. They are read before the waiting threads, so that
-      # a thread just woken by work that has ended does not count as waiting.
+      # The activities, one per thread, that are neither over nor waiting on the clock. They are read before the waiting
+      # threads, so that a thread just woken by work that has ended does not count as waiting.
       def busy
         @mutex.synchronize do
           active = @watched.reject(&:over?)
           waiting = @waiting.select { |thread| thread.until > @seconds && !thread.signal.set? }.map(&:thread)
-          active.reject { |activity| waiting.include?(activity.thread) }
+          active.reject { |activity| waiting.include?(activity.thread) }.uniq { |activity| activity.thread || activity }
         end
       end
     end
