@@ -14,4 +14,11 @@ class TestClient < Minitest::Test
     assert_equal [POST], fixture.sent
     Client.open(api_url: "http://x.invalid", service_key: "sk-x") { |client| assert_kind_of Client, client }
   end
+
+  def test_a_client_is_neither_copied_nor_passed_to_a_ractor
+    client = Client.new(api_url: "http://x.invalid", service_key: "sk-x")
+    [-> { client.dup }, -> { client.clone }].each do |copy|
+      assert_match(/Ractor/, assert_raises(TypeError, &copy).message)
+    end
+  end
 end

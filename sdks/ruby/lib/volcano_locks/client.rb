@@ -49,6 +49,13 @@ module VolcanoLocks
     def inspect
       "#<#{self.class} #{@api_url}>"
     end
+
+    private
+
+    # Ractor also copies what it is given.
+    def initialize_copy(_other)
+      raise TypeError, "a #{self.class} cannot be copied, nor passed to a Ractor: all threads can share one"
+    end
   end
 
   # The lock operations. Each raises a {VolcanoError} if the request fails or is refused. Bad arguments raise

@@ -86,7 +86,35 @@ class TestConnection < Minitest::Test
     refute_includes error.message, "proxy"
   end
 
+  def test_a_connection_that_the_server_resets_is_a_transport_error_also_in_the_callers_thread
+    reset = lambda do |connection|
+      connection.setsockopt(Socket::SOL_SOCKET, Socket::SO_LINGER, [1, 0].pack("ii"))
+      connection.close
+      false
+    end
+    @client.locks.get(KEY)
+    @server.script.concat([reset, reset])
+    assert_match(/ECONNRESET/, assert_raises(TransportError) { @client.locks.get(KEY) }.message)
+    @client.locks.get(KEY)
+    @server.script << reset
+    refute_predicate @client.locks.get(KEY), :held?
+  end
+
   # case 56
+  def test_no_proxy_may_name_all_hosts
+    ENV["http_proxy"] = dead_url
+    ENV["NO_PROXY"] = "*"
+    refute_includes assert_raises(TransportError) { client_behind_proxy.locks.get(KEY) }.message, "proxy"
+  end
+
+  # SDK-8
+  def test_a_malformed_proxy_is_named_without_its_password
+    ENV["http_proxy"] = "http://user:pa s3cret@proxy:3128"
+    error = assert_raises(TransportError) { client_behind_proxy.locks.get(KEY) }
+    assert_includes error.message, "http_proxy must be like http://proxy.example.com:3128"
+    refute_includes error.full_message, "s3cret"
+  end
+
   def test_an_error_through_a_proxy_names_it
     ENV["HTTP_PROXY"] = dead_url.sub("//", "//user:secret@")
     error = assert_raises(TransportError) { client_behind_proxy.locks.get(KEY) }

@@ -15,8 +15,10 @@ module VolcanoLocks
     NEVER = { Object => :never }.freeze
     # What a socket raises.
     BROKEN = [IOError, SystemCallError, OpenSSL::SSL::SSLError].freeze
+    # Where a socket's own error is raised: the last word of its backtrace's first line.
+    SOCKET_CALL = /(nonblock|close)'\z/
     STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
-    private_constant :READ_BYTES, :NEVER, :BROKEN, :STATUS_LINE
+    private_constant :READ_BYTES, :NEVER, :BROKEN, :SOCKET_CALL, :STATUS_LINE
 
     # The connection broke or was silent, or the response breaks HTTP/1.1 or a limit of this class. An interrupt of the
     # thread never becomes this error, whatever its class.
@@ -209,11 +211,14 @@ module VolcanoLocks
       result
     end
 
-    # Run a call of the socket that does not wait. Interrupts are deferred, so an error is the socket's own.
+    # Run a call of the socket that does not wait. Interrupts are deferred, so an error is the socket's own, unless a
+    # trap handler raised it.
     def without_waiting
       Thread.handle_interrupt(NEVER) do
         yield
       rescue *BROKEN => e
+        raise unless SOCKET_CALL.match?(e.backtrace&.first.to_s)
+
         raise UnusableError, "did not arrive: the connection broke (#{e.class}: #{e.message})", cause: nil
       end
     end

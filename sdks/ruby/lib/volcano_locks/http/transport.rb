@@ -119,7 +119,10 @@ module VolcanoLocks
       variables = ENV.to_h
       # Not in CGI programs, where HTTP_PROXY is the header `Proxy` of a request.
       variables["http_proxy"] ||= variables["HTTP_PROXY"] unless variables.key?("REQUEST_METHOD")
-      @url.find_proxy(variables)
+      @url.find_proxy(variables) unless variables["no_proxy"] == "*" || variables["NO_PROXY"] == "*"
+    rescue URI::InvalidURIError
+      # The original message repeats the whole value, which may contain a password.
+      raise ArgumentError, "#{@url.scheme}_proxy must be like http://proxy.example.com:3128", cause: nil
     end
 
     def seconds_for(request)
