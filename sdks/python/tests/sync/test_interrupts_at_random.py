@@ -7,7 +7,8 @@ By default 400 rounds with one seed. More, and with another seed:
 The seed fixes each round's call, exception and delay. The instruction at which a delay ends is the machine's choice.
 
 Three instants are excepted, because Python has no way around them: between the return of `acquire` and the assignment
-of its result, and the first instruction of `__exit__` and of `release`. The lease then lapses.
+of its result, and the first instruction of `__exit__` and of `release`. The lease then lapses. Python also ignores what
+a handler raises inside a finalizer, such as that of a client which an earlier interrupt kept from closing.
 """
 
 import contextlib
@@ -87,6 +88,7 @@ class Hunt:
         self.other = Client(url, service_key)
         self.alarm = Alarm()
         self.lapsing: list[str] = []
+        self.ignored: list[BaseException | None] = []
         self.interrupted = 0
         self.seconds: dict[str, float] = {}
         self.calls: dict[str, Callable[[str, Any], None]] = {
@@ -170,7 +172,8 @@ class Hunt:
         except BaseException as raised:
             came_out = raised
         signal.setitimer(signal.ITIMER_REAL, 0)
-        assert came_out is (error if alarm.raised else None), f"{what}: {came_out!r} came out\n{''.join(alarm.stack)}"
+        expected = error if alarm.raised and not any(one is error for one in self.ignored) else None
+        assert came_out is expected, f"{what}: {came_out!r} came out\n{''.join(alarm.stack)}"
         self.interrupted += alarm.raised
         excepted = came_out is not None and is_excepted(came_out)
         what += "\n" + "".join(traceback.format_exception(error))
@@ -218,8 +221,7 @@ def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing
     """SDK-23, case 16, case 17, case 43."""
     hunt = Hunt(process.url, service_key, SEED)
     hunt.measure()
-    ignored: list[object] = []
-    sys.unraisablehook, before = lambda hook: ignored.append((hook.exc_value, hook.object)), sys.unraisablehook
+    sys.unraisablehook, before = lambda hook: hunt.ignored.append(hook.exc_value), sys.unraisablehook
     try:
         with hunt.alarm.installed():
             for number in range(ROUNDS):
@@ -227,7 +229,7 @@ def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing
     finally:
         sys.unraisablehook = before
     hunt.finish()
-    assert ignored == []
+    assert len(hunt.ignored) <= ROUNDS / 400
     assert hunt.interrupted > ROUNDS / 2
     assert len(hunt.lapsing) < ROUNDS / 20
     print(f"seed {SEED}: {hunt.interrupted} interrupts, {len(hunt.lapsing)} leases left to lapse")
