@@ -146,7 +146,7 @@ async def test_a_stream_begins_with_an_id_and_counts_once(harness: HttpHarness) 
 
 
 async def test_events_without_a_prefix_is_a_lock_like_any_other(harness: HttpHarness) -> None:
-    """EVENT-1: and its own events have an address."""
+    """EVENT-1: the lock is named `events`, and the stream of its events is `/locks/events/events`."""
     token = new_token()
     async with watching(harness, "/locks/events/events") as stream:
         assert (await harness.acquire("events", token)).status_code == 201

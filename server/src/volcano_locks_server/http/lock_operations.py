@@ -1,4 +1,4 @@
-"""The lock operations, and the one that a method and a path under `/locks` ask for."""
+"""The lock operations, and the lookup of one by the method and path of a request under `/locks`."""
 
 from typing import Final, NamedTuple
 

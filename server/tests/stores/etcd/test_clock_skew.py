@@ -48,7 +48,7 @@ async def cause(awaitable: Awaitable[object]) -> str:
 @pytest.mark.real_time
 @pytest.mark.parametrize("ahead_ms", [800, -800])
 async def test_nodes_within_the_margin_serve_and_take_no_lease_early(nodes: Nodes, ahead_ms: int) -> None:
-    """LEASE-1, case 30: the holder has stopped by its own clock before a node takes over by another."""
+    """LEASE-1, case 30: the TTL is over on the holder's clock before a node with another clock grants the lock."""
     first, clock = await nodes(0)
     second, other_clock = await nodes(ahead_ms)
     ttl_ms = 5_000
@@ -145,7 +145,7 @@ async def test_a_restart_with_a_clock_that_went_back_is_refused(url: str) -> Non
 
 @pytest.mark.real_time
 async def test_a_dead_node_does_not_delay_a_start_for_long(url: str, nodes: Nodes) -> None:
-    """Its last instant says that it serves; its silence says that it does not."""
+    """The last instant that it wrote is marked as serving; only its silence shows that it is dead."""
     dead = await open_store(url, ManualClock(START_MS))
     announcing = [task for task in asyncio.all_tasks() if task.get_name() == "etcd-clocks"]
     for task in announcing:

@@ -51,7 +51,7 @@ class Http1Connection(HttpToolsProtocol):
         self._limits: Final = limits
         self._in_head = False
         self._head_bytes = 0
-        self._unparsed_bytes = 0  # at least this many bytes of an incomplete field, chunk head or blank
+        self._unparsed_bytes = 0  # a lower bound: bytes of a field, chunk head or blank that is not complete yet
         self._head_fields = 0
         self._discarded_bytes = 0
         self._write_paused_at: float | None = None

@@ -120,7 +120,7 @@ class SqliteRegistry:
         await self._write(work)
 
     async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
-        """Only the secret before this one may stay valid; older ones end now."""
+        """Only the secret that the new one replaces may stay valid for a while; older secrets become invalid now."""
 
         def work() -> ServiceKey:
             self._service_key(project_id, key_id)
