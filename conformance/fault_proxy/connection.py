@@ -41,7 +41,7 @@ class Traffic:
     """How many requests are in which state, and how much has happened.
 
     `forwarded` requests have no response of the server yet. `held` requests hang or are delayed. `exchanged` grows with
-    each connection, request, response, part of a stream and end.
+    each connection, request, response, part of a stream and end of a connection.
     """
 
     forwarded: int = 0
@@ -157,7 +157,10 @@ class ClientConnection:
                 timer.cancel()
 
     async def _forward(self, request: Message) -> Message | None:
-        """The server's response, None if it breaks the connection. A stream is forwarded here, and then empty."""
+        """The server's response, None if it breaks the connection.
+
+        A stream is forwarded here; the response is then empty.
+        """
         with contextlib.ExitStack() as upstream, contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             with self._traffic.counting("forwarded"):
                 reader, writer = await asyncio.open_connection(HOST, self._network.server_port)

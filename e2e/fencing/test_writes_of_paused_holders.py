@@ -68,7 +68,7 @@ def test_a_holder_paused_past_its_lease_sees_the_loss_and_its_writes_are_refused
 ) -> None:
     """CLI-20, SDK-4, cases 10 and 11: a holder checks its guard, is paused before its write, and is taken over.
 
-    Only the database refuses that write. From then on its client reports the loss too.
+    Only the database refuses that write. From then on the holder's client reports the loss too.
     """
     first = new_worker()
     first_token = first.read_message()["held"]

@@ -17,7 +17,7 @@ import type { ManualClock } from "./clock.ts";
  * - `hang_before`, `hang_after`: not served, or served; the response never arrives.
  * - `unavailable`, `rate_limited`: not served; 503 or 429 with `Retry-After: 1`.
  * - `delaySeconds`: served that much later, after the test has moved the clock.
- * - `takesSeconds`: served, and the response takes this long: moves the clock itself.
+ * - `takesSeconds`: served; the fault itself moves the clock by this much before the response arrives.
  * - `status`: not served; an intermediary sends this response.
  */
 export type Fault =

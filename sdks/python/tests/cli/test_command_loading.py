@@ -50,7 +50,7 @@ def test_without_the_server_its_commands_say_what_to_install(tmp_path: Path) -> 
 def test_with_the_server_an_unknown_server_command_is_no_such_command(
     invoke: Callable[..., Result], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Reinstalling the server would not add a command of another release."""
+    """The server is installed, but another release: advice to install the server would not help."""
     monkeypatch.setattr(app, "SERVER_COMMANDS", app.SERVER_COMMANDS | {"later"})
     found = invoke("later")
     assert found.exit_code == 64

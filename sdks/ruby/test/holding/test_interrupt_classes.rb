@@ -7,7 +7,7 @@ require_relative "../socket_server"
 class TestInterruptClasses < Minitest::Test
   include TestHelper
 
-  # Each one is also raised by sockets, rescued by `loop`, or one of the client's own.
+  # Classes that already have a meaning: sockets raise them, `loop` rescues them, or the client defines them.
   CLASSES = [IOError, EOFError, Errno::ECONNRESET, Errno::EPIPE, Errno::ETIMEDOUT, OpenSSL::SSL::SSLError,
              Net::ReadTimeout, StopIteration, ThreadError, TransportError, LockOwnershipLostError, UnavailableError,
              RateLimitedError].freeze
@@ -60,7 +60,7 @@ class TestInterruptClasses < Minitest::Test
     end
   end
 
-  # The loss of one lock, raised by a thread that waits for it, while the program waits for another lock.
+  # The program raises the loss of one lock into a thread that waits for another lock.
   def test_real_time_the_loss_of_another_lock
     @fake.client.locks.acquire("second", ttl: 600)
     loss = nil

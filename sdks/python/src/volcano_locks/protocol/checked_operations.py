@@ -31,8 +31,9 @@ class CheckedOperations:
         *,
         for_block: bool = False,
     ) -> Operation[Lease]:
-        """SDK-1, SDK-2, and SDK-11 with `wait`. SDK-18 if `token` is given, except `for_block`: a block always
-        releases.
+        """Acquire (SDK-1, SDK-2), waiting if `wait` is given (SDK-11).
+
+        If the caller passes a `token`, it can repeat a failed acquire (SDK-18). A block (`for_block`) releases instead.
         """
         owner = new_uuid() if token is None else checked_uuid("token", token)
         key, ttl, request_id = checked_key(key), checked_ttl(ttl), _request_id(request_id)
@@ -62,7 +63,7 @@ class CheckedOperations:
         return operations.release(lease.key, lease.token, _request_id(request_id), self._budget(), ATTEMPTS_MAX)
 
     def release_after_interrupt(self, key: str, lease: Lease, request_id: Uuid | None) -> Operation[None]:
-        """The release that its caller asked for when it was interrupted: with the same checks, and little time."""
+        """Complete a `release` call that was interrupted: the same checks, but one attempt with a short time limit."""
         _request_id(request_id)
         return self.undo_acquire(checked_lease(key, lease))
 

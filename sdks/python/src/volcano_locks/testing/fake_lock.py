@@ -137,7 +137,7 @@ class FakeLock:
         return ""
 
     def release(self, token: str) -> str:
-        """Release the lock, by its owner or if it is free. Remove a waiter with this token (WAIT-5)."""
+        """Release the lock if this token owns it or it is free. Remove a waiter with this token (WAIT-5)."""
         for waiter in [waiter for waiter in self._queue if waiter.request.token == token]:
             self._queue.remove(waiter)
             waiter.settle(LOCK_OWNERSHIP_LOST)
