@@ -142,7 +142,7 @@ class EtcdRegistry:
         raise _conflict()
 
     async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
-        """Only the secret before this one may stay valid; older ones end now."""
+        """Only the secret that the new one replaces may stay valid for a while; older secrets become invalid now."""
         secret, target = self._layout.secret(new.digest), msgspec.json.encode(SecretTarget(project_id, key_id))
         for _ in range(ATTEMPTS_MAX):
             found, before, project_compare = await self._stored(project_id, key_id)

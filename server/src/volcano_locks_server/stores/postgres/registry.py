@@ -104,7 +104,7 @@ class PostgresRegistry:
                 raise service_key_not_found()
 
     async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
-        """Only the secret before this one may stay valid; older ones end now."""
+        """Only the secret that the new one replaces may stay valid for a while; older secrets become invalid now."""
         changed = (
             "UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 "
             f"RETURNING {KEY_COLUMNS}"
