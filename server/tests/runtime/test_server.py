@@ -118,7 +118,7 @@ async def test_a_server_can_be_closed_twice_and_frees_its_port() -> None:
 async def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ListenError, match=rf"port {port} .*--port"):
+        with pytest.raises(ListenError, match=rf"port {port}: .*--port"):
             await Server(Settings(store="memory://", port=port)).start()
 
 
