@@ -1,12 +1,12 @@
 /**
- * `watch`: iterates over the changes of who holds a lock (SDK-14).
+ * `watch`: iterates over the changes of a lock's holder (SDK-14).
  *
  * The watch opens the lock's event stream and then reads its view, so events and view overlap. The fencing token decides
  * which is newer: an event about an older lease changes nothing, and a lease that has ended does not return. If the
  * stream ends, breaks, falls silent or reports missing events, the watch starts over.
  *
- * Limits: of several changes in quick succession, or during a lost connection, only the last one is reported. Where
- * the runtime caps connections, a watch beyond its share reads the view every few seconds instead (case 78).
+ * Limits: of several changes in quick succession, or during a lost connection, only the last one is reported. If the
+ * runtime limits connections, a watch over that limit reads the view every few seconds instead (case 78).
  */
 
 import { whenAborted } from "../abort.ts";

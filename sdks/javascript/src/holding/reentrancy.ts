@@ -1,6 +1,6 @@
 /**
  * Finds out whether the calling async context is inside a block of a lock. An inner block of the same lock would wait
- * for it without end (SDK-26, case 82). Works where the runtime has `AsyncLocalStorage`.
+ * for it without end (SDK-26, case 82). Needs a runtime with `AsyncLocalStorage`.
  *
  * What a block's body starts belongs to its context, even if the body does not await it.
  */
@@ -28,7 +28,7 @@ export class OpenBlocks {
     return false;
   }
 
-  /** Runs a block's body as being inside the block, until its promise has settled. */
+  /** Runs `body` inside a block, which stays open until the body's promise has settled. */
   async run<T>(key: string, body: () => T | PromiseLike<T>): Promise<T> {
     if (STORAGE === null) return await body();
     const block: OpenBlock = { owner: this, key, outer: openBlock(STORAGE.getStore()), left: false };

@@ -46,7 +46,7 @@ const RECOVERY = "; the outcome is unknown: acquire again with the same token an
 /** A granted lease term and its local deadline: the instant on the client's clock until which to rely on it. */
 export interface Grant extends LeaseTerm {
   readonly deadline: number;
-  /** Whether the project's quota allows renewals that come more often than they must. */
+  /** Whether the project's quota allows renewals more often than the TTL requires. */
   readonly hasAmpleQuota: boolean;
 }
 
@@ -92,7 +92,7 @@ export class Operations {
 
   /**
    * Acquires a lease. Its deadline is the send time plus the TTL; a later response is a failure. If the outcome is
-   * unknown and `onUncertain` is given, it is called instead of sending a release, and the failure is thrown.
+   * unknown and `onUncertain` is given, it is called, no release is sent, and the failure is thrown.
    */
   async acquire(owner: Owner, ttlSeconds: number, call: CallOptions, onUncertain?: () => void): Promise<Grant> {
     let uncertain = false;
@@ -147,8 +147,8 @@ export class Operations {
 
   /**
    * Releases the lock. If an earlier attempt may have been served, ownership lost counts as success: that attempt
-   * released the lock, and another caller acquired it meanwhile (case 19). A cancelled release is still carried out
-   * (SDK-23): once more without the caller's signal, before the cancellation is reported.
+   * released the lock, and another caller acquired it meanwhile (case 19). A cancelled release is sent once more
+   * without the caller's signal, before the cancellation is reported (SDK-23).
    */
   async release(owner: Owner, call: CallOptions): Promise<void> {
     let uncertain = false;

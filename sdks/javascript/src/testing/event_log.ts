@@ -2,7 +2,7 @@
  * The event log of a fake server: publishes lock events to subscribers as server-sent events.
  *
  * Each stream starts with its position, so that it can be resumed, and sends a comment every fifteen seconds. A subscriber
- * can resume from the last `EVENTS_KEPT_MAX` events. For older ones and those before a restart it gets a `reset`.
+ * can resume from the last `EVENTS_KEPT_MAX` events. For an older position, or one before a restart, it gets a `reset`.
  */
 
 import { whenAborted } from "../abort.ts";

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 CHECK_SECONDS_MAX = 2.0
-"""Longest time between two looks at the clock: timers stop while the machine is suspended, and overflow far ahead."""
+"""Longest time between two looks at the clock: timers stop while the machine is suspended, and long timers overflow."""
 
 
 class Wakeup(Protocol):

@@ -12,7 +12,7 @@
 # - `wait(until_, signal)`: return once `now >= until_` or the {Signal} is set. May return early.
 # - `pause(seconds)`: sleep before the caller's next attempt.
 # - `watch(activity)`: receives each request and each background thread, which have `over?` and `thread`. A request also
-#   has `deadline` and `clock_moved`, which a clock that does not follow real time calls after each move.
+#   has `deadline` and `clock_moved`. A clock that does not follow real time calls `clock_moved` after each move.
 #
 # Limit: a process that is paused notices this only when it runs again.
 module VolcanoLocks
@@ -55,8 +55,8 @@ module VolcanoLocks
       @mutex.synchronize { @changed.broadcast }
     end
 
-    # Sleep until it is set or woken, or `seconds` of real time have passed. If the block returns true, there is nothing
-    # to wait for. The block runs under the mutex, so that no `wake` is missed.
+    # Sleep until it is set or woken, or `seconds` of real time have passed. Returns at once if the block returns true.
+    # The block runs under the mutex, so that no `wake` is missed.
     def sleep(seconds)
       @mutex.synchronize { @changed.wait(@mutex, seconds) unless @set || yield }
     end

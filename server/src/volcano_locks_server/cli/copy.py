@@ -49,7 +49,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
     Stop every server of both stores first. Service keys stay valid, holders
     keep their leases, and fencing tokens keep rising. Either everything is
-    copied or nothing; after a failure, run it again.
+    copied or nothing; after a failure, run the command again.
 
     Put a URL with a password into the variable: every user of the machine can
     read arguments.
@@ -75,7 +75,7 @@ def copy(source: str, target: str, as_json: bool) -> None:
 
 
 async def _copy(source_url: str, target_url: str) -> dict[str, int]:
-    """How many of each were copied. Raises Exit or StoreUnavailableError if nothing was."""
+    """Returns the number of copied entries by kind. Raises Exit or StoreUnavailableError if the copy failed."""
     from ..ports.clock import SystemClock  # noqa: PLC0415
 
     if source_url == target_url:
@@ -110,7 +110,7 @@ def refuse_clock_ahead(target_ms: int, now_ms: int) -> None:
 
 
 async def _opened(url: str, flag: str, opened: AsyncExitStack) -> "Snapshot":
-    """The store, closed with `opened`. Exit 64 if it cannot be copied."""
+    """Opens the store, which `opened` closes. Exit 64 if it cannot be copied."""
     from ..ports.clock import SystemClock  # noqa: PLC0415
     from ..stores import open_store, shown_url, sqlite_path  # noqa: PLC0415
 
@@ -139,7 +139,7 @@ class Tally:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many of each kind."""
+        """The number of entries of each kind."""
         names = {"projects": "Project", "service_keys": "StoredServiceKey", "locks": "StoredLock"}
         return {name: self.kinds[kind] for name, kind in names.items()}
 

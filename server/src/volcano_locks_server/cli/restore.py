@@ -1,4 +1,4 @@
-"""`volcano-locks restore`: replaces a store's file with a backup and reports what that means (KEEP-6 to KEEP-8)."""
+"""`volcano-locks restore`: replaces a store's file with a backup and reports the consequences (KEEP-6 to KEEP-8)."""
 
 import time
 from pathlib import Path

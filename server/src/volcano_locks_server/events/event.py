@@ -1,6 +1,6 @@
 """Lock events: a pure rule that derives them from one command of a batch and its outcome (EVENT-2).
 
-`kind` is the name of an event, `why` its reason. Reads and refusals make no event. The end of a lease and its grace is
+`kind` is the name of an event, `why` its reason. Reads and refusals make no event. The end of a lease's grace is
 derived here only if a later command finds it; `lease_expiry` publishes it in time. A `LockEvent` holds no owner token
 and no digest of one (LEASE-15), so every reader of locks may see it.
 """
@@ -17,8 +17,8 @@ NOT_RENEWED: Final = "not_renewed"
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
-    """One event of a lock. `fencing_token` is None if no lease is meant, `expires_at_ms` if no lease continues;
-    `holder` is the label that the client gave, if any.
+    """One event of a lock. `fencing_token` is None if the event concerns no lease, `expires_at_ms` if no lease
+    continues; `holder` is the label that the client gave, if any.
     """
 
     kind: Kind
@@ -42,14 +42,14 @@ def lock_events(
 ) -> tuple[LockEvent, ...]:
     """The events of one command, in order; mostly one or none.
 
-    `why` replaces the usual reason of a grant or a release: a grant to a waiter, a revoked grant.
+    `why`, if given, replaces the usual reason: for a grant to a waiter and for a revoked grant.
     """
     if isinstance(outcome, Granted) and isinstance(after, Held):
         return _grant_events(lock, after, outcome, now_ms, why)
     if not isinstance(outcome, Released) or not isinstance(before, Held):
         return ()
     if not blocks_others(before, now_ms):
-        return (expired_event(lock, before.fencing_token, before.holder, before.expires_at_ms),)  # this freed nothing
+        return (expired_event(lock, before.fencing_token, before.holder, before.expires_at_ms),)  # freed nothing
     if isinstance(command, ForceRelease):
         return (LockEvent("force_released", lock, before.fencing_token, before.holder, now_ms, why or "forced"),)
     return (LockEvent("released", lock, before.fencing_token, before.holder, now_ms, why or "released"),)

@@ -1,4 +1,4 @@
-"""What is known of the peers: what each wants to receive, and how many requests wait there. Unrepeated, it expires."""
+"""What the peers want to receive and how many requests wait there. An entry expires unless its peer repeats it."""
 
 from typing import Final, NamedTuple
 

@@ -69,7 +69,7 @@ class Principal:
         self.read_at_ms: Final = read_at_ms
 
     def is_fresh(self, now_ms: int) -> bool:
-        """Whether what the store said may still be used."""
+        """Whether the looked-up credential may still be used."""
         return now_ms - self.read_at_ms < CREDENTIAL_SECONDS_MAX * 1_000
 
     def is_expired(self, now_ms: int) -> bool:

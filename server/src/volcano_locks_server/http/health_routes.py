@@ -72,7 +72,7 @@ class HealthRoutes:
 
 
 class _SharedCall(Generic[T]):
-    """A call whose result concurrent callers share, and later ones while it is fresh."""
+    """A call whose result concurrent callers share, and later callers while it is fresh."""
 
     def __init__(self, call: Callable[[], Coroutine[Any, Any, T]], *, fresh_seconds: float = 0.0) -> None:
         self._call: Final = call

@@ -55,7 +55,7 @@ INTERNAL_MESSAGE: Final = (
 
 
 def error_for_client(error: LockError, metrics: Metrics) -> LockError:
-    """Count the error. The client gets it as it is, or another one in place of the store's own words."""
+    """Count the error and return the one to send. A store's error is replaced by one without the store's text."""
     if error.code == "lock_rate_limited":
         metrics.quota_refusals += 1
     if not isinstance(error, StoreUnavailableError):

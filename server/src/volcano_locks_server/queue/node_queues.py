@@ -8,7 +8,7 @@ A grant travels from the step that made it, through the commit, to the waiting r
 way, `undelivered` revokes that very lease. If a batch fails, the waiter remembers the grant that it may have got
 (`uncertain_grant`), and the grant is revoked if no request waits for it.
 
-All of it runs on the service's event loop, except the steps of batches (`handoff`). It does no I/O. Each node has its
+The package runs on the service's event loop, except the steps of batches (`handoff`). It does no I/O. Each node has its
 own queues; no order between nodes is promised. Rules: spec/waiting.md, WAIT.
 """
 

@@ -1,7 +1,7 @@
 """One request that waits for a lock, from its arrival to its outcome or its client's disconnect.
 
 A request that ends early, by a disconnect or a cancelled task, leaves its queue at once, and a grant on its way is
-revoked (WAIT-5). So is a grant whose client is no longer authorized, and a grant whose lease is almost over, which
+revoked (WAIT-5). A grant is also revoked if its client is no longer authorized, or if its lease is almost over, which
 is checked last (WAIT-3).
 """
 

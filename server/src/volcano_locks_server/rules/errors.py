@@ -64,4 +64,4 @@ class StoreUnavailableError(LockError):
 
 
 STOPPING: Final = ("stopping", "the service is stopping: retry at another node or in a moment")
-"""The cause code and message of a `StoreUnavailableError` for what a server that is being stopped refuses."""
+"""The cause code and message of the `StoreUnavailableError` that a stopping server raises."""

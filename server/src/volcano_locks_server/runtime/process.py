@@ -22,7 +22,7 @@ def run(server: Server, *, started: Callable[[Server], Awaitable[None]], parent_
 
     `started` is awaited once the server listens. A second signal ends the process at once. `parent_pipe` is for a
     worker: a descriptor that becomes readable when the parent process has died, which stops the worker. The parent
-    decides when to kill a worker, so further signals are ignored there. Raises what `Server.start` raises.
+    decides when to kill a worker, so a worker ignores further signals. Raises what `Server.start` raises.
     """
     allow_many_files()
     _tune_garbage_collector()

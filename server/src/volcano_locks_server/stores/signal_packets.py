@@ -55,7 +55,7 @@ class SignalOutbox:
         self._has_lost = False
 
     def __bool__(self) -> bool:
-        """Whether there is something to send, if only that messages were lost."""
+        """Whether there is something to send: messages, or a notice that messages were lost."""
         return bool(self._lines) or self._has_lost
 
     def put(self, message: bytes) -> None:

@@ -2,7 +2,7 @@
 
 A thread writes the lines from a bounded queue to the stream. If the stream is too slow, lines are dropped and counted
 (`LineWriter.dropped`): blocking on the log would stop all lock traffic. Events that clients can cause at will are
-limited per second by `Log.within_rate`; a later line has the count of those left out. At level `info`, ordinary grants
+limited per second by `Log.within_rate`; a later line has the count of lines left out. At level `info`, ordinary grants
 and releases build no line.
 """
 
@@ -115,7 +115,7 @@ class Log:
         self._error(name, exc_info=error, **fields)
 
     def within_rate(self) -> bool:
-        """Whether a line that clients can cause at will may be written; takes one from this second's allowance."""
+        """Whether a line that clients can cause at will may be written in this second; if so, counts it."""
         if not self._is_info_enabled:
             return False
         second = int(time.monotonic())

@@ -1,8 +1,8 @@
 """Performs the operations of an asyncio client, over connections of the running loop.
 
 A cancellation is thrown into the operation, which cleans up first (`Request.shielded`). Closing the client cancels
-running acquires and waits in the same way, bounded in time, and they raise that the client is closed (SDK-6, SDK-11).
-A connection opened after `close` would never be closed, so nothing is sent then.
+running acquires and waits in the same way and within a time limit; they raise `VolcanoError` (SDK-6, SDK-11). After
+`close` nothing is sent, because no call would close a new connection.
 """
 
 import asyncio
@@ -179,7 +179,7 @@ class AsyncDriver:
             raise self._state().codec.failure(request, error) from error
 
     def _state(self) -> _LoopState:
-        """The state of the running loop. A loop that was closed, even without `close`, is forgotten here."""
+        """The state of the running loop. Also drops the states of loops that were closed."""
         pid, loop = os.getpid(), asyncio.get_running_loop()
         if self._transport is not None and self._pid != pid:
             raise VolcanoError("a client with a transport cannot be used after a fork: create one in the child")
@@ -202,7 +202,7 @@ class _OpenStream:
         self._stream: AsyncResponseStream | None = None
 
     async def open(self, opening: Awaitable[AsyncResponseStream]) -> Response:
-        """The response, with its body if it is not a 200."""
+        """The response, with its body unless the status is 200."""
         self.close()
         self._stream = stream = await opening
         response = stream.response

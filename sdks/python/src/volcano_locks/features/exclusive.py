@@ -2,7 +2,7 @@
 
 The key is a template with names of the function's arguments, `"report-{day}"`, filled as `str.format` does it.
 
-Limit: different arguments may give the same key; with `"{a}-{b}"` two pairs can.
+Limit: different arguments may give the same key. `"{a}-{b}"` is `x-y-z` for `x-y` and `z`, and for `x` and `y-z`.
 """
 
 import inspect

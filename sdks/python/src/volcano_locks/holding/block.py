@@ -33,10 +33,10 @@ RELEASE_LOST_SECONDS_MAX = 1.0
 
 
 class BlocksOfClient:
-    """What the blocks of one client share. Holds by key and thread or task; one that is dropped no longer counts.
+    """What the blocks of one client share: their holds, by key and thread or task. A dropped hold no longer counts.
 
     A block inside a block on the same key of the same thread or task would wait for itself for ever, so it is refused
-    (SDK-26). `last_headers`: of the client's last response.
+    (SDK-26). `last_headers` are those of the client's last response.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class BlocksOfClient:
         return seen_quota(self.last_headers)
 
     def check(self, key: str, entering: object) -> None:
-        """Raise `LockHeldError` if the thread or task `entering` is in a block on `key`, unless that was lost."""
+        """Raise `LockHeldError` if the thread or task `entering` is in a block on `key` whose hold is not lost."""
         hold = self._holds.get((key, entering))
         if hold is not None and hold.not_held_error() is None:
             raise LockHeldError(
@@ -64,7 +64,7 @@ class BlocksOfClient:
         self._holds[key, entering] = hold
 
     def leave(self, key: str, entering: object, hold: Hold) -> None:
-        """The block is being left. If its hold was lost, an inner block may have taken its place."""
+        """The block is being left. If its hold was lost, an inner block may have replaced it."""
         if self._holds.get((key, entering)) is hold:
             self._holds.pop((key, entering), None)
 
@@ -150,7 +150,7 @@ class Block:
             self.hold.leave()
 
     def needs_last_renewal(self) -> bool:
-        """Whether leaving now renews once more, so that a renewal under way must end before (SDK-12)."""
+        """Whether leaving now renews once more; a renewal under way must then end first (SDK-12)."""
         return self._remaining_hold_seconds() > 0
 
     def leave(self) -> Operation[LockOwnershipLostError | None]:

@@ -27,7 +27,7 @@ REDACTED = b"[hidden]"
 KEEP_ALIVE_SECONDS = 30.0
 READ_BYTES_MAX = 65_536
 RACE_SECONDS = 0.25
-"""How long one address of a name gets before the next one is tried beside it."""
+"""How long one address of a host name is tried before the next one is tried in parallel."""
 
 
 class Transport(Protocol):
@@ -71,7 +71,7 @@ class HttpCodec:
         return OutgoingRequest(request.method, request.path, fields, body)
 
     def redact(self, response: Response, request: Request) -> Response:
-        """`response` without the secrets of `request`. One of a proxy that wants a password names the proxy."""
+        """`response` without the secrets of `request`. A 407 names the proxy that sent it."""
         if response.status == 407 and self._through:
             return Response(407, {}, json.dumps({"error": proxy_refusal(407) + self._through}).encode())
         body = self._redacted(response.body, request)

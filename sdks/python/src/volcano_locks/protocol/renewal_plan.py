@@ -12,7 +12,7 @@ attempt.
 SDK-4: the deadline moves only on a confirmed renewal, to the time before its request plus the TTL, and never past the
 end of the acquisition. A lease that has passed its deadline stays lost.
 
-Limit: the plan only stops asking in the last second. The server decides by its own clock, and may still grant then.
+Limit: the plan only stops renewing in the last second. The server decides by its own clock, and may still grant then.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ ATTEMPT_SECONDS_MIN = 1.0
 
 
 class SeenQuota(NamedTuple):
-    """The quota headers of the last response: `X-RateLimit-Limit` and `X-RateLimit-Remaining`. A limit of 0 is none."""
+    """The quota headers of the last response: `X-RateLimit-Limit` and `X-RateLimit-Remaining`. Limit 0: no quota."""
 
     limit: int
     remaining: int

@@ -39,7 +39,7 @@ class Signal:
         return self._set
 
     def wait(self, seconds: float) -> None:
-        """Block until it is set, or for that long."""
+        """Block until it is set, or for `seconds`."""
         if not self._set:
             try:
                 self._queue.get(timeout=seconds)
@@ -113,7 +113,7 @@ def sleep(clock: Clock, until: float, signal: Signal) -> None:
 def start_thread(function: Callable[..., None], *args: object) -> int | None:
     """Start a daemon thread and return its identifier; None while the interpreter shuts down, when it would not run.
 
-    Without `threading.Thread`, whose `start` holds a mutex that a signal handler may need, and breaks if interrupted.
+    It avoids `threading.Thread`: its `start` holds a mutex that a signal handler may need, and breaks if interrupted.
     """
     if sys.is_finalizing():
         return None

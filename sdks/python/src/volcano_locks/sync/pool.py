@@ -71,7 +71,7 @@ class SocketPool:
         except BaseException:
             connection.close()
             raise
-        if reader.plain and not call.cancelled:  # what cancelled it may interrupt the connection even now
+        if reader.plain and not call.cancelled:  # a canceller may interrupt the connection even now
             connection.idle_since = time.monotonic()
             self._idle.append(connection)
             self._close_stale()

@@ -86,7 +86,7 @@ class ManualClock:
             return min((alarm.until for alarm in self._alarms if alarm.until > self._seconds), default=inf)
 
     def settle(self) -> None:
-        """Return when every renewer sleeps. `TimeoutError` if one does not within real seconds."""
+        """Return when every renewer sleeps. `TimeoutError` if one does not within SETTLE_SECONDS_MAX of real time."""
         give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
         while not self.is_settled():
             self._check(give_up_at)

@@ -22,7 +22,7 @@ module VolcanoLocks
 
     # @return [LockGuard] for the body, once entered
     attr_reader :guard
-    # @return [LockOwnershipLostError, nil] the loss that was found until the end of the block
+    # @return [LockOwnershipLostError, nil] the loss, if one was found by the end of the block
     attr_reader :loss
 
     # `hold_seconds`: the minimum holding time, counted from entering. `renew_every` fixes the renewal interval.
@@ -58,7 +58,7 @@ module VolcanoLocks
 
     # End the block, whether or not `enter` succeeded. Call it with interrupts deferred.
     #
-    # @param error [Exception, nil] the body's own
+    # @param error [Exception, nil] the body's error
     # @param aborting [Boolean] whether the thread is being killed, so that raising is pointless
     def leave(error, aborting: false)
       return @acquisition.abandon(error) unless @hold
@@ -71,7 +71,7 @@ module VolcanoLocks
       [@loss, @guard.release_error].compact.each { |other| Errors.attach(error, other) } if error
     end
 
-    # A proc without a reference to the guard, which the reference would keep alive.
+    # A proc that does not refer to the guard: a reference would keep the guard alive.
     def self.finalizer_for(hold)
       proc { hold.abandon }
     end
@@ -80,7 +80,7 @@ module VolcanoLocks
 
     def stop_and_release
       @hold.leave
-      # A renewal in progress that lands after the last one would shorten the minimum holding time.
+      # A renewal in progress that arrives after the last one would shorten the minimum holding time.
       @renewer.remove(@hold, seconds_to_hold.positive? ? RENEWAL_END_SECONDS_MAX : 0.0)
       loss = @hold.loss
       @hold.log_loss

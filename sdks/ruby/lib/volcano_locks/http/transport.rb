@@ -5,10 +5,10 @@ require "uri"
 module VolcanoLocks
   # Sends requests over kept-alive connections.
   #
-  # A transport is any object with `call(request)`. It returns a {Response} or raises, best a {TransportError}. Many
-  # threads may call it at once, and `Thread#kill` may end a call. Optional methods: `close`; for `watch`
+  # A transport is any object with `call(request)`. It returns a {Response} or raises, preferably a {TransportError}.
+  # Many threads may call it at once, and `Thread#kill` may end a call. Optional methods: `close`; for `watch`
   # `stream(request)`, which yields the bytes of an event stream as they arrive and then returns the response without
-  # them; and `idle_connection`, as below, for requests in the caller's own thread.
+  # those bytes; and `idle_connection`, as below, for requests in the caller's own thread.
   #
   # A connection is reused only after a complete response, and if nothing arrived since. After an error, a killed thread
   # or a response to another request, it is closed. This class retries nothing and follows no redirects: the service

@@ -29,7 +29,7 @@ module VolcanoLocks
       @pending.done? || @pending.timed_out?
     end
 
-    # @return [Float] when `finished?` is true at the latest
+    # @return [Float] the latest instant at which `finished?` becomes true
     def deadline
       @pending.deadline
     end

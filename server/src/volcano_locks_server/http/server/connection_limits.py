@@ -36,7 +36,7 @@ class ConnectionLimits:
         self._next_sweep: asyncio.TimerHandle | None = None
 
     def admits(self, newest: LimitedConnection) -> bool:
-        """Whether the newest connection may stay. If the limit is passed, closes idle ones for it."""
+        """Whether the newest connection may stay. Over the limit, closes idle connections to make room."""
         if len(self.open) <= self.limit:
             return True
         idle = sorted(

@@ -1,4 +1,4 @@
-"""The head of a request: the fields that are kept of it, its address, and the framing of its body (HTTP-26)."""
+"""The head of a request: the fields that are kept, the address, and the framing of the body (HTTP-26)."""
 
 from typing import Final, NamedTuple
 

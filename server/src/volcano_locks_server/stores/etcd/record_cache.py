@@ -1,9 +1,9 @@
 """Caches the lock records that this node last saw, so that a batch need not read them first.
 
-A cached record is only a guess. The transaction compares its revision before it takes effect; a record that does not
-exist, or is not cached, has revision 0. If the comparison holds, no write happened since the record was cached, because
-no two writes of a key have the same revision. A restored cluster may reuse revisions, so the cache is cleared whenever
-the connection changes (`Endpoints.connection_changes`).
+A cached record is only a guess. Before the transaction takes effect, it compares the record's revision; a record that
+does not exist, or is not cached, has revision 0. If the comparison holds, no write happened since the record was
+cached, because no two writes of a key have the same revision. A restored cluster may reuse revisions, so the cache is
+cleared whenever the connection changes (`Endpoints.connection_changes`).
 
 A wrong guess costs one transaction. After a wrong guess the next batches read first instead: twice as many after each
 wrong guess, half as many after each right one. So nodes that take turns on the same locks seldom guess.

@@ -2,8 +2,8 @@
 
 Each host of the URL is tried by itself, beginning with the last one that was writable. A host on which a commit hangs
 is tried last: its synchronous standby is gone or was promoted, or its disk hangs. Once HUNG_MAX commits hang in one
-server, no more are started there: their connections are left to end by themselves, and more would only use up
-connections of the database. A server is identified by its start time, because a host name may change its server.
+server, the node starts no more there. Their connections are left to end by themselves, and further ones would only use
+up the database's connections. A server is identified by its start time, because a host name may change its server.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class DatabaseSession:
         self.connection.terminate()
 
     def expire(self) -> None:
-        """Terminate it because its time is over."""
+        """Terminate the connection at its deadline."""
         self.is_expired = True
         self.terminate()
 

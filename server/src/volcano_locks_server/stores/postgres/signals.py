@@ -1,15 +1,15 @@
 """Sends messages between nodes by LISTEN and NOTIFY, on a connection of their own.
 
-The connection is checked. A session that ends is reported; a broken connection reports nothing, so the node sends a
-query every PROBE_SECONDS, and terminates the connection if the response takes more than RESPONSE_SECONDS_MAX. A packet
-of this node must come back to it. After a failure the node looks for the server again, as for all connections, and
-calls `on_missed`, because messages of the meantime are lost.
+The node checks the connection. The driver reports a session that ends, but not a broken connection. So the node sends a
+query every PROBE_SECONDS, and terminates the connection if the response takes more than RESPONSE_SECONDS_MAX. Each
+packet that the node sends must come back to it. After a failure the node looks for the server again, as for all
+connections, and calls `on_missed`, because messages of the meantime are lost.
 
 NOTIFY takes a lock of the whole database until its commit. So it is never part of a batch's transaction, its commit
 does not wait for the disk, and messages that arrive meanwhile go out with the next packet.
 
-Behind a pooler a node cannot receive: LISTEN belongs to a session, which in transaction mode changes each time and
-stays listening for its next user. There the node only sends, is never `working`, and calls `on_missed` every
+Behind a pooler a node cannot receive: LISTEN belongs to a session. In transaction mode the session changes each time,
+and keeps listening for its next user. There the node only sends, is never `working`, and calls `on_missed` every
 PROBE_SECONDS instead.
 
 Every user of the database may listen and notify on CHANNEL.
@@ -78,9 +78,7 @@ class PostgresSignals(PacketSignals):
             pause_seconds = min(PAUSE_SECONDS_MAX, 2 * pause_seconds)
 
     async def _serve(self, session: DatabaseSession) -> bool:
-        """Receive and send on this session until it fails or another server replaced its server; returns whether it
-        worked.
-        """
+        """Receive and send on this session until it fails or its server is replaced; returns whether it worked."""
         self._session = session
         loop = asyncio.get_running_loop()
         has_worked = False
@@ -120,8 +118,8 @@ class PostgresSignals(PacketSignals):
             await self._send(session)
 
     async def _send(self, session: DatabaseSession) -> None:
-        """Send one packet, and wait until it comes back. Raises the connection's errors, ConnectionError if it was
-        lost.
+        """Send one packet, and wait until it comes back. Raises the connection's errors, and ConnectionError if the
+        connection was lost.
         """
         packet = self._outbox.packet()
         # One message and one transaction, even behind a pooler; a packet needs no escaping in a literal.

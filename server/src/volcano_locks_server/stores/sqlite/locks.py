@@ -100,7 +100,7 @@ class SqliteStore:
         return self._transaction(work)
 
     def _ready(self) -> None:
-        """A real write, unless one was made durable within a second: only a write shows that there is disk space."""
+        """A real write, unless one became durable in the last second: only a write shows that there is disk space."""
         self._file_lock.check_files(now=True)
         self._now_ms()
         if time.monotonic() - self._proven_at >= PROVEN_SECONDS:
@@ -118,7 +118,7 @@ class SqliteStore:
         return result
 
     def _remember(self, now_ms: int) -> None:
-        """Write the newest instant in the transaction that was evaluated at it."""
+        """Write the newest instant in the transaction that was evaluated at that instant."""
         self._connection.execute("UPDATE newest_instant SET now_ms = ?", (now_ms,))
 
     def _now_ms(self) -> int:

@@ -2,7 +2,7 @@
 
 The owner token is a secret that the script keeps between the steps. It is never an argument, because every user of the
 machine can read arguments. It is in a lease file, in the lease's JSON on stdin or stdout, or in VOLCANO_LOCK_TOKEN. It
-is printed only if no lease file keeps it.
+is printed only if it is not stored in a lease file.
 
 Only the script renews such a lease. `run` renews by itself and stops the work on a loss.
 """

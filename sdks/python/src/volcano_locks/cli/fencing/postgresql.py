@@ -3,8 +3,8 @@
 One statement compares and stores the token. It waits for a transaction that is writing the same id, then compares with
 the committed value; under REPEATABLE READ and SERIALIZABLE the database aborts the later transaction instead.
 
-The function runs with its owner's rights, so that the application needs none on the fence and cannot lower a token.
-Such a function must not depend on the search path: every name in it has its schema, which defaults to `public`.
+The function runs with its owner's rights, so that the application needs no rights on the fence table and cannot lower a
+token. Such a function must not depend on the search path: every name in it has its schema, which defaults to `public`.
 """
 
 from typing import Final

@@ -178,7 +178,7 @@ def _run_holding(
         with progress:
             if options.wait and not options.quiet:
                 progress.begin()
-            # No ExitStack: a signal could arrive between its acquiring the lock and its registering the exit.
+            # No ExitStack: a signal could arrive after it acquires the lock and before it registers the exit.
             with block as guard:
                 progress.end()
                 outcome = _run_guarded(guard, process, program)
