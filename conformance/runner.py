@@ -182,7 +182,7 @@ class _Run:
 
 
 def _expected_counts(step: Step) -> dict[str, object]:
-    """How much a target waits for in real time before it returns: events may still be in flight."""
+    """How many items a target awaits in real time before it returns: events may still be in flight."""
     awaited = {word: step.expect[word] for word in COUNTED if word in step.expect}
     for word in LISTED:
         items = step.expect.get(word)

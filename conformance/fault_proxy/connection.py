@@ -157,7 +157,7 @@ class ClientConnection:
                 timer.cancel()
 
     async def _forward(self, request: Message) -> Message | None:
-        """The server's response, None if it breaks the connection.
+        """The server's response; None if the server breaks the connection.
 
         A stream is forwarded here; the response is then empty.
         """

@@ -34,7 +34,7 @@ def proxy(harness: ServerHarness) -> Iterator[FaultProxy]:
 
 
 class Actor:
-    """A client with one connection that it opens again when it needs one."""
+    """A client with one connection, which it reopens when needed."""
 
     def __init__(self, proxy: FaultProxy, harness: ServerHarness, name: str = "ann") -> None:
         self.connection = http.client.HTTPConnection(urlsplit(proxy.url(name)).netloc, timeout=REAL_SECONDS_MAX)

@@ -30,7 +30,7 @@ class RequestRecord:
 
     `outcome` of an acquire or renew: `granted`, `lost` (lock_ownership_lost) or `held` (lock_held); of a release or
     force release: `done` or `refused`; of a get: `held` or `free`. Any request is `unknown`, with `responded_at` None,
-    if no response came or a 503; and `disconnected` at `responded_at` if its client disconnected.
+    if there was no response or a 503; and `disconnected` at `responded_at` if its client disconnected.
     """
 
     client: str
@@ -75,9 +75,9 @@ class Tolerances:
     """What the checker allows for.
 
     `tolerance_seconds`: how far the clocks of server and clients may differ. `arrival_seconds`: how long a request may
-    take to its queue position; with inf, no order of arrival is known. `disconnect_seconds`: how long a server may take
-    to notice a disconnect and revoke the grant. `overtaken_max`: how often later waiters on any node may overtake a
-    waiter.
+    take to reach its queue position; with inf, no order of arrival is known. `disconnect_seconds`: how long a server
+    may take to notice a disconnect and revoke the grant. `overtaken_max`: how often later waiters on any node may
+    overtake a waiter.
     """
 
     tolerance_seconds: float = TOLERANCE_SECONDS
@@ -95,7 +95,7 @@ def write(records: Iterable[RequestRecord], path: Path) -> None:
 
 
 def read(*paths: Path) -> list[RequestRecord]:
-    """The records in several clients' files, without a last line that the end of a process cut off."""
+    """The records in several clients' files, without a last line that was cut off when its process ended."""
     records = []
     for path in paths:
         lines = path.read_text("utf-8").split("\n")

@@ -25,7 +25,7 @@ READ_BYTES: Final = 65_536
 class Adapter:
     """A client's executable: `command` runs in the repository's folder, `name` is its language.
 
-    `abilities` names what this language can do beyond every client: `body_stops` if a block's body can be stopped.
+    `abilities` names what this language can do and others cannot: `body_stops` if a block's body can be stopped.
     """
 
     def __init__(self, name: str, command: tuple[str, ...], *, abilities: frozenset[str] = frozenset()) -> None:

@@ -65,7 +65,7 @@ class ClientClock(ManualClock):
         self.settle()
         while not over.done():
             due = self.next_due()
-            assert due < inf, "it is not over, and nothing is due by the clock"
+            assert due < inf, "the awaited work is not over, and no alarm is due"
             self.jump(due - self.now())
             self.settle()
 

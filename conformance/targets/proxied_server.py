@@ -19,7 +19,7 @@ class ProxiedServer:
         self.service_key: Final = harness.service_key
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
-        """Act out one of `VERBS`. The client may have something to do then, so its clock must settle."""
+        """Act out one of `VERBS`. Its clock must settle afterwards: the client may have work to do."""
         result: Result = {}
         match verb:
             case "outage":

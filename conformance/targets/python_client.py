@@ -60,7 +60,7 @@ class PythonClientTarget(PythonLeaseVerbs):
 
     @abstractmethod
     def _stop(self, campaign: Campaign) -> None:
-        """End the campaign from outside, as the language can."""
+        """End the campaign from outside, as the language allows."""
 
     @abstractmethod
     def _start_exclusive_call(

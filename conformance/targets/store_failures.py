@@ -10,5 +10,5 @@ UNLIMITED: Final = 1 << 30
 
 
 def store_failures(kind: str, count: int) -> Iterable[When]:
-    """`store_before`: the next `count` updates fail before they are written; `store_after`: after that."""
+    """`store_before`: the next `count` updates fail before they are written; `store_after`: afterwards."""
     return repeat("before" if kind == "store_before" else "after", count)

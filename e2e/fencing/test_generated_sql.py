@@ -184,7 +184,7 @@ def test_rows_of_one_lock_share_a_fence(database: Database, connection: Connecti
 
 
 def test_existing_tokens_count(database: Database, connection: Connection) -> None:
-    """With an existing column, all printed statements but the first are run, as its comment says."""
+    """With an existing column, all printed statements but the first are run, as the comment of the first says."""
     database.apply(f"{TABLE.replace('writer', 'fencing_token bigint, writer')};")
     database.apply("INSERT INTO report (day, total, fencing_token) VALUES ('monday', 2, 200), ('tuesday', 1, NULL);")
     for statement in json.loads(fencing_sql(database.dialect, "report", "day", "--json"))["install"]:

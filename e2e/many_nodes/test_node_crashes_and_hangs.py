@@ -54,8 +54,8 @@ async def test_killed_nodes_lose_no_lease(
 async def test_hanging_nodes_lose_no_lease(
     store: str, new_nodes: Callable[..., list[ServerProcess]], measured: Callable[[str, float], None]
 ) -> None:
-    """LEASE-6, LEASE-14, case 30: one node is paused until every lease that it knew is over, another repeatedly for
-    a moment. The work that they resume does no harm."""
+    """LEASE-6, LEASE-14, case 30: one node is paused until every lease that it knew has ended, another repeatedly for a
+    moment. The work that they resume loses no lease."""
     engine = store.partition("://")[0]
     random_source = random.Random(5)
     nodes = new_nodes(*[store] * NODES)

@@ -157,8 +157,8 @@ def main() -> int:
     for line in (
         "Two workers tried to acquire the lock: one got it, the other got `held`.",
         "When the holder died, the lock became free by itself after TTL + 1 s.",
-        "A lease cannot stop a stalled process. The fencing token can, if the database",
-        "compares it: see FENCED_WRITE in examples/demo/report.py.",
+        "A lease cannot stop a stalled process, but the fencing token stops its write",
+        "if the database compares it: see FENCED_WRITE in examples/demo/report.py.",
     ):
         print(f"  {line}")
     print("\n  Next: README.md (five minutes to a fenced write), docs/guide/leases.md")

@@ -64,14 +64,14 @@ backend server
 
 @contextmanager
 def nginx(server: str) -> Iterator[str]:
-    """An nginx in front of the server at `server` (`127.0.0.1:port`); its own address in the same form."""
+    """An nginx in front of the server at `server` (`127.0.0.1:port`). Yields its own address in the same form."""
     with _proxy(server, "nginx", NGINX, ["-c"], "SIGTERM") as address:
         yield address
 
 
 @contextmanager
 def haproxy(server: str) -> Iterator[str]:
-    """A HAProxy in front of the server at `server` (`127.0.0.1:port`); its own address in the same form."""
+    """A HAProxy in front of the server at `server` (`127.0.0.1:port`). Yields its own address in the same form."""
     with _proxy(server, "haproxy", HAPROXY, ["-db", "-f"], "SIGTERM") as address:
         yield address
 

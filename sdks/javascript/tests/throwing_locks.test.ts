@@ -77,7 +77,7 @@ describe("SDK-24: throwOnError()", () => {
     }
   });
 
-  it("case 77: a value that does not let itself be read is no AbortError of the loss, and a result like any other", async () => {
+  it("case 77: an unreadable value is passed on, whether the body throws it at a loss or returns it", async () => {
     const { client, clock } = createHarness();
     for (const value of UNREADABLE) {
       const result = await client.locks.withLock(KEY, { ttl: TTL }, () => {

@@ -148,7 +148,7 @@ async def until_waiting(client: AsyncClient) -> None:
 
 
 def test_the_asyncio_client_works_on_uvloop(running: RunningServer) -> None:
-    """Its transports do not inherit from asyncio's: each kind of exchange is used (SDK-11, SDK-14)."""
+    """uvloop's transports do not inherit from asyncio's, so each kind of exchange is tested (SDK-11, SDK-14)."""
 
     async def everything() -> None:
         async with (

@@ -1,9 +1,9 @@
 # frozen_string_literal: true
 
 module Conformance
-  # The client's clock over a real server, whose clock moves along. It also stops at the instants at which the server
-  # has something to do. It continues when nothing is on its way: each activity of the client waits on the clock or has
-  # an open request, and the runner reports these requests to be at rest.
+  # The client's clock over a real server; it moves the server's clock along. It also stops at the instants at which the
+  # server has something to do. It continues when nothing is on its way: each activity of the client waits on the clock
+  # or has an open request, and the runner reports these requests to be at rest.
   class SharedClock < VolcanoLocks::Testing::ManualClock
     def initialize(json_lines)
       super() { |seconds| json_lines.move_server(seconds) }

@@ -103,7 +103,7 @@ def test_a_given_reason_replaces_the_usual_one() -> None:
 
 
 def test_no_event_holds_a_digest() -> None:
-    """LEASE-15, EVENT-2: neither its fields nor its repr prove an ownership."""
+    """LEASE-15, EVENT-2: neither its fields nor its repr prove ownership."""
     commands: list[Command] = [TAKE, Renew(MINE, 30), Release(MINE), ForceRelease(), Acquire(OTHER, 30)]
     for command in commands:
         for now_ms in (NOW + 1, OVER):

@@ -128,7 +128,7 @@ async def test_a_lookup_that_began_before_a_change_is_not_cached(harness: HttpHa
 
 
 async def slow_authenticator(harness: HttpHarness) -> tuple["SlowRegistry", Authenticator]:
-    """Authenticator over a registry that responses only while its gate is open."""
+    """Authenticator over a registry that responds only while its gate is open."""
     registry = harness.server.store.registry
     (key,) = (await registry.service_keys(harness.project_id, limit=10, cursor=None)).items
     slow = SlowRegistry(key, await registry.project(harness.project_id))
@@ -182,7 +182,7 @@ async def test_a_lookup_in_a_hanging_store_times_out(harness: HttpHarness, monke
 async def test_a_deletion_that_fails_half_way_takes_effect_at_once(
     harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ADMIN-9: the store may have done it in part, or whole."""
+    """ADMIN-9: the store may have deleted a part or all of it."""
 
     def no_room(_project_id: str) -> None:
         raise StoreUnavailableError("disk_full", "the disk is full")

@@ -130,7 +130,7 @@ async def test_an_error_response_follows_the_responses_before_it(connect: Connec
 
 
 async def test_a_broken_body_of_a_pipelined_request_is_refused_in_order(connect: Connect) -> None:
-    """HTTP-24: after the response before it comes 400, and the connection ends."""
+    """HTTP-24: the 400 follows the response before it, and the connection ends."""
     broken = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nNOCHUNK\r\n"
     connection = await connect()
     connection.send(SMALL_GET + broken + SMALL_GET)
@@ -294,7 +294,7 @@ async def test_a_refusal_before_the_body_of_expect_continue_closes_the_connectio
     ids=["held back", "close", "HTTP/1.0"],
 )
 async def test_a_refusal_reaches_a_client_that_sends_on(connect: Connect, head: bytes) -> None:
-    """HTTP-21: the response to a long body ends the connection, and is not lost to the body that is under way."""
+    """HTTP-21: the response to a long body ends the connection, and reaches a client that is still sending it."""
     connection = await connect()
     connection.send(head + b"Content-Length: 4000000\r\n\r\n")
     await asyncio.sleep(0.05)

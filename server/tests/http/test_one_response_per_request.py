@@ -291,7 +291,7 @@ async def test_other_versions_are_refused(line: bytes) -> None:
 
 
 async def test_chunks_in_http_1_0_are_refused() -> None:
-    """HTTP-26: a program older than chunks may take their bytes for the next request."""
+    """HTTP-26: a program that predates chunks may read their bytes as the next request."""
     connection = Connection()
     connection.feed(b"POST /first HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT)
     await turn()

@@ -16,7 +16,7 @@ from .harness import KEY, LOCK, Harness, code, digest, free_elsewhere, granted, 
 
 
 async def test_a_lock_that_another_node_freed_is_handed_on_after_a_peer_message(harness: Harness) -> None:
-    """WAIT-10: a single process rechecks nothing without one."""
+    """WAIT-10: without a peer message, a single process rechecks nothing."""
     await harness.acquire(1)
     waiting = await harness.wait(2)
     free_elsewhere(harness)
@@ -84,7 +84,7 @@ async def test_counts_of_grants_in_a_row_are_bounded(monkeypatch: pytest.MonkeyP
 
 
 async def test_waiters_that_join_and_leave_are_published(harness: Harness) -> None:
-    """WAIT-11: with the reason; an acquire that need not wait is not."""
+    """WAIT-11: with the reason. An acquire that need not wait is not published."""
     table = harness.service.queues.table
     published: list[tuple[str, ...]] = []
     table.on_waiting = lambda key, holder: published.append(("joined", key.key, str(holder)))

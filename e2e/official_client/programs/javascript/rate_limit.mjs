@@ -1,4 +1,4 @@
-// A rate limit says after how many seconds to ask again.
+// A rate limit error says after how many seconds to retry.
 import { Client, RateLimitedError } from "volcano-locks";
 
 const REQUESTS_MAX = 50;

@@ -41,7 +41,7 @@ describe.each(SENDERS)("requests over %s", (_, options) => {
     return new Client({ apiUrl: `http://127.0.0.1:${port}/base/`, serviceKey: SERVICE_KEY, ...options });
   }
 
-  /** A client of a server that sends `bytes` to each request, and then closes the connection or not. */
+  /** A client of a server that responds to each request with `bytes`, and then closes the connection if `ends`. */
   const rawServer = (bytes: string, ends = true): Promise<Client> =>
     listening(
       createServer((socket) => {

@@ -23,7 +23,7 @@ PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
 
 
 class Process(subprocess.Popen[str]):
-    """A process whose end is waited for with a time-out."""
+    """A process; `communicate` waits for its end with a time-out."""
 
     def communicate(self, input: str | None = None, timeout: float | None = WAIT_SECONDS) -> tuple[str, str]:  # noqa: A002
         return super().communicate(input, timeout)

@@ -73,7 +73,7 @@ async def test_a_block_inside_a_block_of_the_same_task_is_refused(
 
 
 def test_another_thread_waits(client: Client, server: FakeLocks) -> None:
-    """SDK-26: also one that the body started. Another client of the same thread is another holder."""
+    """SDK-26: also a thread that the body started. Another client of the same thread is another holder."""
     entered: list[int] = []
 
     def work() -> None:
@@ -146,7 +146,7 @@ def test_a_block_dropped_without_being_left_does_not_refuse(client: Client, cloc
 
 
 def test_a_block_may_be_left_in_another_thread(client: Client) -> None:
-    """SDK-26: the thread that entered it may then enter another one."""
+    """SDK-26: the thread that entered it may then enter another block."""
     block = client.locks.with_lock("k", ttl=30)
     block.__enter__()
     thread = threading.Thread(target=block.__exit__, args=(None, None, None))

@@ -34,7 +34,7 @@ def test_a_forked_child_has_lost_the_lock_and_never_releases_it(server_url: str,
 
 
 def test_leaving_the_block_in_a_child_does_not_release(server_url: str, clock: ManualClock) -> None:
-    """SDK-6, case 36: `__exit__` in the child sends nothing and reports the loss; also on its way out by error."""
+    """SDK-6, case 36: `__exit__` in the child sends nothing and reports the loss, unless the body raised."""
     with Client(server_url, "sk-x", clock=clock) as client:
         block = client.locks.with_lock("k", ttl=30)
         guard = block.__enter__()

@@ -4,7 +4,7 @@ By default 400 rounds with one seed. More, and with another seed:
 
     INTERRUPT_ROUNDS=2000 INTERRUPT_SEED=7 pytest sdks/python/tests/sync/test_interrupts_at_random.py
 
-The seed fixes each round's call, exception and delay. The instruction at which a delay ends is the machine's choice.
+The seed fixes each round's call, exception and delay. The instruction at which a delay ends depends on the machine.
 
 Three instants are excepted, because Python has no way around them: between the return of `acquire` and the assignment
 of its result, and the first instruction of `__exit__` and of `release`. The lease then lapses. Python also ignores what
@@ -79,7 +79,7 @@ class Alarm:
 
 
 class Hunt:
-    """One client under interrupts, the owner of the locks it waits for, and a third that looks."""
+    """One client under interrupts, the owner of the locks it waits for, and a third that reads the locks."""
 
     def __init__(self, url: str, service_key: str, seed: int) -> None:
         self.random = random.Random(seed)
@@ -144,7 +144,7 @@ class Hunt:
         return freeing
 
     def measure(self) -> None:
-        """How long each call takes, so that the delays fall into it."""
+        """Measure how long each call takes, so that the delays end within it."""
         for name, call in self.calls.items():
             seconds = []
             for number in range(9):
@@ -191,7 +191,7 @@ class Hunt:
             self.lapsing.append(key)
 
     def finish(self) -> None:
-        """What was left at the excepted instants lapses."""
+        """Check that leases left at the excepted instants lapse, and close the clients."""
         eventually(lambda: not any(self.other.locks.get(key).held for key in self.lapsing))
         self.client.close()
         self.other.close()

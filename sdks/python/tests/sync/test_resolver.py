@@ -18,7 +18,7 @@ ADDRESSES = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("192.0.2.1", 7420))]
 
 
 class NameServer:
-    """Replaces the system's look-up. While `hangs`, a look-up does not return. Literal addresses need none."""
+    """Replaces the system's look-up. While `hangs`, a look-up does not return. Literal addresses need no look-up."""
 
     def __init__(self, real: Callable[..., Any]) -> None:
         self.real = real
@@ -90,7 +90,7 @@ def test_callers_share_one_lookup(names: NameServer, resolving: Resolver) -> Non
 def test_the_addresses_found_last_are_used_again(
     names: NameServer, resolving: Resolver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SDK-3: a renewal goes on while the name server hangs or knows the name no longer."""
+    """SDK-3: a renewal goes on while the name server hangs or no longer knows the name."""
     monkeypatch.setattr(resolver, "LOOKUP_SECONDS_MAX", 0.05)
     assert lookup(resolving, 60) == ADDRESSES
     names.outcome = socket.gaierror(socket.EAI_AGAIN, "temporary failure")

@@ -54,7 +54,7 @@ class TestAcquireWait < Minitest::Test
     end
   end
 
-  # LEASE-5: by the third request the lease that the first was granted is in its margin.
+  # LEASE-5: at the third request, the lease granted to the first one is in its margin.
   def test_a_grant_that_expired_before_its_response_is_released_and_the_wait_continues_with_a_new_token
     fixture = Fixture.new([DropAfterSend.new, unavailable(retry_after: "9")])
     waiting = quiet_thread { fixture.locks.acquire(KEY, ttl: 10, wait: 100, token: TOKEN) }
@@ -82,7 +82,7 @@ class TestAcquireWait < Minitest::Test
     assert_equal [POST, POST, DELETE], fixture.sent
   end
 
-  # A server that does not know waiting, or responds at once for another reason.
+  # A server that does not support waiting, or responds at once for another reason.
   def test_a_server_that_does_not_wait_is_asked_with_back_off
     fixture = Fixture.new(otherwise: respond(409, "lock_held"))
     waiting = quiet_thread { fixture.locks.acquire(KEY, ttl: 30, wait: 100) }

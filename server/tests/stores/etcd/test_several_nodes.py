@@ -104,7 +104,7 @@ async def test_nodes_share_the_registry(nodes: list[OpenStore]) -> None:
 
 @pytest.mark.real_time
 async def test_one_of_two_nodes_that_add_the_same_name_succeeds(nodes: list[OpenStore]) -> None:
-    """Unique by the transaction that writes."""
+    """The writing transaction checks that the name is unique."""
     adding = (store.registry.add_project(Project(str(uuid4()), "same", 1, 1)) for store in nodes * 10)
     ended = await asyncio.gather(*adding, return_exceptions=True)
     assert sorted(type(one).__name__ for one in ended) == ["LockError"] * 19 + ["NoneType"]

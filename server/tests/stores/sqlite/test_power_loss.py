@@ -1,7 +1,7 @@
 """A power cut loses no acknowledged record, and leaves no unacknowledged batch half written.
 
 case 25: kill -9 proves little, because the system's cache survives it. Here the disk keeps only what was synced, plus
-random parts of the rest; the store is then opened from that and compared. LEASE-14.
+random parts of the rest; the test then opens the store from this and compares its records. LEASE-14.
 """
 
 import random

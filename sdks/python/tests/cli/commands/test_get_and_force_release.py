@@ -139,7 +139,7 @@ def test_messages_have_no_colour_without_a_terminal(invoke: Invoke) -> None:
 
 
 def test_every_help_fits_80_columns_and_has_an_example(invoke: Invoke) -> None:
-    """Of every command."""
+    """Checked for every command."""
     single = ["run", "acquire", "renew", "release", "get", "force-release", "verify"]
     projects = [f"project {name}" for name in ("create", "list", "show", "set", "delete")]
     keys = [f"key {name}" for name in ("create", "list", "revoke", "rotate")]

@@ -289,7 +289,7 @@ async def test_failing_checks_free_their_locks(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.real_time
 async def test_interrupted_checks_free_their_locks(caplog: pytest.LogCaptureFixture) -> None:
-    """CLI-19: no check is left running after the run, without a connection to the server."""
+    """CLI-19: no check continues after the run, when it has no connection to the server."""
     holding: list[str] = []
 
     async def hang(lock: ScratchLock) -> str:
