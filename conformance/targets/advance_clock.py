@@ -12,7 +12,7 @@ SLEEP_SECONDS: Final = 0.001
 
 
 async def settle(is_idle: Callable[[], bool]) -> None:
-    """Return when it has been idle for several turns of this event loop."""
+    """Return when `is_idle()` has been true for several turns of this event loop."""
     turns = idle_turns = 0
     while idle_turns < IDLE_TURNS:
         turns += 1

@@ -35,7 +35,7 @@ module Conformance
       @thread.value
     end
 
-    # Interrupt it and wait for its end: until it handles the interrupt, the clock takes it for waiting.
+    # Interrupt it and wait for its end. Until it handles the interrupt, the clock counts it as waiting.
     def interrupt
       @thread.raise(BodyCancelled)
       @thread.join(INTERRUPT_SECONDS_MAX)

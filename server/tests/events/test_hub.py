@@ -63,7 +63,7 @@ async def test_changes_of_a_wait_queue_are_published(node: Node) -> None:
 
 
 async def test_an_expiry_is_published_when_lease_and_grace_end(node: Node, clock: ManualClock) -> None:
-    """EVENT-3: without a command for the lock; renewals move it, to an earlier instant too."""
+    """EVENT-3: without a command for the lock; renewals move the expiry, to an earlier instant too."""
     watcher = await node.subscribe()
     await node.perform("a", TAKE)
     await node.perform("b", Acquire(MINE, 3_600))
@@ -183,7 +183,7 @@ async def test_an_id_that_cannot_be_resumed_from_gets_a_reset(
 
 
 async def test_missing_more_than_a_queue_holds_is_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-5, EVENT-7: otherwise its stream would end at once and resume from the same id in a loop."""
+    """EVENT-5, EVENT-7: otherwise the client's stream would end at once and resume from the same id in a loop."""
     monkeypatch.setattr(subscriber, "QUEUE_MAX", 3)
     oldest = (await node.subscribe()).began_at
     await node.perform_batch([(key, TAKE) for key in ("a1", "a2", "a3", "b")])
@@ -195,7 +195,7 @@ async def test_missing_more_than_a_queue_holds_is_a_reset(node: Node, monkeypatc
 
 
 async def test_a_client_can_resume_from_the_id_of_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-5: and a client that did not receive the reset gets one."""
+    """EVENT-5: a client that did not receive that reset gets one when it resumes."""
     monkeypatch.setattr(hub, "RING_MAX", 4)
     watcher = await node.subscribe()
     await node.perform_batch([("a", TAKE), ("b", TAKE)])
@@ -222,7 +222,7 @@ async def test_a_subscriber_that_is_too_slow_is_ended(node: Node, monkeypatch: p
 
 
 async def test_a_subscriber_takes_many_events_in_parts(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7: so a thousand slow readers do not hold a thousand copies of what they wait for."""
+    """EVENT-7: so a thousand slow readers do not hold a thousand copies of their pending events."""
     monkeypatch.setattr(subscriber, "TAKE_MAX", 2)
     watcher = await node.subscribe()
     await node.perform_batch([(key, TAKE) for key in "abcde"])
@@ -308,7 +308,7 @@ async def test_an_expiry_is_published_in_time_by_the_systems_clock() -> None:
 
 
 async def test_subscribers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-1, EVENT-6: they are not even asked whether it matches."""
+    """EVENT-1, EVENT-6: the hub does not even ask them whether the event matches."""
     given: list[Subscriber] = []
     monkeypatch.setattr(Subscriber, "put", lambda watcher, _event: given.append(watcher))
     others = [await node.subscribe(key=f"b{number}") for number in range(20)]

@@ -203,7 +203,7 @@ async def test_no_list_and_no_log_line_shows_a_token(harness: HttpHarness) -> No
 
 
 async def test_lists_count_against_the_quota(harness: HttpHarness) -> None:
-    """LIST-7, QUOTA-1, QUOTA-3, QUOTA-4: invalid ones too, and over the quota they get 429."""
+    """LIST-7, QUOTA-1, QUOTA-3, QUOTA-4: invalid requests count too, and requests over the quota get 429."""
     await harness.set_quota(4)
     paths = ["/locks", "/locks/a?view=full", "/locks?limit=0", "/locks/a?view="]
     responses = [await harness.request("GET", path) for path in paths]

@@ -32,7 +32,7 @@ async def test_the_limits_of_a_query_are_allowed(
 
 @pytest.mark.parametrize(("method", "path", "key"), ADDRESSES)
 async def test_a_longer_query_is_414(harness: HttpHarness, method: str, path: str, key: str | None) -> None:
-    """HTTP-27: and the sentence names the limit and the length."""
+    """HTTP-27: the error sentence names the limit and the length."""
     response = await harness.request(method, f"{path}?{LONGEST}a", key=key)
     assert problem(response) == (414, "uri_too_long")
     assert f"{QUERY_BYTES_MAX} bytes; got {QUERY_BYTES_MAX + 1}" in response.json()["error"]

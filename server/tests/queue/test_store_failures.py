@@ -44,7 +44,7 @@ async def test_rechecks_back_off_while_the_store_is_away(harness: Harness) -> No
 
 
 async def test_a_wait_that_ends_while_its_grant_is_uncertain_gets_503(harness: Harness) -> None:
-    """WAIT-9: and the token finds its lease when it acquires again."""
+    """WAIT-9: an acquire with the same token then finds the lease."""
     await harness.acquire(1)
     waiting = await harness.wait(2, 1_000)
     harness.store.fail_updates(["after", *["before"] * 30])
@@ -89,7 +89,7 @@ async def test_an_uncertain_grant_is_revoked_if_its_client_disconnects_during_th
 
 
 async def test_a_first_acquire_that_fails_returns_at_once(harness: Harness) -> None:
-    """WAIT-2, LEASE-16: and its undelivered grant is revoked."""
+    """WAIT-2, LEASE-16: its undelivered grant is revoked."""
     harness.store.fail_updates(["after"])
     assert code(await harness.perform(Acquire(digest(2), 30), 20_000)) == "lock_service_unavailable"
     await harness.advance(1_000)

@@ -124,7 +124,7 @@ def test_no_quota_draws_nothing() -> None:
 @settings(deadline=None)
 @given(limit=st.integers(1, 500), seed=st.integers(0, 2**32))
 def test_the_reserve_of_all_nodes_together_is_as_large_as_the_limit(limit: int, seed: int) -> None:
-    """case 7, QUOTA-5: shared too."""
+    """case 7, QUOTA-5: nodes share the reserve, too."""
     nodes, arrivals = Nodes(3), random.Random(seed)
     verdicts = Counter(nodes.ask(arrivals.randrange(3), limit, owner=True).verdict for _ in range(3 * limit))
     assert verdicts[Verdict.ADMITTED] <= limit

@@ -136,7 +136,7 @@ function nestedBlock(key: string): LockHeldError {
   return new LockHeldError(message, { code: LOCK_HELD, key });
 }
 
-/** An instant before the grant, which may precede the successful response by retries, a wait and its confirmation. */
+/** An instant before the grant. Retries, a wait and its confirmation may lie between it and the response. */
 function earliestGrantTime({ lease, grant }: ConfirmedLease, timeoutSeconds: number): number {
   const repeated = ATTEMPTS_MAX * (timeoutSeconds + BACKOFF_SECONDS_MAX);
   return grant.deadline - lease.ttlSeconds - WAIT_SLICE_SECONDS - repeated;

@@ -168,7 +168,7 @@ def test_a_malformed_response_ends_the_wait(driver: OperationDriver) -> None:
 def test_an_interrupted_wait_leaves_neither_lease_nor_waiter(
     driver: OperationDriver, before: list[Reply], interrupt: BaseException
 ) -> None:
-    """SDK-11: no matter during which request it comes."""
+    """SDK-11: no matter during which request the interrupt comes."""
     with pytest.raises(type(interrupt)):
         driver.run(waiting(driver), *before, interrupt, DONE)
     assert driver.requests()[-1].method == "DELETE"

@@ -231,7 +231,7 @@ assert waiting.get(timeout=5)
 )
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_program_under_gevent(run: Callable[[str], str], program: tuple[str, str], by_name: bool) -> None:
-    """SDK-23: patched sockets, threads and queues; with a name, a look-up in a patched thread."""
+    """SDK-23: patched sockets, threads and queues; for a host name, also a look-up in a patched thread."""
     named = (
         "import os\nos.environ['VOLCANO_API_URL'] = os.environ['VOLCANO_API_URL'].replace('127.0.0.1', 'localhost')\n"
     )

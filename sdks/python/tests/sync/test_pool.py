@@ -257,7 +257,7 @@ def test_an_os_error_of_a_handler_is_not_taken_for_one_of_the_socket(
 def test_an_error_of_a_handler_comes_out_at_every_instant_of_a_first_request(
     host: str, raised: type[Exception]
 ) -> None:
-    """SDK-23, case 43: the standard library ignores one in some places, and replaces one in others."""
+    """SDK-23, case 43: the standard library ignores such an error in some places and replaces it in others."""
 
     def serve(connection: ServerConnection, number: int) -> None:
         while head := connection.request():

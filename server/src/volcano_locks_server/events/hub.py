@@ -5,7 +5,7 @@
     hub.subscribe(subscriber)   sends it the events from now on, or since an id
 
 A project has a feed while it has subscribers and LINGER_MS after, so that a client resumes without a gap; the feeds
-keep at most RING_MAX events together. The hub is live meanwhile, and while a peer wants this node's events.
+keep at most RING_MAX events together. The hub is live while a feed exists or a peer wants this node's events.
 
 The hub decides nothing about leases. Publishing never waits: all queues are bounded.
 """

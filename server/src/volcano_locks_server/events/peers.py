@@ -63,8 +63,8 @@ class LocalQueues(Protocol):
 
 
 class Peers:
-    """`on_event` gets the events of peers, `on_missed` is called when some may be missing, `on_wanted` when `wanted`
-    changed: what any peer wants to receive.
+    """`on_event` gets the events of peers; `on_missed` is called when some may be missing. `wanted` is what any peer
+    wants to receive; `on_wanted` is called when it changes.
     """
 
     def __init__(

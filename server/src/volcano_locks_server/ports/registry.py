@@ -54,7 +54,7 @@ class Credential(NamedTuple):
 
 
 class NewSecret(NamedTuple):
-    """A secret that replaces a service key's, which stays valid until `old_good_until_ms` or ends now (None)."""
+    """A service key's new secret. The old one stays valid until `old_good_until_ms`; None ends it now."""
 
     digest: bytes
     key_prefix: str

@@ -99,7 +99,7 @@ class BatchTurn:
                     self._parts.table.end_wait(waiter)
 
     def overdue(self) -> None:
-        """The batch exceeded its time limit: a wait that is over ends without its outcome."""
+        """The batch exceeded its time limit: waits that are over end without the batch's outcome."""
         for _, queue in self._queues():
             queue.failing = True
         for waiter in self._waiters:

@@ -3,7 +3,7 @@
 If a waiter is still queued after a batch, the lock was held at that instant. From then on the lock becomes free in four
 ways:
 
-- a command of this node frees it: its batch hands it on;
+- a command of this node frees it: the command's batch hands it on;
 - its lease and grace end: a timer rechecks the queue;
 - another node frees it: a peer message calls `recheck`; with other nodes, a poll every `every_ms` finds lost messages;
 - a batch that failed freed it after all: retries with back-off.

@@ -43,8 +43,8 @@ class WaiterState(Enum):
 
 
 class WaitResult(NamedTuple):
-    """How a wait ended. For a grant: `at_ms` is the store's time of it, `began_ms` this node's time, not later than
-    that, and `undelivered` says that the grant is revoked if no client receives it.
+    """How a wait ended. A grant has `at_ms`, its instant by the store's clock, and `began_ms`, an instant by this
+    node's clock that is not after the grant. `undelivered`: the grant is revoked if no client receives it.
     """
 
     outcome: Granted | Refused

@@ -119,7 +119,7 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """The client does not hold the lock. `ended` is the lease that this ended, None if there was none."""
+    """The client does not hold the lock. `ended` is the lease that the command ended, if any."""
 
     ended: Held | None
 

@@ -28,7 +28,7 @@ async def proxy() -> AsyncIterator[FaultProxy]:
 
 
 async def test_a_batch_whose_response_is_lost_is_unavailable_and_done_once(proxy: FaultProxy) -> None:
-    """LEASE-16: it took effect, but the caller does not learn that, and it is not repeated."""
+    """LEASE-16: the batch took effect, but its caller does not learn that, and the store does not repeat it."""
     prefix = etcd.new_prefix()
     through = await open_store(f"etcd://127.0.0.1:{proxy.port}/{prefix}", SystemClock())
     assert await increment(through.locks, key("a")) == 1

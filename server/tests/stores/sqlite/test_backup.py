@@ -284,7 +284,7 @@ async def test_a_restored_store_keeps_the_leases_of_the_backup(path: Path, tmp_p
 
 
 async def test_the_file_is_replaced_only_after_the_hold(path: Path, tmp_path: Path, clock: ManualClock) -> None:
-    """KEEP-8: no lease is granted while the holder of one that the backup lacks may rely on it."""
+    """KEEP-8: no lease is granted while a holder may rely on a lease that the backup lacks."""
     file = await opened(path, clock)
     await backed_up(file, tmp_path / "backup")
     (unknown,) = await run_commands(file.locks, (KEYS[0], Acquire(digest("me"), 30)))
@@ -319,7 +319,7 @@ async def _open_and_close(path: Path, clock: ManualClock) -> None:
 
 
 async def test_the_replaced_file_is_kept_with_its_log(path: Path, tmp_path: Path, clock: ManualClock) -> None:
-    """KEEP-6: also one that cannot be read, whose log would corrupt the new file."""
+    """KEEP-6: also a file that cannot be read; its log would corrupt the new file."""
     file = await opened(path, clock)
     await backed_up(file, tmp_path / "backup")
     await file.close()

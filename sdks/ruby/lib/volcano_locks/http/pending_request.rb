@@ -74,7 +74,7 @@ module VolcanoLocks
       thread_continues
     end
 
-    # Get the response in the caller's own thread. Raises whatever the transport raised, or interrupted this thread.
+    # Get the response in the caller's own thread. Raises what the transport raised or what interrupted this thread.
     def run_here(transport, connection)
       outcome = nil
       @mutex.synchronize do

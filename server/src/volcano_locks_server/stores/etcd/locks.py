@@ -6,8 +6,8 @@ only if none of its records was written since; a record that does not exist has 
 transaction reads them again, and the step runs again with a new instant. A batch that changes nothing decides by what
 it read, or compares its guesses in a transaction without writes: its results were true at one moment in between.
 
-Time may pass between reading the clock and the commit, but no other writer can: what the step saw is what it replaces
-(case 30). The store does not use etcd's own leases, because they start over after a change of etcd's leader (case 31).
+Time may pass between reading the clock and the commit, but no other writer can commit: an update replaces exactly what
+the step saw (case 30). etcd's own leases are not used: they start over when etcd's leader changes (case 31).
 
 Within a node, `GroupCommit` keeps each key in one batch in flight (see its docstring), so conflicts come only from
 other nodes. An update does not depend on this: two updates of one key in the same process conflict like those of two

@@ -45,8 +45,8 @@ class SqliteFile:
         """Open the file, or create it so that only this user can read and write it.
 
         If the clock is behind the file's newest instant by up to CLOCK_WAIT_MAX_MS, wait for it with `sleep` (seconds).
-        Raises StoreUnavailableError, whose message says what to do, with everything closed. `vfs` names the SQLite VFS,
-        by default the system's.
+        On failure, close everything and raise StoreUnavailableError, whose message says what to do. `vfs` names the
+        SQLite VFS, by default the system's.
         """
         writer = WriterThread()
         opened: list[Self] = []  # the final job closes it, even if this task is cancelled while it waits
