@@ -1,6 +1,6 @@
 /**
- * The client's log: passes messages to the caller's logger (SDK-25). Logging decides no outcome: an error of the logger,
- * thrown or rejected, is dropped. No message contains an owner token or the service key (SDK-8).
+ * The client's log: passes messages to the caller's logger (SDK-25). An error of the logger, thrown or rejected, is
+ * dropped and changes no outcome. No message contains an owner token or the service key (SDK-8).
  */
 
 /** What the client calls to log. `console` is one, and so are the loggers of common libraries. */

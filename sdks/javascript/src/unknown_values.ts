@@ -1,6 +1,6 @@
 /**
- * Reads values of unknown origin, such as what a body threw. Nothing here throws, also for a getter that throws and for a
- * revoked proxy.
+ * Reads values of unknown origin, such as what a body threw. Nothing here throws, not even for a getter that throws or
+ * a revoked proxy.
  */
 
 /** Whether a value is an error, also one of another realm, such as a Jest or `vm` context (case 75). */
@@ -9,7 +9,7 @@ export function isError(value: unknown): value is Error {
   return ["name", "message", "stack"].every((name) => typeof readProperty(value, name) === "string");
 }
 
-/** `value[name]`; undefined if the value has none, or does not let it be read (a getter that throws, a revoked proxy). */
+/** `value[name]`; undefined if the value has none, or if reading it throws (a getter, a revoked proxy). */
 export function readProperty(value: unknown, name: string | symbol): unknown {
   try {
     return Object(value)[name];
@@ -18,7 +18,7 @@ export function readProperty(value: unknown, name: string | symbol): unknown {
   }
 }
 
-/** The tag of a value, such as `[object Error]`; empty if it does not let it be read. */
+/** The tag of a value, such as `[object Error]`; empty if reading it throws. */
 export function tagOf(value: unknown): string {
   try {
     return Object.prototype.toString.call(value);

@@ -2,7 +2,7 @@
  * `exclusive`: wraps a function so that each call holds a lock (SDK-16).
  *
  * The wrapper resolves with the function's result, and rejects with what it threw, whatever that is (case 77), or with the
- * loss of the lock. JavaScript cannot look up arguments by name, so a key that depends on them is a function of them.
+ * loss of the lock. JavaScript cannot look up arguments by name, so a key that depends on arguments is a function.
  */
 
 import type { BlockBody, BlockOutcome } from "../holding/block.ts";
@@ -55,7 +55,7 @@ type RunBlock = <T>(key: string, options: WithLockOptions, body: BlockBody<T>) =
 
 /**
  * Type of the verb. With `passGuard` the function takes one argument more than the wrapper. The first form infers the
- * type of a guard without annotation, the second one the types of the other arguments.
+ * type of a guard that has no annotation; the second infers the types of the other arguments.
  */
 export interface Exclusive {
   <This, R, O extends Guarded, Args extends unknown[] = LockGuard[]>(

@@ -1,5 +1,5 @@
 /**
- * What a sender is: it sends one HTTP request and returns the response. `fetch` and `node:http` are the two senders.
+ * The interface of a sender, which sends HTTP requests and returns responses. `fetch` and `node:http` implement it.
  */
 
 /** The code of a sender's error if the proxy refused the tunnel: the request was not sent. */

@@ -95,7 +95,7 @@ module VolcanoLocks
   # The client was closed during a request, which the server may have served.
   class RequestCancelledError < VolcanoError; end
 
-  # Maps the status and code of a response to an error class, and attaches errors to another.
+  # Maps the status and code of a response to an error class, and attaches one error to another.
   module Errors
     BY_CONFLICT = { LOCK_HELD => LockHeldError, LOCK_OWNERSHIP_LOST => LockOwnershipLostError }.freeze
     BY_STATUS = {

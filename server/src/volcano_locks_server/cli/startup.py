@@ -22,7 +22,7 @@ store_option: Final = click.option(
 
 
 def run_on_store(flag: str | None, work: Callable[[str], Coroutine[Any, Any, T]]) -> tuple[str, T]:
-    """The store's URL for people, and the result of `work` on it. Without the flag, the store is that of `serve`."""
+    """Run `work` on the store, by default that of `serve`. Return the URL to show to people, and the result."""
     from ..runtime.settings import Settings  # noqa: PLC0415
     from ..stores import shown_url  # noqa: PLC0415
 

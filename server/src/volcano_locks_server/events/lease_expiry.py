@@ -1,10 +1,10 @@
-"""Expiry of leases that subscribers follow: publishes each end in time, and once (EVENT-3).
+"""Publishes the end of each lease that subscribers follow, in time and only once (EVENT-3).
 
-No expiry queries the store: leases are known from their events, and from a list when a feed begins. One timer serves
+An expiry needs no query: leases are known from their events, and from a list when a feed begins. One timer serves
 all of them. The expiry on this node's clock is computed from the time that the lease had left at its event, so the
 clocks of node and store need not agree.
 
-Events of peers may arrive late. `note` returns whether an event is news. It is not if a newer event of the same lock
+Events of peers may arrive late. `note` returns whether an event is news: no newer event of the same lock
 arrived before it. An end is published once, when the first event reports it. At most LEASES_MAX leases are kept; the
 end of a lease beyond them is published when the lock is taken over.
 """
@@ -53,7 +53,7 @@ class LeaseExpiries:
         return len(self._leases)
 
     def note(self, event: LockEvent, *, since_ms: int) -> bool:
-        """Record an event. Returns whether it is news to a feed that began at that instant of the store."""
+        """Record an event. Returns whether it is news to a feed that began at `since_ms` by the store's clock."""
         token = event.fencing_token
         if token is None:
             return True

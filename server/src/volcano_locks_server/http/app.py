@@ -129,7 +129,7 @@ class App:
             if not self._in_flight:
                 self._idle.set()
         if stream is not None:
-            await stream.run(receive, send)  # not in flight: `drain` ends it instead of waiting for it
+            await stream.run(receive, send)  # not counted as in flight: `drain` ends it at once
 
     def is_idle_but_for(self, waiting: int) -> bool:
         """Whether nothing runs but `waiting` requests in wait queues; for tests that move the clock."""

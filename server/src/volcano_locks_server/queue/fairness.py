@@ -1,8 +1,8 @@
 """Fairness between nodes: yield a lock after N grants so that waiters of other nodes get a turn (WAIT-10).
 
 If requests wait for a lock on other nodes, this node grants it to its own waiters HANDOFFS_IN_A_ROW_MAX times in a row.
-Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it continues. About its peers a node knows only
-which locks have waiters there.
+Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it continues. A node knows of its peers only for
+which locks they have waiters.
 """
 
 from collections.abc import Callable

@@ -5,8 +5,8 @@ the owner would lose the lease. Therefore renewals and releases by a current own
 number in that minute.
 
 The functions are pure: windows are values, the time is an argument. Ownership is known only once the record is read
-(`lease.owns`). So `admit` draws on the reserve in advance, which is then never overdrawn, and `with_returned` returns
-the draw of a request whose sender is not the owner.
+(`lease.owns`). So `admit` draws on the reserve in advance, and the reserve is never overdrawn. If the sender proves
+not to be the owner, `with_returned` returns the draw.
 
 Nodes that share a quota each count from a `Share`, drawn ahead from a common count (`ports.quota_store`). A draw
 belongs to one node, so together the nodes never exceed the limit. What a node draws and does not use is lost at the
@@ -139,7 +139,7 @@ def with_drawn(share: Share, draw: Draw, count: int) -> Share:
 
 
 def with_returned(window: W, drawn_from: Admission) -> W:
-    """The window or share after a draw on the reserve is returned; that of another minute is unchanged."""
+    """Return a draw on the reserve to the window or share; one of another minute is unchanged."""
     if window.started_at_ms + WINDOW_MS != drawn_from.reset_at_seconds * 1_000:
         return window
     if isinstance(window, Window):

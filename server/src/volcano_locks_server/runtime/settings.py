@@ -32,7 +32,7 @@ class SettingsError(ValueError):
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Name and description of a setting. `metavar` is the kind of its value, also for the help; a FILE is a path.
-    `numbers` are the lowest and the highest of a number. The value of a secret is never shown.
+    `numbers` are the lowest and the highest allowed number. The value of a secret is never shown.
     """
 
     name: str
@@ -142,7 +142,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _parsed(setting: Setting, value: object) -> object:
-    """The value in the setting's type; a number that is none stays text, which `Settings` refuses."""
+    """The value in the setting's type. If a number is expected, other text stays text, and `Settings` refuses it."""
     text = str(value)
     if setting.numbers is not None:
         return int(text) if isinstance(value, str) and text.isascii() and text.isdigit() and len(text) <= 5 else value

@@ -80,7 +80,7 @@ class LockService:
         """Perform a command of an admitted request; an acquire with `wait` may wait for its lock (WAIT-1 to WAIT-9).
 
         Cancelling a wait is a disconnect. Returns None only if `wait.disconnected` ended it; then nothing stays
-        granted. Raises nothing: an error, also one of `wait.authorize`, is returned.
+        granted. Raises nothing: an error, also one that `wait.authorize` raises, is returned.
         """
         if admission.verdict is Verdict.SPENT:
             return _quota_spent(admission)

@@ -32,8 +32,8 @@ def clock_behind(now_ms: int, newest_ms: int) -> StoreUnavailableError:
 
 
 def refuse_clock_far_behind(clock: str, now_ms: int, newest_ms: int, behind_max_ms: int) -> None:
-    """At the start: a clock slightly behind catches up; one farther behind must be set by an operator. Raises
-    StoreUnavailableError. `clock` says whose it is.
+    """At the start: raise StoreUnavailableError if the clock is too far behind to catch up, so that an operator has to
+    set it. `clock` names the clock.
     """
     if newest_ms - now_ms > behind_max_ms:
         raise StoreUnavailableError(

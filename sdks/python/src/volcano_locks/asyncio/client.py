@@ -1,5 +1,5 @@
-"""The client for asyncio: the same calls, awaited; a loss cancels the body of a block. It belongs to one loop at a
-time.
+"""The client for asyncio: the same calls, awaited. A loss cancels the body of a block. A client belongs to one loop
+at a time.
 """
 
 import asyncio
@@ -38,8 +38,8 @@ class AsyncClient(BaseClient):
         self.locks = AsyncLocks(config, clock, transport)
 
     async def close(self) -> None:
-        """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave the blocks
-        before.
+        """Cancel the waits (bounded), close the connections of this loop, and send nothing more. Leave all blocks
+        first.
         """
         await self.locks._driver.close()
 
@@ -114,7 +114,7 @@ class AsyncLocks(BaseLocks):
         """Return an asynchronous context manager, or decorator: hold the lock, renewed, while its body runs.
 
         Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss cancels the
-        body and raises `LockOwnershipLostError` in its place; only the caller may cancel it otherwise (SDK-20). For the
+        body and raises `LockOwnershipLostError` in its place; otherwise only the caller may cancel it (SDK-20). For the
         other arguments see `Locks.with_lock`.
         """
 

@@ -53,7 +53,7 @@ class Connection:
         self._end = call.interruptible(until, self)
 
     def end(self) -> None:
-        """The connection is no longer waited for."""
+        """End what `begin` started: from here on, neither interrupts the connection."""
         self._end()
         self._end = _nothing
 
@@ -127,7 +127,7 @@ class Connection:
         return self._call.remaining(self._until)
 
     def _broken(self, error: OSError) -> BrokenResponseError:
-        """The error for a broken connection. Raises instead what explains it: a handler, a cancelled call, no time."""
+        """The error for a broken connection. Raises a known cause instead: a handler, a cancelled call, no time."""
         raise_if_from_handler(error)
         self._remaining()
         return broken(error)

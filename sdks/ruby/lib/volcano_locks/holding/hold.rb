@@ -10,11 +10,11 @@ module VolcanoLocks
   # nothing. It takes no lock, so a trap handler may call it (case 55).
   #
   # When its block ends, a hold counts as lost too, so that a thread that outlives the block stops (SDK-5). The block's
-  # own outcome only reports a loss while the lock was held.
+  # own outcome reports only a loss that happened before its end.
   #
   # After `fork` the child's hold is lost, and the child never releases its parent's lock (SDK-6).
   #
-  # Limit: code that does not check it is not stopped. After a long pause, only a check of the fencing token at the
+  # Limit: code that does not check `lost?` is not stopped. After a long pause, only a check of the fencing token at the
   # target of a write refuses that write.
   class Hold
     # @return [Lease] the newest confirmed lease
@@ -145,8 +145,8 @@ module VolcanoLocks
       @expired ||= @clock.now >= deadline
     end
 
-    # Only the first loss counts. Ruby switches threads at no point of the assignment. Who waits for the loss wakes at
-    # the deadline.
+    # Only the first loss counts. Ruby switches threads at no point of the assignment. A thread that waits for the
+    # loss wakes at the deadline.
     def record_expiry
       return if @loss || @left
 

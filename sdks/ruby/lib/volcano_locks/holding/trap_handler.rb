@@ -3,14 +3,14 @@
 module VolcanoLocks
   # Runs work in another thread if this is a trap handler, where Ruby refuses every mutex (case 55).
   #
-  # The handler waits for it, but not without a bound: it interrupted the main thread, which may hold a mutex that the
-  # work needs. The work then finishes when the handler has returned.
+  # The handler waits for the work only for a limited time: the main thread, which it interrupted, may hold a mutex that
+  # the work needs. The work then finishes after the handler has returned.
   module TrapHandler
     SECONDS_MAX = 2.0
 
     module_function
 
-    # @return [Object, nil] the block's value; nil if it goes on after `SECONDS_MAX` of real time
+    # @return [Object, nil] the block's value; nil if the block still runs after `SECONDS_MAX` of real time
     def run
       return yield unless inside?
 

@@ -23,7 +23,7 @@ module VolcanoLocks
       @threads = RequestThreads.new(transport, RequestThreads::THREADS_MAX)
       # Waiting requests have their own threads, so that a thousand waits do not delay a renewal.
       @long_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
-      # Event streams have theirs, so that a thousand waits do not silence a watch.
+      # Event streams have their own threads too, so that a thousand waits do not silence a watch.
       @stream_threads = RequestThreads.new(transport, RequestThreads::LONG_THREADS_MAX)
       @pending_acquisitions = PendingAcquisitions.new
       @quota_scarce = false

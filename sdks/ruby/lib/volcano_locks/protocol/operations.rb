@@ -86,8 +86,8 @@ module VolcanoLocks
       nil
     end
 
-    # Send the release whose caller was interrupted, maybe before it was sent; it may arrive twice. Sends nothing for
-    # bad arguments, which the caller gets as an error.
+    # Send a release whose caller was interrupted, maybe before it was sent; the release may arrive twice. Sends nothing
+    # for bad arguments, which the caller gets as an error.
     def release_in_background(key, lease, request_id)
       Arguments.checked_lease(key, lease, "release(key, lease)")
       @sender.start_request("DELETE", Operations.lease_path(key), request_id: Arguments.request_id_or_new(request_id),

@@ -6,8 +6,8 @@
     idle      KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that clients close it first (case 32)
 
 Each request gets one response (HTTP-26). The parser stops at an offer to upgrade, which this server ignores: a new
-parser reads the declared body. Input that is not HTTP or exceeds a limit gets a problem as the final response, after
-the responses due before it. A connection that takes too long is closed without a response.
+parser reads the declared body. Input that is not HTTP or exceeds a limit gets an error as the final response, after
+the responses to earlier requests. A connection that takes too long is closed without a response.
 
 This module relies on uvicorn's internals. Therefore the uvicorn version is pinned, and server/tests/http check all of
 the above.
@@ -272,7 +272,7 @@ class Http1Connection(HttpToolsProtocol):
     def _refuse(self, error: LockError) -> None:
         """End the connection with an error response, after the responses that are due before it.
 
-        A request whose body breaks off after its response gets no second one: the connection only closes.
+        If a body breaks off after the response to its request, the connection closes without another response.
         """
         self._final_response = closing_response(error)
         cycle = self.cycle

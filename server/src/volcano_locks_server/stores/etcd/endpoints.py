@@ -65,7 +65,7 @@ class Endpoints:
         """If set, every call raises this error."""
         self.counts: Final = StoreCounts()
         self.connection_changes = 0
-        """How often the connection was lost or changed: the cluster behind a new one may have been restored."""
+        """How often the connection was lost or changed: a new connection may lead to a restored cluster."""
 
     async def read(self, *ops: Get) -> TransactionResult:
         """The results of the reads at one revision; linearizable, except for stale reads."""

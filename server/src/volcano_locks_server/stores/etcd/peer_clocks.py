@@ -1,6 +1,6 @@
 """Reads and writes the instants of the nodes, which each node keeps in a key of its own.
 
-A sample reads the instants of all peers; if it has a state, it writes this node's instant in the same transaction.
+A sample reads the instants of all peers. Given a state, it writes this node's instant in the same transaction.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Ids, names and secrets are unique because the transaction that writes them requires that their keys do not exist. A
 change compares everything that it relies on; if a comparison fails, the store reads and decides again. Lists are in
-order of the revision that created an entry, which rises, is never reused, and does not change.
+order of the revision that created an entry; revisions rise, are never reused, and do not change.
 
 Deleting a project is one transaction; from then on no secret of the project is valid and nothing can be added. Its keys
 and locks are deleted afterwards, in several transactions. A mark stays until they are gone, so that another node can

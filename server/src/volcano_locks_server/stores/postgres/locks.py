@@ -5,8 +5,8 @@ commit. Existing rows are locked by `FOR UPDATE`, so no other transaction writes
 inserting it; if two transactions insert the same one, the second rolls back and starts again. Locks are taken in one
 order, existing rows before new ones, so transactions cannot deadlock.
 
-`now` is read after the row locks (case 27). A missing row has no instant to compare: a first lease begins at `now`, and
-does not end later if the insert has to wait.
+`now` is read after the row locks (case 27). A missing row has no instant to compare with. Its first lease begins
+at `now`, even if the insert has to wait.
 
 Time never goes back (LEASE-1), whichever database is the primary. An instant is refused with `clock_behind` if it is
 earlier than that of the record, the newest that this node has seen, or the newest in the database. The last of these
@@ -103,7 +103,7 @@ class PostgresStore:
         return gone
 
     async def ready(self) -> None:
-        """A real commit: only that shows that there is disk space and that a required standby confirms."""
+        """Makes a real commit: only a commit shows that there is disk space and that a required standby confirms."""
         async with self._connections.transaction() as transaction:
             await transaction.fetch(_NOTE_NEWEST, await self._now_ms(transaction))
             await transaction.prove_writable()
@@ -116,7 +116,7 @@ class PostgresStore:
         refuse_clock_far_behind("the clock of the database's machine", now_ms, remembered_ms, CLOCK_BEHIND_MAX_MS)
 
     async def _run_step(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
-        """The step's results; None if another node created one of the records meanwhile, after a roll-back."""
+        """The step's results; None after a roll-back, because another node created one of the records meanwhile."""
         async with self._connections.transaction() as transaction:
             seen_ms = self._newest_ms
             records, database_ms, remembered_ms = await lock_records(transaction, keys)

@@ -30,7 +30,7 @@ _CLOCK: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 NOW: Final = f"SELECT {_CLOCK}, now_ms FROM volcano_locks.newest_instant"
 
-# The last row, with the clock, is read after all rows before it are locked (case 27).
+# The last row holds the clock, which is read after the rows before it are locked (case 27).
 LOCK: Final = f"""
     SELECT {COLUMNS}, NULL::bigint, NULL::bigint FROM (
         SELECT lock.* FROM unnest($1::text[], $2::text[]) AS asked (project_id, key)

@@ -2,8 +2,8 @@
 
 A backup is the database at one instant, in a single file without a log. It is copied page by page over the connection
 that serves, between batches. SQLite repeats later changes in the pages already copied, so lock traffic continues, and
-the backup shows the store when its last page was copied. (`VACUUM INTO` would be one statement that blocks every
-batch.)
+the backup shows the store as it was when the last page was copied. (`VACUUM INTO` would be one statement that blocks
+every batch.)
 
 A backup lacks what was committed after that instant. `restore` explains the consequences.
 """

@@ -1,8 +1,8 @@
 """Checks the health of a SQLite store, and migrates its schema.
 
 No other process can read a file that a server has open, and none needs to: the file's header holds the schema version,
-and the lock beside it shows the server. A file that is not in use is opened as a server would open it, if its schema is
-this release's, so that no record changes. A server that starts at that moment is refused.
+and the lock beside it shows the server. A file that is not in use is opened as a server would open it, but only if its
+schema is this release's, so that no record changes. A server that starts at that moment is refused.
 """
 
 import fcntl

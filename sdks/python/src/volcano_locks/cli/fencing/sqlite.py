@@ -1,8 +1,8 @@
 """The fence in SQLite, whose single writer lets nothing happen between the comparison and the write.
 
 An `OR REPLACE` or `OR IGNORE` of the statement that fires a trigger also applies to the statements in the trigger, so
-these never conflict. In a comparison NEW's id is on the left: its collation then decides which ids are equal, as in
-the table.
+those are written never to conflict. In a comparison NEW's id is on the left: its collation then decides which ids are
+equal, as in the table.
 """
 
 from .identifiers import SQLITE
