@@ -2,8 +2,8 @@
 
 Grants and releases are logged at `debug` only, so neither server would log a load of those alone. Therefore every tenth
 request asks for a held lock and is refused; `info` logs refusals, up to its budget per second. At `error` this traffic
-writes no line. Both servers run all the time and are loaded alternately (A B, B A, A B …). Each pair is compared within
-itself, so that a machine that slows down affects both sides.
+writes no line. Both servers run all the time and are loaded alternately (A B, B A, A B …). The two rounds of a pair are
+compared, so that a machine that slows down affects both sides.
 """
 
 import statistics

@@ -32,7 +32,7 @@ MEGABYTES_MAX: Final = 250.0
 IDLE_SHARE_MAX: Final = 0.03
 SHARE_OF_QUIET_MIN: Final = 0.80
 TAKEOVER_MS_MAX: Final = 50.0
-CLOCK_RESOLUTION_MS: Final = 1  # the server counts whole milliseconds, so a lease may begin up to one earlier
+CLOCK_RESOLUTION_MS: Final = 1  # the server counts whole milliseconds, so a lease may begin up to 1 ms early
 DRIVER: Final = (sys.executable, "-m", "bench.drivers.waiters")
 
 

@@ -1,4 +1,4 @@
-"""A number in a rule is the constant in the code."""
+"""Each number in a rule equals the constant in the code."""
 
 import re
 from pathlib import Path

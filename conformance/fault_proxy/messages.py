@@ -43,7 +43,7 @@ class Message:
 
     @property
     def closes(self) -> bool:
-        """Whether the connection closes after this message: it says so, or its body is cut."""
+        """Whether the connection closes after this message: a header says so, or its body is cut."""
         return (self.header("Connection") or "").lower() == "close" or len(self.body) < self.length
 
     @property

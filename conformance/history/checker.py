@@ -2,8 +2,8 @@
 
 Each client records its requests, the responses, and when it sent and received them, by one clock that all clients share
 (the machine's boot time). The checker trusts no statement of the server. A request may take effect at any moment
-between sending and response; without a response, at any later moment or never. A violation is what no order of such
-moments explains:
+between sending and response; without a response, at any later moment or never. A violation is anything that no order of
+such moments explains:
 
 - token_repeated   two acquisitions of a lock got the same fencing token
 - order_broken     a grant requested after another was acknowledged has the lower token

@@ -209,7 +209,7 @@ def _arguments(given: object, verb: Verb, where: str) -> Mapping[str, object]:
         raise ScenarioSyntaxError(f"{where}: delay_ms belongs to the kinds delay_before and delay_after")
     refuses = args.get("kind") == "drop_before"
     if (refuses and ("of" in args or "count" in args)) or ("lasts_ms" in args and not refuses):
-        raise ScenarioSyntaxError(f"{where}: drop_before can have lasts_ms, and the other kinds of and count")
+        raise ScenarioSyntaxError(f"{where}: lasts_ms belongs to the kind drop_before, `of` and `count` to the others")
     if "key" in args and "prefix" in args:
         raise ScenarioSyntaxError(f"{where}: key and prefix exclude each other")
     if (args.get("kind") == "altered") != ("answer" in args):

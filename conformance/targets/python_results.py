@@ -1,7 +1,7 @@
 """Converts the values and errors of the Python clients to results.
 
 A failure has its code and its classes. Codes beyond the service's own: `no_answer` if no response came, `bad_answer` if
-it was not a lock service's.
+it was not from a lock service.
 """
 
 from volcano_locks import AsyncLockGuard, Lease, LockGuard, LockState, VolcanoError

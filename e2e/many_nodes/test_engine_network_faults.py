@@ -50,7 +50,7 @@ async def test_network_faults_to_the_engine_lose_no_lease(
             measured(f"{engine}: a node was isolated from the engine; by another node", took)
             await asyncio.sleep(ISOLATED_SECONDS)
             silent_for = now() - max(grant.responded_at for grant in clients.grants if grant.url == isolated.url)
-            assert silent_for > ISOLATED_SECONDS / 2, "it granted leases without its store"
+            assert silent_for > ISOLATED_SECONDS / 2, "the node granted leases without its store"
             restored_at = now()
             proxy.forward_all()
             took = await clients.seconds_to_a_grant(restored_at, isolated.url)

@@ -26,7 +26,7 @@ class Disk(NamedTuple):
 
 @pytest.fixture(params=["small disk", "small files"])
 def disk(request: pytest.FixtureRequest, tmp_path: Path, new_server: Callable[..., ServerProcess]) -> Iterator[Disk]:
-    """A small file system; or a limit on file sizes, for its own test and if the user may not mount."""
+    """A small file system. A limit on file sizes replaces it in one test, and if the user may not mount."""
     folder = tmp_path / "small"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
@@ -46,8 +46,8 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path, new_server: Callable[..
 
 
 def test_a_full_disk_is_reported_and_recovered_from(disk: Disk) -> None:
-    """case 24, LEASE-14, LEASE-16, OPS-2: requests get 503 and readiness reports the cause. After space is freed it
-    works without a restart. No acknowledged lease is lost, not even by a kill -9 while the disk is full."""
+    """case 24, LEASE-14, LEASE-16, OPS-2: requests get 503 and readiness reports the cause. After space is freed, the
+    server works without a restart. No acknowledged lease is lost, not even by a kill -9 while the disk is full."""
     server = disk.server
     server.start()
     headers = {"Authorization": f"Bearer {server.new_service_key()}", "X-Volcano-Lock-Holder": "x" * 128}

@@ -66,7 +66,7 @@ async def test_an_expiry_is_published_once_on_each_node(clock: ManualClock) -> N
 
 
 async def test_nodes_send_nothing_that_no_peer_wants(clock: ManualClock) -> None:
-    """EVENT-6: and no longer than it is wanted."""
+    """EVENT-6: messages end when no peer wants them any longer."""
     async with nodes(2, clock) as (bus, (a, b)):
         sent = recorded_messages(bus)
         await a.perform("x", TAKE)
@@ -139,7 +139,7 @@ async def test_a_freed_lock_is_rechecked_by_its_waiting_peers(clock: ManualClock
 
 
 async def test_queue_lengths_are_known_on_every_node(clock: ManualClock) -> None:
-    """LIST-3, WAIT-10: in the own queue and in the queues of peers."""
+    """LIST-3, WAIT-10: of the node's own queue and of its peers' queues."""
     async with nodes(2, clock) as (_, (a, b)):
         for node, count in ((a, 1), (b, 3)):
             node.queues.waiting[lock("x")] = count
@@ -174,7 +174,7 @@ async def test_a_rejoined_kept_waiter_is_announced_to_peers_again(clock: ManualC
 
 
 async def test_a_node_that_stops_withdraws_what_it_sent(clock: ManualClock) -> None:
-    """WAIT-10, EVENT-6: peers need not wait until it expires, even if its queue ended this moment."""
+    """WAIT-10, EVENT-6: peers need not wait until it expires, even if a queue of the node ended just now."""
     async with nodes(2, clock) as (_, (a, b)):
         await b.subscribe()
         for key in ("x", "y"):
@@ -191,7 +191,7 @@ async def test_a_node_that_stops_withdraws_what_it_sent(clock: ManualClock) -> N
 
 
 async def test_a_new_queue_is_rechecked_once_its_peers_know_of_it(clock: ManualClock) -> None:
-    """WAIT-10: locks freed before that were not sent."""
+    """WAIT-10: peers sent no message about locks that were freed before that."""
     async with nodes(2, clock) as (_, (_, b)):
         b.queues.waiting[lock("x")] = 1
         b.hub.queue_changed(lock("x"))
@@ -224,7 +224,7 @@ async def test_lost_messages_cause_a_reset_and_a_recheck(clock: ManualClock) -> 
 
 
 async def test_a_node_that_joins_later_learns_what_its_peers_want(clock: ManualClock) -> None:
-    """EVENT-4, EVENT-5: and subscribers get a reset for what it did before."""
+    """EVENT-4, EVENT-5: subscribers get a reset for what the node did before."""
     async with nodes(3, clock) as (bus, (a, b, late)):
         gone = bus.nodes.pop()
         watcher = await b.subscribe()

@@ -281,7 +281,7 @@ async def test_a_key_that_cannot_be_looked_up_ends_its_stream(
 
 
 async def test_the_number_of_streams_is_bounded(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """EVENT-7: a client that disconnects frees its place and leaves no task."""
+    """EVENT-7: a client that disconnects makes room for another and leaves no task."""
     monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
     async with watching(harness, "/locks/a/events") as stream:
         assert "\nvolcano_locks_watchers 1.0\n" in (await harness.request("GET", "/metrics")).text

@@ -148,7 +148,7 @@ async def test_a_request_id_is_echoed_in_lower_case(harness: HttpHarness) -> Non
 
 
 async def test_an_invalid_request_id_is_replaced(harness: HttpHarness) -> None:
-    """HTTP-9: the response that refuses it carries one of ours."""
+    """HTTP-9: the response that refuses it carries a generated one."""
     for path, key in (("/locks/a", None), ("/projects", "admin")):
         headers = {"X-Volcano-Request-Id": "nope"}
         response = await (harness.admin if key else harness.request)("GET", path, headers=headers)
@@ -186,7 +186,7 @@ async def test_a_lost_ownership_names_no_lease(harness: HttpHarness) -> None:
 
 
 def test_an_unknown_lease_is_null() -> None:
-    """HTTP-28: the fields are present; a free lock that belongs to earlier waiters has no lease."""
+    """HTTP-28: the fields are present; a free lock reserved for earlier waiters has no lease."""
     body = json.loads(outcome_response(ACQUIRE, held_by(None)).body)
     assert {word: body[word] for word in ("holder", "expires_at", "fencing_token")} == {
         "holder": None,

@@ -141,7 +141,7 @@ class World:
                 if not request.has_unknown_turn:
                     request.arrived = earlier.arrived
         self.requests.append(request)
-        await asyncio.sleep(0)  # it arrives
+        await asyncio.sleep(0)  # the request arrives
 
     def _doubt(self, lock: LockKey, owner: int | None = None) -> None:
         for one in self.requests:
@@ -205,7 +205,7 @@ class World:
         assert not self.service.queues._undelivered
 
     def _was_granted(self, lock: LockKey, owner: int) -> bool:
-        """Whether the owner received a lease once, even if it released it since or got another result."""
+        """Whether the owner ever received a lease, even if it has released that or got another result since."""
         tasks = [one.task for one in self.requests if (one.lock, one.owner) == (lock, owner) and one.collected]
         return any(not task.cancelled() and isinstance(task.result().outcome, Granted) for task in tasks)
 

@@ -1,4 +1,4 @@
-"""Ask until the quota is spent: python rate_limit.py KEY"""
+"""Send requests until the quota is spent: python rate_limit.py KEY"""
 
 import asyncio
 import sys

@@ -17,7 +17,7 @@ from ..client_targets import AsyncTarget, Target
 
 
 def decorated(client: Client | AsyncClient, body: Callable[..., Any], key: str = "report-{day}", **options: Any) -> Any:
-    """A function of `day` under the lock, awaited with any_client client."""
+    """A function of `day` under the lock; its calls are awaited with either client."""
     if isinstance(client, AsyncClient):
 
         @client.locks.exclusive(key, ttl=60, **options)
@@ -265,7 +265,7 @@ async def test_partials_callable_objects_and_lazy_results_pass(target: Target) -
 
 
 async def test_with_lock_is_a_decorator(target: Target, network: FaultyTransport, rival: AsyncClient) -> None:
-    """SDK-16: each call is a block of its own, with the arguments of the first, and an error is the function's."""
+    """SDK-16: each call is a block of its own, with the arguments of `with_lock`, and raises the function's error."""
     seen: list[tuple[str, bool]] = []
     guard: Any = target.client.locks.with_lock("k", ttl=60, request_id="AAAAAAAA-2222-4333-8444-555555555555")
 

@@ -33,7 +33,7 @@ async def test_a_hold_that_cannot_be_extended_is_reported_like_a_failed_release(
 async def test_a_running_renewal_does_not_shorten_the_hold(
     target: Target, network: FaultyTransport, rival: AsyncClient, clock: ManualClock
 ) -> None:
-    """SDK-12: it ends, or is cancelled, before the last renewal is sent."""
+    """SDK-12: the running renewal ends, or is cancelled, before the last one is sent."""
     async with target.hold("k", ttl=30, hold_at_least=300):
         network.script.append(Hang())
         clock.jump(12)

@@ -27,7 +27,7 @@ CREDENTIALS = "me:hunter%202@"
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None but the test's own."""
+    """No proxy is set but the test's own."""
     for name in list(os.environ):
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)

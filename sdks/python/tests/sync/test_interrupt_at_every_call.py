@@ -1,4 +1,4 @@
-"""A signal handler at every instant of a call at which Python runs one: it raises, or it uses the client itself.
+"""A signal handler runs at every instant of a call at which Python can run it. It raises, or uses the client itself.
 
 Python checks for signals when a function begins, when a generator continues after its own `yield`, and when a function
 in C has returned.
@@ -178,7 +178,7 @@ def test_a_handler_may_close_the_client_at_any_instant(call: Call, server: Grant
 
 
 def handled_at(number: int, handler: Callable[[], None], call: Callable[[], None]) -> bool:
-    """Whether `call` reached its `number`-th instant. There, it was interrupted by `handler`."""
+    """Interrupt `call` by `handler` at its `number`-th instant. Returns whether it got that far."""
     instants = 0
 
     def count(frame: FrameType, event: str, _: object) -> None:

@@ -43,7 +43,7 @@ async def receiving(url: str, *, works: bool = True) -> AsyncIterator[SignalReco
 
 
 def end_sessions(database: str, *ears: SignalRecorder) -> None:
-    """End the sessions on which these receive."""
+    """End the database sessions on which these nodes receive."""
     with psycopg.connect(database, autocommit=True) as connection:
         for recorder in ears:
             assert isinstance(recorder.signals, PostgresSignals)
