@@ -143,7 +143,7 @@ def taken(watcher: Subscriber) -> list[NumberedEvent]:
 
 
 def summaries(watcher: Subscriber) -> list[str]:
-    """The same, in short: `acquired nightly`, or `reset missed`."""
+    """All that the subscriber would take now, in short: `acquired nightly`, or `reset missed`."""
     return [
         f"reset {numbered.why}" if numbered.event is None else f"{numbered.event.kind} {numbered.event.lock.key}"
         for numbered in taken(watcher)

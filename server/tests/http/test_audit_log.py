@@ -55,7 +55,7 @@ class TestAtInfo:
         assert events == ["service_key_created"]
 
     async def time_out_a_wait(self, harness: HttpHarness) -> None:
-        """A wait that times out, as a client with a long wait repeats it."""
+        """A wait that times out; a client with a long wait repeats such waits."""
         body = {"ttl_seconds": 30, "wait_seconds": 0.5}
         headers = {"X-Volcano-Lock-Token": new_token()}
         waiting = asyncio.create_task(harness.request("POST", "/locks/a/lease", headers=headers, json=body))
@@ -66,7 +66,7 @@ class TestAtInfo:
 
 
 async def test_no_secret_is_shown(harness: HttpHarness) -> None:
-    """HTTP-16, HTTP-19, LEASE-15, OPS-6: not in logs, lists, errors, metrics; only in the response that created it."""
+    """HTTP-16, HTTP-19, LEASE-15, OPS-6: a secret appears only in the response that created it."""
     token, key = new_token(), await harness.new_key()
     harness.responses.clear()
     secrets = [token, key["key_value"], harness.service_key, ADMIN_TOKEN]

@@ -106,7 +106,7 @@ async def test_concurrent_probes_share_one_store_call(harness: HttpHarness, fail
 
 
 async def test_many_scrapes_share_one_count(harness: HttpHarness, failing: FailingStore) -> None:
-    """HTTP-24, OPS-5: later scrapes share it too, because counting can be slow; a failure is not shared."""
+    """HTTP-24, OPS-5: later scrapes share the count too, because counting can be slow; a failure is not shared."""
     failing.failure = StoreUnavailableError("disk_error", "the disk reports an error")
     for expected in (1, 2):
         assert "volcano_locks_held " not in (await harness.request("GET", "/metrics", key=None)).text
@@ -118,7 +118,7 @@ async def test_many_scrapes_share_one_count(harness: HttpHarness, failing: Faili
 
 
 async def test_a_bug_is_500_without_its_trace(harness: HttpHarness, failing: FailingStore) -> None:
-    """HTTP-19: logged with its request id; a bug in a store is lock_service_unavailable."""
+    """HTTP-19: the bug is logged with the request id; a bug in a store is lock_service_unavailable."""
     failing.failure = ZeroDivisionError("a secret of the store")
     response = await harness.request("GET", "/readyz")
     assert problem(response) == (500, "internal")

@@ -70,7 +70,7 @@ async def test_the_limits_of_a_ttl_are_allowed(harness: HttpHarness, ttl: int) -
     ],
 )
 async def test_an_invalid_body_of_a_lease_request_is_refused(harness: HttpHarness, body: bytes, code: str) -> None:
-    """HTTP-12: one object in UTF-8, its field once, no others; broken UTF-8 and deep nesting too are 400."""
+    """HTTP-12: a body is one UTF-8 object with its field once and no others; broken UTF-8 and deep nesting are 400."""
     response = await harness.request(
         "POST", "/locks/a/lease", headers={"X-Volcano-Lock-Token": new_token()}, content=body
     )
@@ -79,7 +79,7 @@ async def test_an_invalid_body_of_a_lease_request_is_refused(harness: HttpHarnes
 
 
 async def test_the_content_type_is_ignored(harness: HttpHarness) -> None:
-    """HTTP-12: curl sends another one by default."""
+    """HTTP-12: curl sends another content type by default."""
     headers = {"X-Volcano-Lock-Token": new_token(), "Content-Type": "application/x-www-form-urlencoded"}
     response = await harness.request("POST", "/locks/a/lease", headers=headers, content=b'{"ttl_seconds":30}')
     assert response.status_code == 201
@@ -98,7 +98,7 @@ async def test_the_body_of_a_request_that_takes_none_is_ignored(harness: HttpHar
 )
 @pytest.mark.parametrize("method", ["POST", "PATCH", "DELETE"])
 async def test_an_invalid_owner_token_is_refused(harness: HttpHarness, method: str, token: str | None) -> None:
-    """HTTP-8: the sentence does not repeat it."""
+    """HTTP-8: the message does not repeat the token."""
     headers = {} if token is None else {"X-Volcano-Lock-Token": token}
     response = await harness.request(method, "/locks/a/lease", headers=headers, json={"ttl_seconds": 30})
     assert problem(response) == (400, "invalid_lock_token")

@@ -57,7 +57,7 @@ async def test_a_wait_ends_with_a_lease_or_lock_held(harness: HttpHarness, clock
 
 
 async def test_the_end_of_a_wait_names_the_lease(harness: HttpHarness, clock: ManualClock) -> None:
-    """HTTP-28, WAIT-6: as it is then, also for a request whose position a repeat took over."""
+    """HTTP-28, WAIT-6: the lease as it is at that end, also for a request whose position a repeat took over."""
     holder, waiter = new_token(), new_token()
     label = {"X-Volcano-Lock-Holder": "ann/1"}
     lease = (await harness.acquire("a", holder, 30, headers=label)).json()
@@ -145,7 +145,7 @@ async def test_a_key_that_is_revoked_during_the_wait_gets_no_lease(harness: Http
 
 
 def slow_lookups(server: Server, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
-    """From now on, lookups of credentials wait until this is set."""
+    """From now on, lookups of credentials wait until the returned event is set."""
     found = asyncio.Event()
     credential = server.store.registry.credential
 
@@ -167,7 +167,7 @@ async def test_a_lease_that_expires_during_the_key_lookup_is_not_granted(
     waiting = acquire_waiting(harness, "a", new_token(), ttl=5, key=second["key_value"])
     await settled()
     harness.clock.advance(auth.CREDENTIAL_SECONDS_MAX * 1_000)
-    await harness.release("a", new_token())  # whose key is known from now on again
+    await harness.release("a", new_token())  # puts its key in the cache again
     found = slow_lookups(harness.server, monkeypatch)
     await harness.release("a", holder)
     await settled()
@@ -249,7 +249,7 @@ async def until_waiting(running: RunningServer, count: int) -> None:
 @pytest.mark.real_time
 @pytest.mark.parametrize("behind", [0, 3])
 async def test_a_client_that_disconnects_has_left_the_queue(running: RunningServer, behind: int) -> None:
-    """WAIT-5: also one that has pipelined more requests."""
+    """WAIT-5: also a client that has pipelined more requests."""
     holder, waiter = new_token(), new_token()
     one, gone, stays = await connected(running), await connected(running), await connected(running)
     one.acquire_waiting("a", holder)
@@ -332,7 +332,7 @@ async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monke
     waiting = await connected(running)
     waiting.acquire_waiting("a", new_token())
     await until_waiting(running, 1)
-    await asyncio.sleep(1.5)  # a sweep that had begun used the old limits
+    await asyncio.sleep(1.5)  # outlasts a sweep that began with the old limits
     assert service.queues.table.request_count == 1
     async with httpx2.AsyncClient(base_url=running.url) as client:
         headers = {"Authorization": f"Bearer {running.service_key}", "X-Volcano-Lock-Token": token}

@@ -55,7 +55,7 @@ async def test_a_grant_on_its_way_to_a_disconnected_client_is_revoked(harness: H
 
 @pytest.mark.parametrize("later", range(12))
 async def test_a_disconnect_at_any_moment_leaves_no_undelivered_grant(harness: Harness, later: int) -> None:
-    """WAIT-5: after so many turns of the event loop since the commit was released."""
+    """WAIT-5: the client disconnects `later` turns of the event loop after the commit was released."""
     await harness.acquire(1)
     gone, stays = await harness.wait(2), await harness.wait(3)
     harness.store.gate.clear()
@@ -99,7 +99,7 @@ async def test_a_token_that_reconnects_in_the_commit_of_its_grant_keeps_it(harne
 
 
 async def test_a_delivered_lease_survives_a_repeat_that_disconnects(harness: Harness) -> None:
-    """WAIT-5, LEASE-4: its client knows of it."""
+    """WAIT-5, LEASE-4: the client that was granted the lease knows of it."""
     assert granted(await harness.acquire(1))
     harness.store.gate.clear()
     again = await harness.wait(1)
@@ -110,7 +110,7 @@ async def test_a_delivered_lease_survives_a_repeat_that_disconnects(harness: Har
 
 
 async def test_a_retried_revocation_spares_a_client_that_acquired_again(harness: Harness) -> None:
-    """WAIT-5: it ends nothing that was delivered meanwhile."""
+    """WAIT-5: the revocation ends no lease that was delivered meanwhile."""
     await harness.acquire(1)
     gone = await harness.wait(2)
     harness.store.gate.clear()

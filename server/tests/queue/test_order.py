@@ -66,7 +66,7 @@ async def test_a_force_release_grants_the_next_waiter(harness: Harness) -> None:
 
 
 async def test_an_acquire_without_a_wait_does_not_overtake_waiters(harness: Harness) -> None:
-    """WAIT-4: neither in the batch of the release nor in the next."""
+    """WAIT-4: neither in the batch of the release nor in the next batch."""
     await harness.acquire(1)
     waiting = await harness.wait(2)
     harness.store.gate.clear()
@@ -108,7 +108,7 @@ async def test_a_renewal_with_a_shorter_ttl_brings_the_grant_forward(harness: Ha
 
 
 async def test_a_wait_ends_in_time_and_its_waiter_is_kept(harness: Harness) -> None:
-    """WAIT-1, WAIT-6: without a request it is skipped; after a rejoin it is first again."""
+    """WAIT-1, WAIT-6: a waiter without a request is skipped; after a rejoin it is first again."""
     await harness.acquire(1)
     first = await harness.wait(2, 1_500)
     second = await harness.wait(3)
@@ -182,7 +182,7 @@ async def test_a_takeover_before_the_acquire_is_evaluated_keeps_the_turn(harness
 
 
 async def test_a_waiting_token_that_acquires_without_a_wait_is_one_owner(harness: Harness) -> None:
-    """WAIT-4, LEASE-4: its waiter is granted first, then the acquire repeats that lease."""
+    """WAIT-4, LEASE-4: the token's waiter is granted first, then the acquire repeats that lease."""
     await harness.acquire(1)
     waiting = await harness.wait(2)
     assert code(await harness.acquire(2)) == "lock_held"

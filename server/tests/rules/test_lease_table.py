@@ -201,7 +201,7 @@ def test_release_by_the_owner_frees_and_retires(distance: int) -> None:
 
 @pytest.mark.parametrize("record", [None, Free(77, NOW - 5), held_until(-1_000, OTHER), held_until(-90_000_000, OTHER)])
 def test_a_release_that_overtakes_its_acquire_makes_it_fail(record: LockRecord | None) -> None:
-    """LEASE-11, case 15: a given-up acquire that arrives after its release stays without effect."""
+    """LEASE-11, case 15: an abandoned acquire that arrives after its release has no effect."""
     freed = decide(record, Release(ME), NOW).record
     assert outcome(freed, Acquire(ME, 30)) == "lock_ownership_lost"
     assert outcome(freed, Acquire(OTHER, 30)) == "acquired"

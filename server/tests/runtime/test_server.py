@@ -178,7 +178,7 @@ def test_a_server_in_a_thread_serves_tests_that_are_not_asynchronous() -> None:
 
 
 async def test_the_same_object_runs_under_any_asgi_server() -> None:
-    """The ASGI lifespan opens and closes it; a failure to open is reported to the other listener."""
+    """The ASGI lifespan opens and closes the server; a failure to open is reported to the ASGI server."""
     server = Server(Settings(store="memory://", log_level="error"))
     messages = iter(["lifespan.startup", "lifespan.shutdown"])
     events: list[str] = []

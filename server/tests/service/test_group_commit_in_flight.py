@@ -177,7 +177,7 @@ async def test_a_hanging_batch_does_not_hang_commands_parked_behind_it() -> None
 
 @pytest.mark.real_time
 async def test_a_late_batch_keeps_its_key_until_it_ends() -> None:
-    """LEASE-16: stores rely on this, so that no two updates of a node have a key in common."""
+    """LEASE-16: stores rely on this: no two updates in flight on a node have a key in common."""
     store = UnisolatedStore()
     group = group_on(store, commit_seconds_max=0.5)
     (late,) = await submitted(group, (A, 1))

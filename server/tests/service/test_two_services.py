@@ -58,7 +58,7 @@ def owner(number: int) -> bytes:
 
 
 async def test_a_release_on_one_node_grants_a_waiter_of_another(clock: ManualClock) -> None:
-    """WAIT-10, EVENT-4: without a timer; subscribers of both get the same events."""
+    """WAIT-10, EVENT-4: without a timer; subscribers of both nodes get the same events."""
     async with services(clock) as (_, a, b):
         subscribers = [Subscriber(PROJECT, key=KEY) for _ in range(2)]
         for service, watcher in zip((a, b), subscribers, strict=True):

@@ -23,7 +23,7 @@ def migrate(store: str | None, as_json: bool) -> None:
 
     \b
     Exit codes:
-      0   the schema is this release's (it may have been before)
+      0   the schema has this release's version (or had it already)
       64  the store's URL is invalid
       69  the store cannot be used, or a newer release wrote it
     """

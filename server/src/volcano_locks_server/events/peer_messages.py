@@ -3,7 +3,7 @@
 A message is a reason to recheck and to notify subscribers; it never decides about a lease. It holds no owner token and
 no digest. A message that cannot be parsed is ignored: it may come from another release, or be forged.
 
-Tags and the order of fields are the format; nodes of other releases read them.
+The tags and the order of the fields are the format. Do not change them: nodes of other releases read them.
 """
 
 from typing import Final

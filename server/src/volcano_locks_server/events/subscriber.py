@@ -50,7 +50,7 @@ class Subscriber:
         return len(self._queue) + count <= QUEUE_MAX
 
     def put(self, numbered: NumberedEvent) -> None:
-        """Queue an event; one too many ends the subscriber."""
+        """Queue an event; if the queue is full, end the subscriber."""
         if not self.can_queue(1):
             self.end()
         elif not self.ended:
@@ -68,7 +68,7 @@ class Subscriber:
         self._awake.set()
 
     async def take(self) -> list[NumberedEvent]:
-        """The next events, TAKE_MAX at most, as soon as there are any; none after `wake` and at the end (`ended`)."""
+        """Wait for events and return at most TAKE_MAX of them; none after `wake` or `end`."""
         await self._awake.wait()
         taken = [self._queue.popleft() for _ in range(min(len(self._queue), TAKE_MAX))]
         if not self._queue:

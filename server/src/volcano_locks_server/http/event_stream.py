@@ -6,8 +6,8 @@
 
 A stream is opened like any lock request and then runs apart from it: `App.drain` ends streams and does not wait for
 them. Every PING_MS a stream sends a comment, so that proxies keep it open and a broken connection is noticed. It also
-authenticates its key again. A revoked key ends its stream within the 15 seconds of EVENT-7: PING_MS,
-CREDENTIAL_SECONDS_MAX of the credential cache, and RECHECK_SECONDS_MAX.
+authenticates its key again. A revoked key ends its stream within the 15 seconds of EVENT-7, the sum of
+PING_MS, CREDENTIAL_SECONDS_MAX of the credential cache, and RECHECK_SECONDS_MAX.
 """
 
 import asyncio
@@ -106,7 +106,7 @@ class EventStreamResponse:
         self._subscriber.wake()
 
     async def _is_still_permitted(self) -> bool:
-        """Whether the key may still read its project's locks. False if that cannot be found out in time."""
+        """Whether the key may still read its project's locks. False if the check fails or takes too long."""
         with contextlib.suppress(LockError, TimeoutError):
             async with asyncio.timeout(RECHECK_SECONDS_MAX):
                 principal = await self._authenticator.principal(self._authorization)

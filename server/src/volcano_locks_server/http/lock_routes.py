@@ -1,4 +1,4 @@
-"""The lock routes: `/locks`, `/locks/{key}`, `/locks/{key}/lease` and their events. Plain ASGI, as the hot path.
+"""The lock routes: `/locks`, `/locks/{key}`, `/locks/{key}/lease` and their events. Plain ASGI, for speed.
 
 The order of checks is in `request_checks`. A request counts against the quota once its principal is known, and from
 then on its response shows the quota (QUOTA-2, QUOTA-3). A client that disconnects gets no response; its command may
@@ -90,7 +90,7 @@ class LockRoutes:
     async def serve(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> EventStreamResponse | None:
         """Serve one request whose undecoded path is ALL_LOCKS or begins with PREFIX.
 
-        If it opens a stream, nothing is sent yet: returns the response, which the caller must run.
+        If the request opens a stream, nothing is sent yet: returns the response, which the caller must run.
         """
         began = perf_counter()
         fields = header_fields(scope)

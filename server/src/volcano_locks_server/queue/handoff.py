@@ -201,7 +201,7 @@ class HandoffStep:
     def _hand_on(
         self, key: RecordKey, queue: deque[QueuedWaiter], record: LockRecord | None, now_ms: int
     ) -> LockRecord | None:
-        """Grant a free lock to the first waiters. A waiter that a failed batch granted it gets its lease."""
+        """Grant a free lock to the first waiters. If a failed batch granted it to a waiter, that one gets it."""
         if key in self._may_hold and isinstance(record, Held) and blocks_others(record, now_ms):
             for queued in queue:
                 if queued.may_hold and compare_digest(queued.acquire.owner_digest, record.owner_digest):

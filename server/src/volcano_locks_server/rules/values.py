@@ -102,7 +102,7 @@ class OwnerToken:
             raise LockError(
                 "invalid_lock_token",
                 "header X-Volcano-Lock-Token must be one UUID such as xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx; "
-                f"got {len(text)} characters that are not one",
+                f"got {len(text)} characters that are not a UUID",
             )
         return cls(sha256(text.lower().encode("ascii")).digest())
 

@@ -92,7 +92,7 @@ class _Prefork:
         self._log.info("workers_stopped")
 
     def _start_those_due(self) -> None:
-        """Start the first worker alone until it is ready, then all whose back-off is over; none when stopping."""
+        """Start the workers whose back-off is over: only the first until it is ready, and none when stopping."""
         if self._stopping_since is not None:
             if time.monotonic() - self._stopping_since > STOP_SECONDS_MAX:
                 self._signal_all(signal.SIGKILL)

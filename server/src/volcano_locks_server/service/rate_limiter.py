@@ -6,7 +6,7 @@ project. If the store cannot count, `admit` fails: whether the quota is spent is
 served anyway (QUOTA-8).
 
 Each node takes the minute from its own clock. If clocks disagree, nodes change minutes at different times; each minute
-has its limit.
+still has its own limit.
 """
 
 import asyncio

@@ -35,7 +35,7 @@ def scan_limit(query: LockQuery) -> int:
 def build_page(
     query: LockQuery, scanned: Iterable[tuple[LockKey, LockRecord]], now_ms: int, *, requested: int
 ) -> LockPage:
-    """The page, from the first `requested` records of the range in any order; fewer mean that the range ends."""
+    """The page. `scanned`: the first `requested` records of the range, in any order; fewer if the range ends."""
     found = sorted(scanned, key=lambda row: row[0])
     matching = found
     if query.held is not None:

@@ -71,7 +71,7 @@ async def test_nodes_within_the_margin_serve_and_take_no_lease_early(nodes: Node
 
 @pytest.mark.real_time
 async def test_a_node_that_starts_ahead_refuses_to_serve(nodes: Nodes) -> None:
-    """LEASE-1, case 30: it would take leases over too early, so it refuses until the clocks agree."""
+    """LEASE-1, case 30: such a node would take over leases too early, so it refuses until the clocks agree."""
     first, clock = await nodes(0)
     await write_records(first.locks, (key("a"), held("one", clock.now_ms(), ttl_seconds=20)))
     second, _ahead = await nodes(30_000)
@@ -87,7 +87,7 @@ async def test_a_node_that_starts_ahead_refuses_to_serve(nodes: Nodes) -> None:
 
 @pytest.mark.real_time
 async def test_a_node_that_starts_behind_waits_until_it_has_caught_up(nodes: Nodes) -> None:
-    """LEASE-1: it would extend expired leases."""
+    """LEASE-1: such a node would extend expired leases."""
     first, _clock = await nodes(0)
     second, behind = await nodes(-30_000)
     with pytest.raises(StoreUnavailableError, match=r"30\.0 s later: set the machines' clocks right") as caught:
@@ -102,7 +102,7 @@ async def test_a_node_that_starts_behind_waits_until_it_has_caught_up(nodes: Nod
 
 @pytest.mark.real_time
 async def test_a_running_node_whose_clock_jumps_ahead_compares_before_it_decides(nodes: Nodes) -> None:
-    """LEASE-1, case 30: as after a pause."""
+    """LEASE-1, case 30: the node does the same after a pause."""
     first, clock = await nodes(0)
     second, _other = await nodes(0)
     await write_records(first.locks, (key("a"), held("one", START_MS, ttl_seconds=20)))
@@ -145,7 +145,7 @@ async def test_a_restart_with_a_clock_that_went_back_is_refused(url: str) -> Non
 
 @pytest.mark.real_time
 async def test_a_dead_node_does_not_delay_a_start_for_long(url: str, nodes: Nodes) -> None:
-    """The last instant that it wrote is marked as serving; only its silence shows that it is dead."""
+    """The last instant that the dead node wrote is marked as serving; only its silence shows that it is dead."""
     dead = await open_store(url, ManualClock(START_MS))
     announcing = [task for task in asyncio.all_tasks() if task.get_name() == "etcd-clocks"]
     for task in announcing:

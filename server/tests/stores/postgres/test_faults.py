@@ -181,7 +181,7 @@ async def test_a_node_suspended_during_a_transaction_blocks_others_briefly(
 
 @pytest.mark.real_time
 async def test_a_hung_database_is_unavailable_in_time_and_recovers(node: PostgresDatabase, server: Postgres) -> None:
-    """LEASE-16: its processes are suspended; the network refuses nothing."""
+    """LEASE-16: the database's processes are suspended; the network refuses nothing."""
     await increment(node.locks, key("a"))
     with connect(node) as other:
         backends = [
@@ -330,8 +330,8 @@ async def test_a_demoted_primary_is_abandoned_although_it_responds(server: Postg
 
 @pytest.mark.real_time
 async def test_a_primary_that_survives_a_promotion_is_abandoned() -> None:
-    """case 26, LEASE-12, LEASE-16, ADMIN-9: it responds to SELECT but finishes no commit. A node that only reads gets
-    nothing outdated from it, and moves to the new primary by itself.
+    """case 26, LEASE-12, LEASE-16, ADMIN-9: this primary responds to SELECT but finishes no commit. A node that only
+    reads gets nothing outdated from it, and moves to the new primary by itself.
     """
     with postgres.primary() as first, postgres.standby(first) as second:
         hosts = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
@@ -406,7 +406,7 @@ async def test_a_commit_without_confirmation_is_in_doubt() -> None:
 
 @pytest.mark.real_time
 async def test_hung_commits_use_few_connections_and_end_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LEASE-16: the synchronous standby is gone for long; calls fail in time, and the node recovers when it returns."""
+    """LEASE-16: while the synchronous standby is away, calls fail in time; when it returns, the node recovers."""
     monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 1.0)
     with postgres.primary() as first:
         node = await PostgresDatabase.open(first.url())

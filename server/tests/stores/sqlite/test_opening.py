@@ -188,7 +188,7 @@ async def test_an_unusable_path_is_refused_by_name(
 
 
 async def test_a_file_of_another_user_is_refused(path: Path, clock: ManualClock) -> None:
-    """As root, by becoming another user for a moment; the file keeps its records."""
+    """The test, as root, becomes another user for a moment; the file keeps its records."""
     await (await SqliteFile.open(path, clock)).close()
     path.chmod(0o400)
     path.with_name("locks.db.lock").chmod(0o666)
@@ -242,7 +242,7 @@ async def test_a_cancelled_open_leaves_nothing_open(path: Path, clock: ManualClo
 
 
 async def test_a_clock_slightly_behind_the_file_is_awaited(path: Path, clock: ManualClock) -> None:
-    """LEASE-1: over a restart too, with the given `sleep`."""
+    """LEASE-1: time does not go back over a restart; the wait uses the given `sleep`."""
     file = await SqliteFile.open(path, clock)
     await write_records(file.locks, (key("a"), Free(1, 1)))
     await file.close()
@@ -273,7 +273,7 @@ async def test_a_clock_far_behind_the_file_is_refused_with_both_instants(path: P
 
 
 async def test_the_files_contain_no_owner_token(path: Path, clock: ManualClock) -> None:
-    """LEASE-15: held, retired or forced out, only its digest is stored."""
+    """LEASE-15: only the digest of a held, retired or forced-out token is stored."""
     texts = [str(uuid.uuid4()) for _ in range(3)]
     digests = [OwnerToken.parse(text).digest for text in texts]
     file = await SqliteFile.open(path, clock)

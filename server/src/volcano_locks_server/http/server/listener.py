@@ -107,7 +107,7 @@ class Listener:
         self._server = None
 
     async def _stop_accepting(self, server: asyncio.Server) -> None:
-        """Close the listening sockets, ACCEPT_TURNS of the loop after the last accept.
+        """Close the listening sockets when ACCEPT_TURNS turns of the loop have passed since the last accept.
 
         asyncio leaks a connection that is accepted just before its server closes. After these turns it is registered.
         """
@@ -142,7 +142,7 @@ def _config(app: App) -> Config:
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket with the address that does not listen yet. Raises OSError."""
+    """A socket that is bound to the address and does not listen yet. Raises OSError."""
     family, _, _, _, address = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] != socket.AF_INET,

@@ -38,8 +38,8 @@ class EtcdCluster:
     async def open(cls, url: str, clock: Clock) -> Self:
         """Connect to the cluster that `url` names (see `address`), and write the schema key if the prefix is unused.
 
-        Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do, with everything
-        closed.
+        Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do. An error leaves
+        no connection open.
         """
         cluster = cls(EtcdAddress.parse(url), clock)
         try:

@@ -13,7 +13,7 @@ from .schema import apply_migrations, migrations, schema_version
 
 SERVER_MAJOR_MIN: Final = 13
 _SLOW: Final = "check the network to the database, its disk, and its synchronous standby"
-_SKEW: Final = "leases use the database's clock, quotas and the expiry of service keys use this one"
+_SKEW: Final = "leases use the database's clock, quotas and the expiry of keys use this machine's"
 _TABLES: Final = """
     SELECT coalesce(bool_and(
         has_schema_privilege('volcano_locks', 'USAGE') AND has_table_privilege(c.oid, 'SELECT')

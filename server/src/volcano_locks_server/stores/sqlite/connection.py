@@ -2,8 +2,8 @@
 
 WAL with `synchronous=FULL`: COMMIT returns after the fsync of the log. `locking_mode=EXCLUSIVE`: no other program can
 read the file, so no reader delays a checkpoint, the log stays small, and its index is in memory. At the start the log
-that a crash left is checkpointed, because its end may be only in the system's cache: its contents must be durable
-before the server acts on them.
+that a crash left is checkpointed: its end may be only in the system's cache, and must be durable before the server acts
+on it.
 """
 
 import re
