@@ -29,7 +29,7 @@ WARM_UP_CYCLES: Final = 50
 
 
 class ClientSpec(NamedTuple):
-    """One client: the command that starts its driver, and the name of its baseline (its own name: it has none).
+    """One client: the command that starts its driver, and the name of its baseline (its own name if it has none).
 
     `times_max`: the goal for its p50, in p50s of the baseline.
     """

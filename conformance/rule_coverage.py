@@ -2,7 +2,7 @@
 
 `coverage_plugin.py` records the scenarios that passed. After a run of the whole suite it reports each missing pair of
 rule and target as a failed test. `EXEMPT` lists the rules that scenarios cannot show on some targets. Tests of the
-client or the server itself name these rules, which docs_consistency/test_rule_coverage.py checks.
+client or the server itself name these rules; docs_consistency/test_rule_coverage.py checks that.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""A minimal HTTP/1.1 connection for asyncio: one request at a time, with little overhead that could be measured."""
+"""A minimal HTTP/1.1 connection for asyncio: one request at a time, with little overhead of its own."""
 
 import asyncio
 from typing import Final, Self, cast

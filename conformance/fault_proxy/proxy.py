@@ -57,7 +57,7 @@ class FaultProxy:
         self._in_loop(lambda: self._add_fault(ScriptedFault.from_args(args)))
 
     def clear_faults(self) -> None:
-        """End all outages. Requests that hang already stay so."""
+        """End all outages. Requests that already hang continue to hang."""
         self._in_loop(self._clear_faults)
 
     def take_sent(self, actor: str) -> Mapping[str, object]:
@@ -74,7 +74,7 @@ class FaultProxy:
         return self._harness.restart(clock_behind_ms)
 
     def follow(self, seconds: float) -> None:
-        """Advance the server's clock with a client's clock. Outages that are over then have ended."""
+        """Advance the server's clock with a client's clock. This ends outages whose time is over."""
         self._harness.follow(seconds)
         self._in_loop(lambda: None)
 

@@ -32,7 +32,7 @@ def overtaken(records: Sequence[RequestRecord], grants: Sequence[Grant], toleran
 
 
 def _overtook(grant: Grant, waiter: RequestRecord, tolerances: Tolerances) -> bool:
-    """Whether `grant` was requested after `waiter` and made while it waited."""
+    """Whether `grant` was requested after `waiter` and made while `waiter` waited."""
     if grant.record.owner == waiter.owner or grant.record.sent_at <= waiter.sent_at:
         return False
     if waiter.fencing_token is not None:

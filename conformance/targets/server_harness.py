@@ -86,7 +86,7 @@ class ServerHarness:
         return None if due_ms is None else (due_ms - self._start_ms) / 1_000 - self._moved_seconds
 
     def is_idle(self, in_flight: int) -> bool:
-        """Whether the server only keeps `in_flight` requests in wait queues: all requests that its clients have."""
+        """Whether all `in_flight` requests of the clients wait in the server's queues, and it is otherwise idle."""
         if not self._up:
             return in_flight == 0
         return (self._server.app if self._listening else self._app).is_idle_but_for(in_flight)

@@ -51,8 +51,8 @@ async def test_killed_members_and_a_killed_leader_lose_no_lease(
 async def test_hanging_members_lose_no_lease(
     cluster: Cluster, new_nodes: Callable[..., list[ServerProcess]], measured: Callable[[str, float], None]
 ) -> None:
-    """LEASE-6, LEASE-14, case 25, case 31: first a follower is paused, then the leader until another is elected, after
-    which it resumes as if it led."""
+    """LEASE-6, LEASE-14, case 25, case 31: first a follower is paused. Then the leader is paused until another is
+    elected, and resumes as if it still led."""
     nodes = new_nodes(*[cluster.url()] * NODES)
     async with MultiNodeLoadClients([node.url for node in nodes], nodes[0].new_service_key()) as clients:
         await asyncio.sleep(1)

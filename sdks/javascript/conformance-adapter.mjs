@@ -54,8 +54,8 @@ function writeLine(message) {
 // --- time ---
 
 /**
- * The clock shared with a real server. It also stops at the server's timers, and moves on when nothing is on its way:
- * when this process is idle, the runner says the same of the network, and nothing was exchanged in between.
+ * The clock shared with a real server. It also stops at the server's timers. It moves on when this process is idle,
+ * the runner reports an idle network, and nothing was exchanged in between.
  */
 class SharedClock extends ManualClock {
   #exchanged = 0;
@@ -408,7 +408,7 @@ class Target {
     return emptyOrFailure(await this.#asOwner(args, (locks, key, lease) => locks.release(key, lease)));
   }
 
-  /** Calls a verb of a lease's owner. With `given` the call is invalid, and the language's argument error is a result. */
+  /** Calls a verb of a lease's owner. With `given` the call is invalid, and a TypeError or RangeError is its result. */
   async #asOwner({ actor, key, lease: name, given }, verb) {
     const lease = given === "no_lease" ? { ttl: 30 } : this.#leases.get(name);
     const call = verb(this.#locks(actor), given === "another_key" ? ANOTHER_KEY : key, lease);
@@ -469,7 +469,7 @@ class Target {
     return result;
   }
 
-  /** Advances the clock until `work` ends: the runner waits for its result, so it cannot advance it. */
+  /** Advances the clock until `work` ends: the runner waits for the result, so it cannot do this. */
   async #blocking(work) {
     let ended = false;
     const result = Promise.resolve(work).finally(() => {

@@ -26,7 +26,7 @@ export interface AcquireOptions extends RequestOptions {
   token?: string | null | undefined;
   /**
    * Seconds to wait in the lock's queue while another caller holds it, or `Infinity`; defaults to 0. The wait survives
-   * lost connections and restarted servers. `signal` ends it and leaves the queue.
+   * lost connections and restarted servers. `signal` ends the wait and leaves the queue.
    */
   wait?: number | undefined;
 }

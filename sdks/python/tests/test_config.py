@@ -58,7 +58,7 @@ def test_an_invalid_url_is_refused(url: str) -> None:
 
 
 def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
-    """SDK-8: neither used nor shown."""
+    """SDK-8: the password is neither used nor shown."""
     with pytest.raises(ValueError, match="user name or password") as refused:
         Config.resolve("https://me:hunter2@x", "sk-x", 10, None)
     assert "hunter2" not in str(refused.value)
@@ -66,7 +66,7 @@ def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
 
 @pytest.mark.parametrize("service_key", ["sk secret", "sk-secret\r\nX-Other: 1", "sk-secrét"])
 def test_a_service_key_that_would_break_its_header_is_refused_and_not_shown(service_key: str) -> None:
-    """SDK-8: the error does not show it."""
+    """SDK-8: the error does not show the key."""
     with pytest.raises(ValueError, match="service_key must be visible ASCII") as refused:
         Client("http://x", service_key)
     assert "secr" not in str(refused.value)

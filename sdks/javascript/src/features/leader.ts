@@ -11,7 +11,7 @@ import type { BlockOutcome } from "../holding/block.ts";
 /** Result of `lead`: the function's return value, or the error that ended it. */
 export type LeadResult<T> = { readonly data: T; readonly error: null } | { readonly data: null; readonly error: Error };
 
-/** Runs one block after another until one ends for another reason than losing its lease; returns how that one ended. */
+/** Runs blocks, one after another, until one ends for a reason other than a lost lease; returns how that one ended. */
 export async function runCampaigns<T>(campaign: () => Promise<BlockOutcome<T>>): Promise<BlockOutcome<T>> {
   for (;;) {
     const outcome = await campaign();

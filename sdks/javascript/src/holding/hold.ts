@@ -26,7 +26,7 @@ export interface HoldStart extends ConfirmedLease {
   readonly timeoutSeconds: number;
   readonly jitter: number;
   readonly renewEvery?: number | undefined;
-  /** An instant before the grant, which may precede the request whose response reported it. */
+  /** An instant before the grant; it may precede the request whose response reported the grant. */
   readonly acquiredAt?: number;
 }
 

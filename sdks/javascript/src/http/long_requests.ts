@@ -1,5 +1,5 @@
 /**
- * Bounds the long requests (waits and event streams) of the process where the runtime caps its connections, so that
+ * Bounds the long requests (waits and event streams) of the process if the runtime caps its connections, so that
  * renewals and releases always have one (case 78).
  *
  * Bun serves 256 requests at a time in a process, or the number in its own variable. Node and Deno have no cap.
@@ -16,7 +16,7 @@ interface Globals {
 
 let inFlight = 0;
 
-/** Takes the right to one long request. Returns the function that gives it back, or null if there is none left. */
+/** Reserves one long request. Returns the function that ends the reservation, or null if none is left. */
 export function takeLongRequest(): (() => void) | null {
   if (inFlight >= longRequestsMax()) return null;
   inFlight += 1;

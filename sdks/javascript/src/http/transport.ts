@@ -63,7 +63,7 @@ const NO_CONNECTION: ReadonlyMap<unknown, string | null> = new Map([
   [TUNNEL_REFUSED, null],
 ]);
 
-/** What a request uses to end its exchange, once that has started. */
+/** Ends the exchange of a request that was sent. */
 interface Connection {
   abort(): void;
 }
@@ -143,7 +143,7 @@ export class Transport {
       };
       const late = `${target}: no response within ${Number(seconds.toPrecision(3))} seconds`;
       const onTimeout = (): void => abort(new TransportError(late, { requestId }));
-      // A second timer lets a response win that arrived while the event loop was blocked.
+      // A second timer, so that a response that arrived while the event loop was blocked wins.
       let cancelTimer = this.#clock.at(until, () => {
         cancelTimer = this.#clock.at(until, onTimeout);
       });

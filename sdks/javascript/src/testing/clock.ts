@@ -112,7 +112,7 @@ export class ManualClock implements Clock {
     }
   }
 
-  /** Rounds to microseconds, and to a timer that is as close, so that accumulated steps reach their instant exactly. */
+  /** Rounds to microseconds, and up to a timer within one microsecond, so that added steps reach it exactly. */
   #instantAfter(seconds: number): number {
     const instant = Math.round((this.#seconds + seconds) * 1e6) / 1e6;
     const near = [...this.#timers].map((timer) => timer.until).filter((until) => Math.abs(until - instant) < 1e-6);

@@ -14,7 +14,7 @@ import type { ManualClock } from "./clock.ts";
  * - `reset`: the connection breaks while sending; the request is not served, but the client cannot know (case 32).
  * - `drop_after_send`: served, and the response is lost (case 13).
  * - `duplicate`: served twice; the client gets the second response.
- * - `hang_before`, `hang_after`: not served, or served; the response never arrives.
+ * - `hang_before`: not served. `hang_after`: served. In both cases the response never arrives.
  * - `unavailable`, `rate_limited`: not served; 503 or 429 with `Retry-After: 1`.
  * - `delaySeconds`: served that much later, after the test has moved the clock.
  * - `takesSeconds`: served; the fault itself moves the clock by this much before the response arrives.

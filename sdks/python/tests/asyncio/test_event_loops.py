@@ -42,7 +42,7 @@ def unclosed() -> Iterator[None]:
 
 @pytest.mark.usefixtures("unclosed")
 def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:
-    """Its tasks never end."""
+    """The tasks of a closed loop never end."""
     with socket_server(silent) as url, contextlib.closing(asyncio.new_event_loop()) as loop:
         client = AsyncClient(url, "sk-x")
         waiting = loop.create_task(client.locks.acquire("k", ttl=5, wait=60))
@@ -55,7 +55,7 @@ def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:
 
 
 def test_closing_leaves_the_tasks_of_other_loops_alone() -> None:
-    """`Task.cancel` is not safe in another thread. What they send next is refused."""
+    """`Task.cancel` is not safe in another thread. Later requests of these tasks are refused."""
     arrived, ended = threading.Event(), threading.Event()
 
     def serve(connection: ServerConnection, number: int) -> None:
@@ -98,7 +98,7 @@ def test_a_loop_that_ended_without_close_keeps_no_connection() -> None:
 
 
 async def test_a_connection_that_opens_as_the_client_closes_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would never be closed, and its request would be sent after `close`."""
+    """Such a connection would never be closed, and its request would be sent after `close`."""
     connecting, may_connect = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     create = loop.create_connection

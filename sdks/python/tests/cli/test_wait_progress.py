@@ -72,7 +72,7 @@ def test_the_summary_does_not_change_with_the_time() -> None:
     ],
 )
 def test_later_waiters_are_not_ahead(polls: list[tuple[int, int]], ahead: int) -> None:
-    """CLI-26: the number only falls."""
+    """CLI-26: the number ahead only falls."""
     position = QueuePosition()
     for waiters, fencing_token in polls:
         position.update(view(waiters, fencing_token))
@@ -124,7 +124,7 @@ def test_without_a_terminal_progress_is_one_line_and_quiet_prints_none(
 def test_on_a_terminal_the_line_is_cleared_before_the_command_starts(
     key: str, client: Client, environment: dict[str, str], until: Callable[..., None]
 ) -> None:
-    """CLI-26: it is not mixed with the command's output."""
+    """CLI-26: progress is not mixed with the command's output."""
     lease = client.locks.acquire(key, ttl=60)
     our_end, process_end = pty.openpty()
     process = subprocess.Popen(

@@ -35,7 +35,7 @@ async def test_what_the_function_raises_is_raised(async_client: AsyncClient, riv
 async def test_a_lost_grant_that_expired_does_not_end_the_campaign(
     async_client: AsyncClient, network: FaultyTransport, clock: ManualClock
 ) -> None:
-    """SDK-11, LEASE-5: by the third request, the lost grant of the first is in its margin or its grace."""
+    """SDK-11, LEASE-5: at the third request, the first one's lost grant is in its margin or its grace."""
     network.script.extend([DropAfterSend(), Answers(503, headers={"Retry-After": "9"})])
 
     async def run(guard: AsyncLockGuard) -> str:

@@ -188,7 +188,7 @@ async def test_a_guard_that_outlives_a_lost_block_raises_the_same_loss(target: T
 
 
 async def test_a_body_that_raises_the_loss_itself_raises_it_once(target: Target, clock: ManualClock) -> None:
-    """case 21: no error is a note on itself."""
+    """case 21: no error is attached to itself as a note."""
     with pytest.raises(LockOwnershipLostError) as lost:
         async with target.hold("k") as guard:
             clock.jump(31)

@@ -17,7 +17,7 @@ LOST = Answers(409, b'{"error": "taken over", "code": "lock_ownership_lost"}')
 
 @pytest.fixture(autouse=True)
 def jitter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that renewals are due at exactly a third of the TTL."""
+    """Fix the jitter, so that renewals are due at exactly a third of the TTL."""
     monkeypatch.setattr("volcano_locks.holding.block.random_fraction", lambda: 0.5)
 
 
@@ -50,7 +50,7 @@ async def test_a_renewal_may_raise_anything_until_the_deadline(
 async def test_a_loss_reported_by_the_server_ends_the_renewals(
     target: Target, network: FaultyTransport, clock: ManualClock
 ) -> None:
-    """SDK-3: `lock_ownership_lost` is loss. It is known, so nothing is released."""
+    """SDK-3: `lock_ownership_lost` is a loss. The client knows of it and releases nothing."""
     losses: list[float] = []
     with pytest.raises(LockOwnershipLostError, match="taken over"):  # noqa: PT012
         async with target.hold("k", ttl=30) as guard:
@@ -64,7 +64,7 @@ async def test_a_loss_reported_by_the_server_ends_the_renewals(
 async def test_the_interval_of_renewals_can_be_set(
     target: Target, network: FaultyTransport, clock: ManualClock
 ) -> None:
-    """SDK-3: jitter shortens it by at most a tenth."""
+    """SDK-3: jitter shortens the interval by at most a tenth."""
     async with target.hold("k", ttl=600, renew_every=100):
         await clock.advance_async(94)
         assert len(network.seen) == 1

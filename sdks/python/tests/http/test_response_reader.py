@@ -81,7 +81,7 @@ def test_a_response_that_ends_early_is_an_error(cut: int) -> None:
 
 
 def test_bytes_after_a_response_prevent_reuse_of_the_connection() -> None:
-    """It would be read as the response to the next request."""
+    """These bytes would be read as the response to the next request."""
     response, reader = read(GRANTED + b"HTTP/1.1 204 No Content\r\n\r\n")
     assert response is not None
     assert response.body == GRANT
@@ -132,7 +132,7 @@ MINE = b"X-Volcano-Request-Id: 5f0c8a1e-0000-4000-8000-00000000000A\r\n"
 
 @pytest.mark.parametrize("more", [b"", b"Connection: close\r\n"])
 def test_a_response_to_another_request_is_an_error(more: bytes) -> None:
-    """An unsolicited response would be believed and shift all later ones."""
+    """An unsolicited response would be taken for the response to this request, and shift all later ones."""
     request = b"GET /locks/k HTTP/1.1\r\n%b\r\n" % MINE.lower()
     raw = b"HTTP/1.1 200 OK\r\n%b%bContent-Length: 5\r\n\r\nabcde"
     response = ResponseReader(request).feed(raw % (more, MINE))

@@ -138,7 +138,7 @@ def test_a_renewal_without_quota_headers_keeps_the_last_quota() -> None:
 
 @pytest.mark.parametrize("quota", [UNLIMITED, SeenQuota(10, 0)])
 def test_renew_every_replaces_third_and_minute(quota: SeenQuota) -> None:
-    """SDK-3: also if it is longer than a minute; jitter only shortens it."""
+    """SDK-3: also if the interval is longer than a minute; jitter only shortens it."""
     plans = [
         RenewalPlan(3600, 0.0, 3600.0, 10.0, jitter, renew_every=1000.0, quota=quota) for jitter in (0.0, 0.5, 0.999999)
     ]

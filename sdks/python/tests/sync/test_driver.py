@@ -90,7 +90,7 @@ def test_ctrl_c_during_an_acquire_releases_the_lock(wait: float | None, in_block
 
 @pytest.mark.parametrize("wait", [None, 60])
 def test_closing_a_client_interrupts_its_calls_and_releases(wait: float | None) -> None:
-    """SDK-2, SDK-23: also those of other threads, at once."""
+    """SDK-2, SDK-23: also calls of other threads, at once."""
     server = SilentServer()
     with socket_server(server) as url:
         client = Client(url, "sk-x")
@@ -251,7 +251,7 @@ class SlowRelease:
 
 
 def test_closing_a_client_lets_a_running_release_finish() -> None:
-    """SDK-5: the lock need not wait for its expiry."""
+    """SDK-5: so the lock is not held until its lease expires."""
     server = SlowRelease()
     with socket_server(server) as url:
         client = Client(url, "sk-x")
@@ -268,7 +268,7 @@ def test_closing_a_client_lets_a_running_release_finish() -> None:
 def test_closing_a_client_does_not_wait_for_a_hanging_release(
     client: Client, network: FaultyTransport, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SDK-6, SDK-23: bounded; the guard reports the missing release."""
+    """SDK-6, SDK-23: the wait is bounded; the guard reports the missing release."""
     monkeypatch.setattr(driver, "CLEAN_UP_SECONDS_MAX", 0.05)
     block = client.locks.with_lock("k", ttl=30)
     guard = block.__enter__()

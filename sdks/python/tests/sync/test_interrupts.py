@@ -54,7 +54,7 @@ def late_interrupts() -> Iterator[None]:
 @pytest.mark.usefixtures("late_interrupts")
 @pytest.mark.parametrize("responds", [False, True])
 def test_ctrl_c_during_an_acquire_releases_the_lock(server: FakeLocks, responds: bool) -> None:
-    """SDK-2, case 13, case 17: whether the response had arrived or not."""
+    """SDK-2, case 13, case 17: whether or not the response has arrived."""
     transport = InterruptingTransport(server, responds=responds)
     with server.client(transport=transport) as client:
         with pytest.raises(KeyboardInterrupt):
@@ -117,7 +117,7 @@ def test_ctrl_c_before_the_body_begins_still_releases(
 def test_ctrl_c_as_the_first_renewal_is_planned_releases(
     client: Client, network: FaultyTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SDK-5, SDK-23: the thread may run already; it ends like every other one."""
+    """SDK-5, SDK-23: the renewing thread may already run; it ends like every other one."""
     start = Renewals._start
 
     def interrupted(renewals: Renewals) -> None:

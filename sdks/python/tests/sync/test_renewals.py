@@ -45,7 +45,7 @@ def test_one_thread_renews_every_lock_of_a_client(client: Client, clock: ManualC
 
 
 class HangingNow(FaultyTransport):
-    """Every twentieth renewal hangs, and those of the keys in `always`."""
+    """Every twentieth renewal hangs, and so do all renewals of the keys in `always`."""
 
     def __init__(self, inner: FakeLocks, clock: ManualClock) -> None:
         super().__init__(inner, clock)
@@ -116,7 +116,7 @@ def test_idle_threads_end_and_another_one_starts(server: FakeLocks, monkeypatch:
 
 
 class AddsWhileEnding(set[int]):
-    """The threads of some renewals. As the last one ends, but is still seen, a block is entered."""
+    """The threads of some renewals. While the last one ends but is still listed, a block is entered."""
 
     def __init__(self, client: Client, blocks: contextlib.ExitStack) -> None:
         self.client = client
@@ -131,7 +131,7 @@ class AddsWhileEnding(set[int]):
 
 @pytest.mark.real_time
 def test_a_lock_added_while_the_last_thread_ends_is_renewed(server: FakeLocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK-6: it has no thread of its own to start, so the ending one continues."""
+    """SDK-6: the new lock starts no thread, so the ending thread continues."""
     monkeypatch.setattr(renewals, "IDLE_SECONDS_MAX", 0.01)
     monkeypatch.setattr(renewals, "INBOX_CHECK_SECONDS", 0.01)
     with server.client(clock=SystemClock()) as client, contextlib.ExitStack() as blocks:
@@ -214,7 +214,7 @@ def test_a_further_thread_that_cannot_start_does_not_end_the_first(
 
 
 def test_no_thread_starts_while_the_interpreter_shuts_down(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SDK-23: Python 3.12 and later refuse it; the block runs, and its lease expires unless it ends before."""
+    """SDK-23: Python 3.12 and later refuse new threads; the block runs without renewals, so its lease may expire."""
 
     def refused(*_: object) -> int:
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -123,7 +123,7 @@ async def test_a_retired_token_does_not_wait(rival: AsyncClient) -> None:
 
 
 async def test_events_are_published_in_order(server: FakeLocks, rival: AsyncClient, clock: ManualClock) -> None:
-    """EVENT-2, EVENT-5: and can be read from any known id."""
+    """EVENT-2, EVENT-5: events can also be read from any known id."""
     lease = await rival.locks.acquire("k", ttl=30)
     waiting = send_acquire(server, TOKEN, 50)
     await until(lambda: server.waiters("k") == 1)
@@ -149,5 +149,5 @@ async def test_events_are_published_in_order(server: FakeLocks, rival: AsyncClie
 
 
 async def test_a_lock_named_events_is_a_lock(server: FakeLocks) -> None:
-    """EVENT-1: without `prefix`."""
+    """EVENT-1: a request without `prefix` reads that lock."""
     assert json.loads((await send(server, "GET", "/locks/events")).body) == {"held": False}

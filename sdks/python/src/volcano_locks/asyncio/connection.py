@@ -25,7 +25,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def quiet(self) -> bool:
-        """Whether it is open and received nothing that was not read: only then it serves another request."""
+        """Whether it can serve another request: it is open and has no unread bytes."""
         return self._transport is not None and not self._unread and not self._at_eof
 
     def send(self, data: bytes) -> None:

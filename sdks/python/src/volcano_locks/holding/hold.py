@@ -1,11 +1,11 @@
 """`Hold`, the state of one held lock: its newest lease, its renewal plan, and how it ended.
 
-A loss is not a flag that another thread must set in time. `Hold` compares the clock with the local deadline on each
-question, so it is right even if the renewals are starved, stuck or dead (SDK-4). A hold ends once: it is lost, or its
+A loss is not a flag that another thread must set in time. `Hold` compares the clock with the local deadline in each
+query, so it is right even if the renewals are starved, stuck or dead (SDK-4). A hold ends once: it is lost, or its
 block is left. A renewal confirmed after that is ignored.
 
-Any thread, signal handler or finalizer may ask: there is no mutex, and the end is one atomic `dict.setdefault`. Only
-the renewer changes the plan. After `fork` the child's hold is lost, and the child never releases its parent's lock
+Any thread, signal handler or finalizer may query it: there is no mutex, and the end is one atomic `dict.setdefault`.
+Only the renewer changes the plan. After `fork` the child's hold is lost, and the child never releases its parent's lock
 (SDK-6).
 """
 
@@ -27,7 +27,7 @@ class BlockLeft(NamedTuple):
 class Hold:
     """One acquisition.
 
-    `acquired_at`: an instant before the acquisition, from which its end is counted; by default that of its request.
+    `acquired_at`: an instant before the grant, from which the longest holding time counts; by default the request's.
     `renew_every` and `quota`: see `RenewalPlan`.
     """
 
@@ -123,7 +123,7 @@ class Hold:
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call `listener` when the hold is lost or left, in the thread that finds it; at once if it has ended.
 
-        Returns what forgets the listener.
+        Returns a function that removes the listener.
         """
         self._listeners.append(listener)
         if self._end:

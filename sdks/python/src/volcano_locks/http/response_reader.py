@@ -1,9 +1,9 @@
 """Reads one HTTP/1.1 response from bytes, without a connection.
 
-A plain response states its length and has no field that changes how it is read. This service's own server sends only
-those, and one regular expression parses their head. Every other response (chunked, ended by closing, interim responses,
-a proxy's page, an event stream) is read by h11, and its connection is not reused. An incomplete or too long response is
-an error, and so is one that names another request's id.
+A plain response states its length and has no field that changes how it is read. Apart from event
+streams, this service's own server sends only plain responses; one regular expression parses their head. h11 reads any
+other response (chunked, ended by closing, interim, a proxy's page, an event stream), whose connection is not reused. An
+incomplete or too long response is an error, and so is one that names another request's id.
 """
 
 import re
@@ -31,7 +31,7 @@ class NotConnectedError(Exception):
 
 
 class BrokenResponseError(Exception):
-    """The bytes received are no complete HTTP response, or too long a one."""
+    """The bytes received are not a complete HTTP response, or the response is too long."""
 
 
 def not_connected(why: object) -> NotConnectedError:
@@ -161,8 +161,8 @@ class StreamReader:
 def check_request_id(headers: Mapping[str, str], request: bytes) -> None:
     """Check that a request id in the response, if any, is that of `request`; a proxy may have doubled it (case 83).
 
-    Otherwise an unsolicited response that arrives as a request is sent would pass for its response. The server makes
-    an id for a request that has none.
+    Otherwise an unsolicited response that arrives while a request is sent would be taken for the response to it. If
+    a request has no id, the server makes one.
     """
     request_id, sent = first_value(headers.get(_REQUEST_ID, "")), request.lower()
     if request_id and _REQUEST_ID.encode() in sent and request_id.lower().encode(errors="replace") not in sent:

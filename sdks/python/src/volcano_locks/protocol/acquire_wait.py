@@ -5,7 +5,7 @@ over broken connections, restarts and a spent quota. It confirms a grant whose r
 the lease began at an unknown time between request and response. And it leaves neither a lease nor a waiter behind when
 it ends without the lock.
 
-Limit: a waiter loses its position in an absence longer than the server keeps it (WAIT-6).
+Limit: a client that is absent for longer than the server keeps its waiter loses its position (WAIT-6).
 """
 
 from dataclasses import dataclass, field

@@ -17,7 +17,7 @@ class Request(NamedTuple):
     """One HTTP request below the API URL. Its result is the `Response`.
 
     `shielded`: neither cancelling the caller nor closing the client cancels it. `streams`: the response is an event
-    stream, which begins after the event `last_event_id`; its result has no body, and `ReadStream` reads on.
+    stream, which begins after the event `last_event_id`; the result has no body, and `ReadStream` reads the stream.
     """
 
     method: str

@@ -34,7 +34,7 @@ T = TypeVar("T")
 def acquire(
     key: str, token: str, ttl_seconds: int, request_id: str, budget: TimeBudget, *, recoverable: bool = False
 ) -> Operation[Lease]:
-    """Return a lease whose deadline is the time before its request plus `ttl_seconds`; reject a later response.
+    """Return a lease whose deadline is `ttl_seconds` after its request was sent; reject a response after that.
 
     `recoverable`: the caller can repeat this acquire with the same ids, so an unknown outcome sends no release.
     """

@@ -78,7 +78,7 @@ class Driver:
     ) -> T:
         """Return the operation's result. If an interrupt takes the result from the caller, pass it to `undo`.
 
-        Cancelling `call` cancels the operation and raises StoppedError. Closing the client waits for a shielded one.
+        Cancelling `call` cancels the operation and raises StoppedError. Closing the client waits for shielded requests.
         """
         results: list[T] = []
         run = _Run(self, call or Call(self._clock))
@@ -139,7 +139,7 @@ class Driver:
         process.pool.close()
 
     def _others_run(self, process: _Process) -> bool:
-        """Whether a call of another thread runs. One of this thread was interrupted by a signal handler."""
+        """Whether a call of another thread runs. If a call of this thread runs, a signal handler interrupted it."""
         return any(call.thread_id != threading.get_ident() for call in process.calls())
 
     def _process_of_now(self) -> _Process:

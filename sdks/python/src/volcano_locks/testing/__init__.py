@@ -7,9 +7,9 @@
         clock.jump(31)                  # … the machine was suspended
         assert guard.lost
 
-`FakeLocks` is the server alone, shared by any number of clients. `FaultyTransport` injects faults between a client and
-it, or a real server. A call that waits for a lock returns only after the test moves the clock or frees the lock, so run
-it in a thread or task of its own, and read `FakeLocks.waiters` to see that it waits.
+`FakeLocks` is the server alone, shared by any number of clients. `FaultyTransport` injects faults between a client
+and this or a real server. A call that waits for a lock returns only after the test moves the clock or frees the lock.
+So run it in a thread or task of its own, and read `FakeLocks.waiters` to see that it waits.
 
 Limit: the fake has no quota and checks no credentials.
 """

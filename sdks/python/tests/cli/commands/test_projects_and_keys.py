@@ -43,7 +43,7 @@ def test_project_is_created_shown_changed_and_deleted(invoke: Invoke, project: s
 
 
 def test_secret_is_alone_on_stdout_and_valid_until_revoked(invoke: Invoke, server: RunningServer, project: str) -> None:
-    """CLI-12, CLI-2: it is output once, with a message on stderr."""
+    """CLI-12, CLI-2: the secret is output once, with a message on stderr."""
     created = invoke("key", "create", project, "w1", "--permission", "locks.manage", "--expires-in", "90d")
     secret = created.stdout.strip()
     assert secret.startswith("sk-")
@@ -80,7 +80,7 @@ def test_a_missing_permission_is_not_reported_as_a_bad_key(invoke: Invoke, proje
 
 
 def test_a_permission_of_another_service_is_stored(invoke: Invoke, server: RunningServer, project: str) -> None:
-    """CLI-12, ADMIN-6: a message says that it grants nothing here."""
+    """CLI-12, ADMIN-6: a message says that the permission grants nothing here."""
     created = invoke("key", "create", project, "f", "--permission", "functions.invoke", "--permission", "locks.read")
     assert "functions.invoke grants nothing here" in created.stderr
     assert "locks.read grants" not in created.stderr

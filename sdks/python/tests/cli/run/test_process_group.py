@@ -147,7 +147,7 @@ def test_vanished_server_ends_the_group_before_the_grace_ends(
     process.communicate()
     assert process.returncode == 76
     assert pair.running_count() == 0
-    with closing(sqlite3.connect(store)) as database:  # it may have been renewed before the server vanished
+    with closing(sqlite3.connect(store)) as database:  # the lease may have been renewed before the server vanished
         ((expires_at_ms,),) = database.execute("SELECT expires_at_ms FROM lock").fetchall()
     last = float((tmp_path / "last").read_text())
     assert last < expires_at_ms / 1_000 + 1.0
@@ -157,7 +157,7 @@ def test_vanished_server_ends_the_group_before_the_grace_ends(
 def test_release_that_fails_keeps_the_commands_code(
     start: Start, key: str, environment: dict[str, str], tmp_path: Path, until: Until
 ) -> None:
-    """CLI-8, case 39: it is reported on stderr; the work was done under the lock."""
+    """CLI-8, case 39: the failure is reported on stderr; the work was done under the lock."""
     with running_server() as server:
         env = environment | {"VOLCANO_API_URL": server.url, "VOLCANO_SERVICE_KEY": server.service_key}
         process = start("run", key, "--", "sh", "-c", f"touch {tmp_path}/up; read line; exit 4", env=env)

@@ -101,7 +101,7 @@ def test_it_reports_the_state_of_the_lock_at_the_start(start: Start, key: str, a
 def test_it_resumes_after_a_lost_connection_without_missing_events(
     start: Start, key: str, ada: Client, server: RunningServer, environment: dict[str, str]
 ) -> None:
-    """CLI-30: it resumes from the last event."""
+    """CLI-30: `watch` resumes from the last event."""
     with CuttableProxy(server.url) as proxy:
         watching = start("watch", key, env=environment | {"VOLCANO_API_URL": proxy.url})
         assert "watching" in read_stderr(watching)

@@ -31,7 +31,7 @@ module VolcanoLocks
                                        code: LOCK_HELD)
     end
 
-    # The block of `hold` begins. Those that ended unseen are forgotten.
+    # The block of `hold` begins. Blocks whose hold is lost are removed.
     def add(client, hold)
       all.delete_if { |one| one.hold.lost? } << OpenBlock.new(client, hold, Fiber.current.object_id)
     end

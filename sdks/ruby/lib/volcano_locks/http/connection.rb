@@ -15,7 +15,7 @@ module VolcanoLocks
     NEVER = { Object => :never }.freeze
     # What a socket raises.
     BROKEN = [IOError, SystemCallError, OpenSSL::SSL::SSLError].freeze
-    # Where a socket's own error is raised: the last word of its backtrace's first line.
+    # Matches the first line of the backtrace if a socket's own call raised the error.
     SOCKET_CALL = /(nonblock|close)'\z/
     STATUS_LINE = %r{\AHTTP/1\.([01]) (\d{3})(?: |\z)}
     private_constant :READ_BYTES, :NEVER, :BROKEN, :SOCKET_CALL, :STATUS_LINE

@@ -98,7 +98,7 @@ module VolcanoLocks
       pending.cancel(RequestCancelledError.new(CLOSED, request_id: pending.request.request_id))
     end
 
-    # The caller's thread is being killed, maybe because the process exits, which must not wait for an idle thread.
+    # The caller's thread is being killed. The process may be exiting, and must not wait for an idle thread.
     def run_in_own_thread(pending)
       refuse_if_closed(pending)
       new_thread { pending.run(@transport) }
@@ -152,7 +152,7 @@ module VolcanoLocks
       @mutex.synchronize do
         @idle += 1
         begin
-          # At the end of the process Ruby kills an idle thread, which must not defer that.
+          # At the end of the process Ruby kills idle threads, so an idle thread must not defer interrupts.
           Thread.handle_interrupt(Object => :on_blocking) do
             @added.wait(@mutex, IDLE_SECONDS_MAX) if @queue.empty? && !@closed
           end

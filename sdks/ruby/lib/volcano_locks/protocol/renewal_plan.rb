@@ -37,7 +37,7 @@ module VolcanoLocks
     attr_reader :deadline
 
     # The plan of one acquisition. Instants are seconds on the client's clock. `acquired_at` is an instant before the
-    # grant; `deadline` is when the granted request was sent plus the TTL. `jitter` in [0, 1) sets this holder's
+    # grant; `deadline` is the TTL after the granted request was sent. `jitter` in [0, 1) sets this holder's
     # position in the spread. `timeout_seconds` limits one request. `renew_every` fixes the interval.
     def initialize(ttl_seconds:, acquired_at:, deadline:, timeout_seconds:, jitter: 0.5, renew_every: nil,
                    quota_scarce: false)

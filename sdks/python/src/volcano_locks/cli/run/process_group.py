@@ -90,7 +90,7 @@ class CommandProcess(ProcessGroup):
         return cls(process_id, go_write, failure_read)
 
     def start(self, environment: Mapping[str, str]) -> None:
-        """Makes it exec the command with `environment`. OSError if the exec failed; then nothing has run."""
+        """Makes the process exec the command with `environment`. OSError if the exec failed; then nothing has run."""
         self._waiting = False
         packed = b"".join(os.fsencode(f"{name}={value}") + b"\0" for name, value in environment.items())
         with contextlib.suppress(BrokenPipeError):
@@ -104,7 +104,7 @@ class CommandProcess(ProcessGroup):
             raise OSError(number, os.strerror(number))
 
     def discard(self) -> None:
-        """Ends it if it was never started."""
+        """Ends the process if it was never started."""
         if self._waiting:
             self._waiting = False
             os.close(self._go)

@@ -60,7 +60,7 @@ class TimedResponse(NamedTuple):
         return code if isinstance(code, str) and _CODE.fullmatch(code) else None
 
     def __str__(self) -> str:
-        """`409 lock_held`: nothing into which the server could have put a secret."""
+        """Such as `409 lock_held`: no text from the server, which could contain a secret."""
         return f"{self.status} {self.code}" if self.code else str(self.status)
 
     def expect(self, status: int, code: str | None = None, *, to: str) -> Self:
@@ -98,7 +98,7 @@ class HttpClient:
     ) -> TimedResponse:
         """Sends one request. `headers` replace the default ones; None omits one.
 
-        Raises Inconclusive if there is no response, or one that is no evidence about the promise: 429 and 5xx.
+        Raises Inconclusive if there is no response, or a 429 or 5xx, which is no evidence about the promise.
         """
         defaults: Headers = {
             "Authorization": self._credential,
@@ -166,7 +166,7 @@ def parse_state(response: TimedResponse) -> LockState:
 
 
 def _unchecked_reader(request: bytes) -> ResponseReader:
-    """Accepts a response with any request id: that is for a check to judge."""
+    """Accepts a response with any request id, because a check judges the id."""
     return ResponseReader(request.partition(b"\r\n")[0])
 
 
