@@ -119,7 +119,7 @@ async def test_a_thread_leads_until_the_loss_and_then_again(
 async def test_run_must_be_a_function_of_the_right_kind(
     client: Client, async_client: AsyncClient, network: FaultyTransport
 ) -> None:
-    """SDK-16, case 44: nothing is sent. A function that only returns something to run later releases the lock."""
+    """SDK-16, case 44: nothing is sent. If the function returns a coroutine or a generator, the lock is released."""
 
     def later(guard: object) -> Iterator[None]:
         yield

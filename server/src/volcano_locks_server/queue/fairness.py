@@ -1,8 +1,8 @@
 """Fairness between nodes: yield a lock after N grants so that waiters of other nodes get a turn (WAIT-10).
 
 If requests wait for a lock on other nodes, this node grants it to its own waiters HANDOFFS_IN_A_ROW_MAX times in a row.
-Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it continues. A node knows of its peers only for
-which locks they have waiters.
+Then it pauses for YIELD_MS so that a peer can acquire. If no peer did, it continues. All that a node knows of a peer is
+which locks have waiters there.
 """
 
 from collections.abc import Callable
@@ -45,7 +45,7 @@ class Fairness:
         return HANDOFFS_IN_A_ROW_MAX - (self._in_a_row[key].grants if key in self._in_a_row else 0)
 
     def count_grants(self, key: RecordKey, report: StepReport, fencing_token: int) -> None:
-        """Count this node's grants since the last one of another node, if requests wait there."""
+        """Add the grants of `report` to the grants in a row. Drop the count if no other node has waiters."""
         before = self._in_a_row.pop(key, None)
         if not self.others_wait(key):
             return

@@ -1,11 +1,12 @@
 """Renews the held locks of a threaded client in daemon threads.
 
-One thread at a time leads: it waits for the next renewal that is due. To perform it, it hands the lead to another
-thread, which is started if none is idle. So a single lock needs one thread, and more run only while renewals overlap.
-A thread that is idle for a while ends. None is started while the interpreter shuts down.
+One thread at a time leads: it waits for the next renewal that is due. Before it performs the renewal, it gives up the
+lead, and an idle thread takes it. If other locks wait and no thread is idle, it starts one. So a single lock needs one
+thread, and more run only while renewals overlap. A thread that is idle for a while ends. None is started while the
+interpreter shuts down.
 
-`add` may be called by a signal handler or finalizer, so it takes no lock: it appends to a deque and reads attributes
-that the leader sets first.
+`add` may be called by a signal handler or finalizer, so it takes no lock. It appends to a deque, and then reads
+attributes that the leader sets before it checks that deque.
 """
 
 import contextlib

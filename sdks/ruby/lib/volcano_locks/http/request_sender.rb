@@ -44,8 +44,8 @@ module VolcanoLocks
       response_of(pending)
     end
 
-    # Send a request without waiting. The block is called in another thread when the request is over. Cancel the request
-    # when it has timed out.
+    # Send a request without waiting. The block is called in another thread when the request is over. The caller must
+    # cancel the request when it has timed out.
     #
     # @return [PendingRequest]
     def start_request(verb, path, wait_seconds: nil, **options, &on_over)
@@ -122,8 +122,8 @@ module VolcanoLocks
       wait_seconds ? @long_threads : @threads
     end
 
-    # An open connection for a request in this thread; nil if the request needs a thread: to open a connection, or
-    # because this thread is being killed.
+    # An open connection for a request in this thread. Nil if another thread must send the request, because no
+    # connection is open or this thread is being killed.
     def idle_connection
       return nil if Thread.current.status == "aborting"
 

@@ -49,7 +49,7 @@ class SqliteFile:
         SQLite VFS, by default the system's.
         """
         writer = WriterThread()
-        opened: list[Self] = []  # the final job closes it, even if this task is cancelled while it waits
+        opened: list[Self] = []  # filled by the writer, whose last job closes the file even if this task is cancelled
         try:
             await writer.run(lambda: opened.append(cls._open(path, clock, writer, vfs)))
             await opened[0]._wait_for_clock(clock, sleep)
