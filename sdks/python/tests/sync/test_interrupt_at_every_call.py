@@ -23,7 +23,7 @@ from volcano_locks.sync.client import Locks
 
 from ..socket_server import FREED, GRANTED, ServerConnection, header, socket_server
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("dropped_sockets")]
 
 INTERRUPT_SECONDS_MAX = 5
 UNGUARDED = {LockBlock.__exit__.__code__, Locks.release.__code__}

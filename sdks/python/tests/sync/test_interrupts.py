@@ -15,6 +15,8 @@ from volcano_locks.testing.in_memory import HttpRequest, InMemoryTransport, NewW
 
 from ..helpers import eventually
 
+pytestmark = pytest.mark.usefixtures("dropped_sockets")
+
 
 class InterruptingTransport(InMemoryTransport):
     """Sends the main thread a Ctrl-C when it has served a POST, and then responds at once or not at all."""

@@ -34,7 +34,7 @@ from volcano_locks.sync.client import Locks
 
 from ..helpers import eventually
 
-pytestmark = pytest.mark.real_time
+pytestmark = [pytest.mark.real_time, pytest.mark.usefixtures("dropped_sockets")]
 
 ROUNDS = int(os.environ.get("INTERRUPT_ROUNDS", "400"))
 SEED = int(os.environ.get("INTERRUPT_SEED", "1"))
@@ -214,7 +214,6 @@ def traceback_frames(trace: TracebackType | None) -> Iterator[tuple[CodeType, in
         trace = trace.tb_next
 
 
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Python closes a socket whose owner was interrupted
 def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing_held(
     process: ServerProcess, service_key: str
 ) -> None:

@@ -253,7 +253,7 @@ def test_an_os_error_of_a_handler_is_not_taken_for_one_of_the_socket(
 
 @pytest.mark.parametrize("raised", [TimeoutError, ArithmeticError])
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-@pytest.mark.filterwarnings("ignore::ResourceWarning")  # Python closes a socket whose owner was interrupted
+@pytest.mark.usefixtures("dropped_sockets")
 def test_an_error_of_a_handler_comes_out_at_every_instant_of_a_first_request(
     host: str, raised: type[Exception]
 ) -> None:
