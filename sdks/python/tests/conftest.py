@@ -1,8 +1,10 @@
 """Fixtures: a clock, a fake server, a faulty network, and clients over it."""
 
 import contextlib
+import gc
 import ssl
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -118,3 +120,12 @@ def server_url(server: FakeLocks) -> Iterator[str]:
     """The URL of the fake's locks over real sockets."""
     with serve_http(handler_of(server)) as url:
         yield url
+
+
+@pytest.fixture
+def dropped_sockets() -> Iterator[None]:
+    """Collect what the test drops without closing it, by an interrupt or a loop's end, here and not in a later test."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        yield
+        gc.collect()

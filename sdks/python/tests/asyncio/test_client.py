@@ -323,6 +323,7 @@ async def test_a_block_that_was_left_has_no_pending_finalizer(
     assert len(calls) == while_leaving > 0
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 @pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_client_serves_one_event_loop_after_another(server_url: str) -> None:
     """Connections belong to one loop and end with it; the client does not."""

@@ -40,6 +40,7 @@ def unclosed() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 @pytest.mark.usefixtures("unclosed")
 def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:
     """The tasks of a closed loop never end."""
@@ -54,6 +55,7 @@ def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:
         del waiting
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 def test_closing_leaves_the_tasks_of_other_loops_alone() -> None:
     """`Task.cancel` is not safe in another thread. Later requests of these tasks are refused."""
     arrived, ended = threading.Event(), threading.Event()
@@ -78,6 +80,7 @@ def test_closing_leaves_the_tasks_of_other_loops_alone() -> None:
     assert keys == ["k"]
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 @pytest.mark.usefixtures("unclosed")
 def test_a_loop_that_ended_without_close_keeps_no_connection() -> None:
     """One client in many `asyncio.run`: each opens a connection, and only the last one may be left."""

@@ -80,6 +80,7 @@ async def test_requests_share_a_connection_only_one_after_the_other(kind: str, c
     assert {number for number, _ in received[2:]} == {0, 1}
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 @pytest.mark.real_time
 def test_an_idle_connection_that_was_closed_is_not_reused() -> None:
     """case 32: a force release is never sent twice, so a closed connection must be noticed before it is used."""
@@ -244,6 +245,7 @@ async def test_a_holder_keeps_its_lock_over_real_connections(kind: str, clock: M
         assert not (await target.get("k")).held
 
 
+@pytest.mark.usefixtures("dropped_sockets")
 def test_a_child_that_runs_its_parents_loop_opens_its_own_connection() -> None:
     """case 36: two processes on one connection would read each other's responses."""
 

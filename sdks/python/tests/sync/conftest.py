@@ -1,7 +1,5 @@
 """A server process for programs and signals that need one."""
 
-import gc
-import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -19,12 +17,3 @@ def process() -> Iterator[ServerProcess]:
 @pytest.fixture(scope="session")
 def service_key(process: ServerProcess) -> str:
     return process.new_service_key()
-
-
-@pytest.fixture
-def dropped_sockets() -> Iterator[None]:
-    """Python closes a socket whose owner was interrupted, with a warning. Collects them here, not in a later test."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)
-        yield
-        gc.collect()
