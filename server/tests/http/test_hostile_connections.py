@@ -284,6 +284,7 @@ async def test_a_refusal_before_the_body_of_expect_continue_closes_the_connectio
     assert b"\r\nconnection: close\r\n" in response
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     "head",
     [

@@ -40,6 +40,7 @@ def unclosed() -> Iterator[None]:
         gc.collect()
 
 
+@pytest.mark.real_time
 @pytest.mark.usefixtures("dropped_sockets")
 @pytest.mark.usefixtures("unclosed")
 def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:

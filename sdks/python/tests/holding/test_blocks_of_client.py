@@ -156,6 +156,7 @@ def test_a_block_may_be_left_in_another_thread(client: Client) -> None:
         pass
 
 
+@pytest.mark.real_time
 async def test_entering_a_block_twice_is_refused_and_changes_nothing(
     target: Target, clock: ManualClock, network: FaultyTransport
 ) -> None:
