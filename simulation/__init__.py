@@ -1,0 +1,1 @@
+"""A seeded simulation of whole deployments: real server and client code on virtual time, model engines and network."""
