@@ -1,0 +1,1 @@
+# Rails finds its root by this file.
