@@ -18,9 +18,10 @@ from typing import Final, NamedTuple
 from .baselines import running_redis
 from .interleaved_rounds import rotated
 from .lock_server import create_project, running_server
-from .machine import ROOT, machine_facts, redis_versions
+from .machine import machine_facts, redis_versions
 from .processes import BenchError, program, run, running_driver, send_command
 from .report import LATENCY_HEADER, Goal, Report, p50_and_p99
+from .source_tree import ROOT
 
 DRIVERS: Final = ROOT / "bench" / "drivers"
 WITH_LOCK_TIMES_MAX: Final = 1.15

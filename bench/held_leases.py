@@ -7,6 +7,8 @@ the copy, loads it and reads its memory, so that no round inherits writes of an 
 import asyncio
 import shutil
 import statistics
+import time
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -15,11 +17,12 @@ from .interleaved_rounds import rotated
 from .lock_server import Project, create_project, running_server
 from .machine import machine_facts
 from .report import LATENCY_HEADER, RATE_HEADER, Goal, Report, problems_of, summary, thousands
-from .wrk import CONNECTIONS, RoundResult
+from .wrk import CONNECTIONS, KeyOrder, RoundResult
 
 HELD: Final = 100_000
 HELD_TTL_SECONDS: Final = 24 * 3600
-SEED_BATCH: Final = 500
+PAGE_LEASES: Final = 500
+RANDOM_FACTOR: Final = 2654435761  # odd, so it maps no two numbers to one
 MEGABYTES_MAX: Final = 300.0
 STARTUP_SECONDS_MAX: Final = 5.0
 SHARE_OF_EMPTY_MIN: Final = 0.80
@@ -40,7 +43,7 @@ class _FileRounds:
 def measure(folder: Path, *, rounds: int, seconds: float, warm_up_seconds: float, held: int = HELD) -> Report:
     """The report on `held` held leases."""
     machine = machine_facts(folder)
-    project, empty, full = _create_files(folder, held)
+    project, empty, full = create_files(folder, held)
     files = [_FileRounds("no held leases", empty), _FileRounds(f"{held:,} held leases", full)]
     for number in range(rounds):
         for file in rotated(files, number):
@@ -87,41 +90,51 @@ def _report(files: list[_FileRounds], machine: list[tuple[str, str]], length: st
     )
 
 
-def _create_files(folder: Path, held: int) -> tuple[Project, Path, Path]:
+def create_files(folder: Path, held: int) -> tuple[Project, Path, Path]:
     """A project, a database file with only that project, and one with its held leases too."""
     empty, full = folder / "empty.db", folder / "full.db"
     with running_server(empty) as server:
         project = create_project(server)
-    shutil.copyfile(empty, full)
-    asyncio.run(_write_leases(full, project, held))
+    asyncio.run(load_leases(full, held, project_id=project.project_id, source=empty))
     return project, empty, full
 
 
-async def _write_leases(database: Path, project: Project, held: int) -> None:
-    """Write the leases with the server's own rule and store, many in one commit."""
+async def load_leases(
+    database: Path, leases: int, *, keys: KeyOrder = "random", project_id: str = "bench", source: Path | None = None
+) -> float:
+    """Write leases to a new file in one transaction, after what `source` contains. Returns the seconds it took.
+
+    Keys in random order begin with the same digits as those of the load.
+    """
     from volcano_locks_server.ports.clock import SystemClock
-    from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
+    from volcano_locks_server.ports.lock_store import RecordKey
+    from volcano_locks_server.ports.snapshot import Entry, StoredLock
     from volcano_locks_server.rules.lease import Acquire, acquire
     from volcano_locks_server.rules.values import LockKey
     from volcano_locks_server.stores import open_store
 
-    def step(records: Records, now_ms: int) -> StepResult:
-        decisions = {
-            key: acquire(record, Acquire(key.key.encode().ljust(32, b"."), HELD_TTL_SECONDS, "bench/1"), now_ms)
-            for key, record in records.items()
-        }
-        return StepResult({key: one.record for key, one in decisions.items() if one.record is not None}, [])
+    clock = SystemClock()
+    record = acquire(None, Acquire(b"." * 32, HELD_TTL_SECONDS, "bench/1"), clock.now_ms()).record
+    assert record is not None
+    factor = 1 if keys == "ascending" else RANDOM_FACTOR
 
-    store = await open_store(f"sqlite:///{database}", SystemClock())
+    async def pages() -> AsyncIterator[Sequence[Entry]]:
+        if source is not None:
+            original = await open_store(f"sqlite:///{source}", clock)
+            assert original.snapshot is not None
+            async for page in original.snapshot.pages():
+                yield page
+            await original.close()
+        for first in range(0, leases, PAGE_LEASES):
+            numbers = range(first, min(leases, first + PAGE_LEASES))
+            names = (LockKey.parse(f"{number * factor % 2**32:08x}-held") for number in numbers)
+            yield [StoredLock(RecordKey(project_id, name), record) for name in names]
+
+    store = await open_store(f"sqlite:///{database}", clock)
     try:
-        for first in range(0, held, SEED_BATCH):
-            numbers = range(first, min(held, first + SEED_BATCH))
-            keys = [RecordKey(project.project_id, LockKey.parse(_lock_key(number))) for number in numbers]
-            await store.locks.update(keys, step)
+        assert store.snapshot is not None
+        began = time.perf_counter()
+        await store.snapshot.load(pages(), clock.now_ms())
+        return time.perf_counter() - began
     finally:
         await store.close()
-
-
-def _lock_key(number: int) -> str:
-    """A key that begins with scattered digits, as the keys of the load do."""
-    return f"{number * 2654435761 % 2**32:08x}-held"

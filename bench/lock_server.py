@@ -12,9 +12,11 @@ from typing import Final, NamedTuple
 from . import wrk
 from .baselines import Load
 from .processes import BenchError, free_port, resident_megabytes, running, volcano_locks_program, wait_until
-from .wrk import RoundResult
+from .source_tree import ROOT, python_path
+from .wrk import CONNECTIONS, KeyOrder, RoundResult
 
 ADMIN_TOKEN: Final = "bench-admin-token-that-guards-nothing"
+RELEASE_LAG: Final = 8
 
 
 class LockServer(NamedTuple):
@@ -27,6 +29,10 @@ class LockServer(NamedTuple):
     @property
     def resident_megabytes(self) -> float:
         return resident_megabytes(self.pid)
+
+    @property
+    def peak_megabytes(self) -> float:
+        return resident_megabytes(self.pid, peak=True)
 
     @property
     def waiters(self) -> int:
@@ -45,16 +51,34 @@ class LockServer(NamedTuple):
         parsed: dict[str, object] = json.loads(response)
         return parsed
 
-    def load(self, service_key: str, seconds: float, *, refused_every: int = 0) -> RoundResult:
-        """Acquire fresh locks and release them. One request in `refused_every` asks for a held lock (0: none)."""
+    def load(
+        self,
+        service_key: str,
+        seconds: float,
+        *,
+        connections: int = CONNECTIONS,
+        refused_every: int = 0,
+        keys: KeyOrder = "random",
+        release: bool = True,
+    ) -> RoundResult:
+        """Acquire fresh locks and release them. One request in `refused_every` asks for a held lock (0: none).
+
+        A lock is released RELEASE_LAG x `connections` acquires after its acquire was sent. If the server had not
+        accepted that acquire's connection by then, the release comes first and the acquire is refused. This happens at
+        most once for each connection, and only if there are more than CONNECTIONS.
+        """
         return wrk.load(
             self.url,
             "acquire_release",
             f"b{time.time_ns()}",
             str(refused_every),
+            str(RELEASE_LAG * connections) if release else "never",
+            keys,
             seconds=seconds,
+            connections=connections,
             environment={"BENCH_SERVICE_KEY": service_key},
             refused_share=1 / refused_every if refused_every else 0.0,
+            refused_slack=connections if connections > CONNECTIONS else 0,
         )
 
 
@@ -66,22 +90,27 @@ class Project(NamedTuple):
 
 
 @contextmanager
-def running_server(database: Path, *, log_level: str = "info") -> Iterator[LockServer]:
+def running_server(database: Path, *, log_level: str = "info", tree: Path = ROOT) -> Iterator[LockServer]:
     """The server on that SQLite file, which is created if it does not exist."""
-    with running_server_on(f"sqlite:///{database}", database.with_suffix(".log"), log_level=log_level) as server:
+    log = database.with_suffix(".log")
+    with running_server_on(f"sqlite:///{database}", log, log_level=log_level, tree=tree) as server:
         yield server
 
 
 @contextmanager
-def running_server_on(store: str, log: Path, *, log_level: str = "info") -> Iterator[LockServer]:
-    """The server on the store at this URL."""
+def running_server_on(
+    store: str, log: Path, *, log_level: str = "info", tree: Path = ROOT, history_days: int | None = None
+) -> Iterator[LockServer]:
+    """The server on the store at this URL, with the code of the source tree `tree`."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     command = [
         *(volcano_locks_program(), "serve", "--store", store, "--host", "127.0.0.1"),
         *("--port", str(port), "--log-level", log_level),
+        *(() if history_days is None else ("--history-days", str(history_days))),
     ]
-    with running(command, log=log, environment={"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN}) as process:
+    environment = {"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN, "PYTHONPATH": python_path(tree)}
+    with running(command, log=log, environment=environment) as process:
         seconds = wait_until(lambda: _is_ready(url), process, log)
         yield LockServer(url, process.pid, seconds)
 

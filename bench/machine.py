@@ -5,6 +5,7 @@ import platform
 import re
 import statistics
 import sys
+import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator
@@ -14,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 from .processes import BenchError, program, run
+from .source_tree import ROOT
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 IN_MEMORY: Final = frozenset({"tmpfs", "ramfs", "devtmpfs"})
 SYNC_SAMPLES: Final = 300
 
@@ -67,10 +68,21 @@ def machine_facts(folder: Path) -> list[tuple[str, str]]:
         ("disk", f"{file_system(folder)}, {sync_milliseconds(folder):.2f} ms for 4096 bytes and fdatasync (median)"),
         ("system", f"{platform.system()} {platform.release().split('-')[0]} {platform.machine()}"),
         ("load before", f"{load_minute:.2f} (a minute's average; above 0.5 the machine was not quiet)"),
-        ("Python", platform.python_version()),
+        (
+            "Python",
+            f"{platform.python_version()}, configured {interpreter_build(sysconfig.get_config_var('CONFIG_ARGS'))}",
+        ),
         ("SQLite", f"{apsw.sqlite_lib_version()} (apsw {version('apsw')})"),
-        ("server", f"volcano-locks-server {version('volcano-locks-server')}, uvicorn {version('uvicorn')}"),
+        ("server", f"volcano-locks-server {version('volcano-locks-server')}, httptools {version('httptools')}"),
     ]
+
+
+def interpreter_build(configure_arguments: str | None) -> str:
+    """Which optimizations the interpreter was configured with. Debian's is optimized without these arguments."""
+    return " and ".join(
+        f"{'with' if argument in (configure_arguments or '') else 'without'} {argument}"
+        for argument in ("--enable-optimizations", "--with-lto")
+    )
 
 
 def baseline_versions() -> list[tuple[str, str]]:

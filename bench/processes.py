@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -35,6 +36,12 @@ def volcano_locks_program() -> str:
     if not path.exists():
         raise BenchError("volcano-locks is not installed in this Python environment: run make setup")
     return str(path)
+
+
+def allow_many_files() -> None:
+    """Raise the limit of open files of this process, and so of the programs it starts, as far as it may."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def free_port() -> int:
@@ -116,10 +123,11 @@ def wait_until(is_ready: Callable[[], bool], process: subprocess.Popen[bytes], l
     return time.perf_counter() - began
 
 
-def resident_megabytes(pid: int) -> float:
-    """The process's resident memory (VmRSS), in units of 10^6 bytes."""
+def resident_megabytes(pid: int, *, peak: bool = False) -> float:
+    """The process's resident memory (VmRSS), or the most that it ever was (VmHWM), in units of 10^6 bytes."""
+    name = "VmHWM:" if peak else "VmRSS:"
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(name):
             return int(line.split()[1]) * 1024 / 1e6
     raise BenchError(f"process {pid} has no resident memory: it has exited")
 

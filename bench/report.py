@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from .line_chart import LineChart
 from .wrk import RoundResult
 
 RESULTS: Final = Path(__file__).resolve().parent / "results"
@@ -52,6 +53,7 @@ class Report:
     goals: list[Goal] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    charts: list[LineChart] = field(default_factory=list)
 
     @property
     def passed(self) -> bool:
@@ -68,14 +70,21 @@ class Report:
             parts.append("\n".join(["**INVALID:** these numbers do not count.", *problems]))
         if self.notes:
             parts.append("\n".join(self.notes))
+        parts += [f"![{chart.title}]({chart.file_name})" for chart in self.charts]
         parts.append(table(("measured on", ""), self.facts))
         return "\n\n".join(parts) + "\n"
 
     def write(self) -> Path:
-        """Save the report under today's date (UTC) and its name. It replaces an earlier one of the same day."""
+        """Save the report under today's date (UTC) and its name. It replaces an earlier one of the same day.
+
+        Its charts replace those of every earlier day, because documents show them.
+        """
         RESULTS.mkdir(exist_ok=True)
         path = RESULTS / f"{datetime.now(UTC):%Y-%m-%d}-{self.name}.md"
         path.write_text(self.text())
+        if not self.problems:
+            for chart in self.charts:
+                (RESULTS / chart.file_name).write_text(chart.svg())
         return path
 
 

@@ -2,11 +2,11 @@
 --
 -- wrk chooses the connection of each request, so a release sent right after its acquire could overtake it on another
 -- connection. LAG acquires later the response has arrived, because there are far fewer connections than LAG.
--- Keys begin with scattered digits, because real lock names do not arrive in index order.
--- Arguments: a prefix that makes the keys of this run fresh, and N: every Nth request acquires a lock that is already
--- held, and is refused (0: none). Environment: BENCH_SERVICE_KEY.
+-- Keys begin with digits in random order by default, because real lock names do not arrive in index order.
+-- Arguments: a prefix that makes the keys of this run fresh; N: every Nth request acquires a lock that is already
+-- held, and is refused (0: none); LAG, or "never" for no releases; "random" or "ascending" order of the keys.
+-- Environment: BENCH_SERVICE_KEY.
 
-local LAG = 512
 local threads = 0
 
 function setup(thread)
@@ -15,8 +15,8 @@ function setup(thread)
 end
 
 local key_tail, common, acquire_tail
-local acquired, released, sent, refused_every = 0, 0, 0, 0
-local acquire_next = true
+local acquired, released, sent, refused_every, lag = 0, 0, 0, 0, 0
+local acquire_next, key_factor = true, 1
 local format = string.format
 
 function init(args)
@@ -24,13 +24,14 @@ function init(args)
     "\r\nAuthorization: Bearer " .. os.getenv("BENCH_SERVICE_KEY") ..
     "\r\nX-Volcano-Lock-Holder: bench/1"
   key_tail = "-" .. args[1] .. "-" .. thread_number .. "/lease"
-  refused_every = tonumber(args[2])
+  refused_every, lag = tonumber(args[2]), tonumber(args[3]) or math.huge
+  key_factor = args[4] == "ascending" and 1 or 2654435761  -- an odd factor maps no two numbers to one
   local body = '{"ttl_seconds":60}'
   acquire_tail = "\r\nContent-Type: application/json\r\nContent-Length: " .. #body .. "\r\n\r\n" .. body
 end
 
-local function scattered(number)
-  return format("%08x", (number * 2654435761) % 4294967296)  -- an odd factor maps no two numbers to one
+local function key_digits(number)
+  return format("%08x", (number * key_factor) % 4294967296)
 end
 
 local function ids(number, verb)
@@ -46,10 +47,10 @@ function request()
   end
   if acquire_next then
     acquired = acquired + 1
-    acquire_next = acquired - released <= LAG
-    return "POST /locks/" .. scattered(acquired) .. key_tail .. common .. ids(acquired, 0) .. acquire_tail
+    acquire_next = acquired - released <= lag
+    return "POST /locks/" .. key_digits(acquired) .. key_tail .. common .. ids(acquired, 0) .. acquire_tail
   end
   released = released + 1
   acquire_next = true
-  return "DELETE /locks/" .. scattered(released) .. key_tail .. common .. ids(released, 1) .. "\r\n\r\n"
+  return "DELETE /locks/" .. key_digits(released) .. key_tail .. common .. ids(released, 1) .. "\r\n\r\n"
 end
