@@ -1,0 +1,1 @@
+"""Builds the docs site from the repository's documents: `make docs`."""

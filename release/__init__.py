@@ -1,0 +1,1 @@
+"""Builds the packages that a release publishes: `make dist`."""
