@@ -6,10 +6,12 @@ import pytest
 from testsupport.engines.processes import WITHOUT_ENGINES
 
 ENGINES = ("postgres", "etcd", "mariadb", "mysql", "pgbouncer", "nginx", "haproxy")
-GROUPS = ("e2e/packaging/", "e2e/many_nodes/")
+GROUPS = ("e2e/packaging/", "e2e/many_nodes/", "e2e/dashboard/")
+ALONE = ("e2e/many_nodes/test_date_steps.py",)
 """Folders whose tests run in one worker of pytest-xdist: they share expensive fixtures, or load the machine too much.
 
-The largest groups start first, so their waiting overlaps with the other tests.
+The largest groups start first, so their waiting overlaps with the other tests. ALONE are files of these folders whose
+tests share nothing, and mostly wait.
 """
 
 
@@ -25,5 +27,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if not item.nodeid.startswith("sdks/") and any(engine in item.nodeid.lower() for engine in ENGINES):
             item.add_marker(pytest.mark.engines)
         for folder in GROUPS:
-            if item.nodeid.startswith(folder):
+            if item.nodeid.startswith(folder) and not item.nodeid.startswith(ALONE):
                 item.add_marker(pytest.mark.xdist_group(folder))

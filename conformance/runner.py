@@ -75,10 +75,12 @@ class _Run:
             case "renew" | "release":
                 request = self._owner_arguments(args) | {word: args[word] for word in MISUSE if word in args}
             case (
-                "get" | "force_release" | "guard" | "exit" | "waited" | "hang_up" | "view"
+                "get" | "guard" | "exit" | "waited" | "hang_up" | "view"
                 | "watch" | "watched" | "leading" | "resign"
             ):  # fmt: skip
                 request = {"actor": "observer", **args, "key": self._key(args)}
+            case "force_release":
+                request = {"actor": "observer", **args, "key": self._key(args), **self._forced_lease(args)}
             case "lead" | "call" | "nest":
                 request = {**args, "key": self._key(args), "ttl_seconds": self._ttl(args)}
             case "subscribe":
@@ -115,6 +117,12 @@ class _Run:
         ttl_seconds = args.get("ttl_seconds", self._ttl_seconds.get(label, self._scenario.ttl_seconds))
         request = {"actor": actor, "key": key, "lease": label, "token": self._token(label)}
         return {**request, "ttl_seconds": ttl_seconds}
+
+    def _forced_lease(self, args: Mapping[str, object]) -> dict[str, object]:
+        """The fencing token of the remembered result that `lease` names."""
+        if "lease" not in args:
+            return {}
+        return {"fencing_token": self._remembered[str(args["lease"])]["fencing_token"]}
 
     def _ids(self, args: Mapping[str, object]) -> dict[str, object]:
         """The ids that the caller passes explicitly, in upper case if the step has `spelling`."""

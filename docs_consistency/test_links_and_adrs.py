@@ -7,7 +7,8 @@ LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)")
 
 
 def _documents(root: Path) -> list[Path]:
-    return [*root.glob("*.md"), *(root / "spec").rglob("*.md"), *(root / "docs").rglob("*.md")]
+    top = [*root.glob("*.md"), root / "llms.txt", *root.glob("sdks/*/README.md"), root / "server/README.md"]
+    return [*top, *(path for folder in ("spec", "docs", "skills") for path in (root / folder).rglob("*.md"))]
 
 
 def test_every_link_has_an_existing_target(root: Path) -> None:

@@ -13,6 +13,8 @@ import schemathesis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from volcano_locks_server.http.audit_routes import cursor_id
+from volcano_locks_server.http.history_routes import position_of
 from volcano_locks_server.http.lock_list_routes import after_of
 from volcano_locks_server.rules import values
 from volcano_locks_server.rules.errors import LockError
@@ -44,7 +46,16 @@ def test_each_operation_lists_every_possible_status(openapi: dict[str, Any]) -> 
 
 def test_bodies_with_unknown_fields_are_refused(schemas: dict[str, Any]) -> None:
     """HTTP-12: a misspelt field is an error."""
-    for name in ("LeaseRequest", "AcquireRequest", "NewProject", "ProjectChange", "NewServiceKey", "Regeneration"):
+    for name in (
+        "LeaseRequest",
+        "AcquireRequest",
+        "NewProject",
+        "ProjectChange",
+        "NewServiceKey",
+        "Regeneration",
+        "NewAdminToken",
+        "SignIn",
+    ):
         assert schemas[name]["additionalProperties"] is False, name
 
 
@@ -81,13 +92,15 @@ def test_the_limits_are_the_servers(openapi: dict[str, Any], schemas: dict[str, 
 
 PARSERS: dict[str, Callable[[str], object]] = {
     "LockKey": values.LockKey.parse,
-    "Uuid": values.parse_request_id,
+    "Uuid": lambda text: values.parse_request_id(text.encode("utf-8", "surrogatepass")),
     "Holder": values.parse_holder,
     "Name": values.parse_name,
     "KeyPrefix": values.parse_key_prefix,
     "Permission": values.parse_permission,
     "LockCursor": after_of,
+    "HistoryCursor": position_of,
     "ProjectCursor": partial(decode_cursor, "projects"),
+    "AuditCursor": cursor_id,
     "ServiceKeyCursor": partial(decode_cursor, "service-keys"),
 }
 NEAR_MISSES = [
@@ -107,8 +120,13 @@ NEAR_MISSES = [
     "*",
     "projects.1",
     "service-keys.1",
+    "audit.000001784556000-0123456789abcdef",
+    "audit.1",
     "projects.",
     "projects.1.2",
+    "history.1.a",
+    "history.1.a.b",
+    "history..a",
     "locks.a",
     "locks.",
     "locks..a",

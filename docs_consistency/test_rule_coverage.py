@@ -17,9 +17,12 @@ FAMILIES = {
     "http.md": ["HTTP", "QUOTA", "ADMIN", "OPS"],
     "waiting.md": ["WAIT"],
     "watching.md": ["LIST", "EVENT"],
+    "history.md": ["HISTORY"],
     "sdk.md": ["SDK"],
     "cli.md": ["CLI"],
     "keeping.md": ["KEEP"],
+    "dashboard.md": ["UI"],
+    "audit.md": ["AUDIT"],
 }
 CLIENT_TESTS = {
     "Python": ("sdks/python/tests", "*.py"),

@@ -16,6 +16,7 @@ TTL_SECONDS = 5
 WORKERS = 16
 WORK_SECONDS_MAX = 120
 DISCONNECT_SECONDS_MAX = 0.5
+PAUSE_SECONDS_MAX = 0.2  # of a worker between two leases: faults need requests under way, not a full processor
 KEYS = [f"busy.{number}" for number in range(6)] + [f"abandoned.{number}" for number in range(10)]
 CLOCK_SECONDS = 0.1  # a restarted server reads the machine's date again, which may have been corrected
 
@@ -176,6 +177,7 @@ class LoadClients:
             await self._hold(random_source, key, f"{name}, token {number}")
             if random_source.random() < 0.2:
                 await self.call("get", key)
+            await asyncio.sleep(random_source.random() * PAUSE_SECONDS_MAX)
 
     async def _hold(self, random_source: random.Random, key: str, owner: str) -> None:
         wants_to_wait = random_source.random() < (0.02 if "abandoned" in key else 0.4)

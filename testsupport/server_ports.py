@@ -6,7 +6,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Final, Literal
 
-from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Step
+from volcano_locks_server.ports.lock_store import (
+    HistoryPage,
+    HistoryQuery,
+    LockPage,
+    LockQuery,
+    LockStore,
+    RecordKey,
+    Step,
+    TakeoverHold,
+)
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.stores.signal_packets import SignalOutbox, parse_packet
 
@@ -76,14 +85,23 @@ class FaultyStore:
         self._fail()
         return await self.inner.count_held()
 
-    async def purge(self, *, limit: int) -> int:
-        return await self.inner.purge(limit=limit)
+    async def purge(self, *, limit: int, keeps_history: bool = False) -> int:
+        return await self.inner.purge(limit=limit, keeps_history=keeps_history)
+
+    async def history_page(self, query: HistoryQuery) -> HistoryPage:
+        return await self.inner.history_page(query)
+
+    async def purge_history(self, *, kept_days: int, limit: int, entries_max: int | None = None) -> int:
+        return await self.inner.purge_history(kept_days=kept_days, limit=limit, entries_max=entries_max)
 
     async def ready(self) -> None:
         self.calls["ready"] += 1
         await asyncio.sleep(0)  # so that concurrent probes overlap, as they do with a store over a network
         self._fail()
         await self.inner.ready()
+
+    def takeover_hold(self) -> TakeoverHold | None:
+        return self.inner.takeover_hold()
 
     def _fail(self) -> None:
         if self.failure is not None:

@@ -40,6 +40,8 @@ class ServerProcess:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._limits = limits
+        self.start_output = ""
+        """The output of the latest start, until the server listened."""
         self._process: subprocess.Popen[str] | None = None
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -53,8 +55,10 @@ class ServerProcess:
         environment = {name: value for name, value in os.environ.items() if "VOLCANO" not in name}
         with_limits = ["sh", "-c", f'ulimit {self._limits} && exec "$@"', "sh"] if self._limits else []
         self._process = process = subprocess.Popen(
-            [*with_limits, PROGRAM, "serve", "--store", self._store, "--port", str(self.port)],
-            env=environment | {"VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN} | self._environment,
+            [*with_limits, PROGRAM, "serve", "--port", str(self.port)],
+            env=environment
+            | {"VOLCANO_LOCKS_STORE": self._store, "VOLCANO_LOCKS_ADMIN_TOKEN": ADMIN_TOKEN}
+            | self._environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -85,6 +89,7 @@ class ServerProcess:
             if line is None:
                 raise ServerExitedError(self.wait(), output)
             output += line
+        self.start_output = output
 
     def output(self) -> str:
         """The output since the last call, or since the server listened."""

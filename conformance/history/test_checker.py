@@ -8,9 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from volcano_locks_server.ports.lock_store import LockPage, LockQuery, LockStore, RecordKey, Records, Step, StepResult
-from volcano_locks_server.rules.lease import Free, Held, LockRecord
+from volcano_locks_server.ports.lock_store import (
+    HistoryPage,
+    HistoryQuery,
+    LockPage,
+    LockQuery,
+    LockStore,
+    RecordKey,
+    Records,
+    Step,
+    StepResult,
+    TakeoverHold,
+)
+from volcano_locks_server.rules.lease import Free, Held, StoredRecord
 
 from ..scenario.parser import Quota
 from ..targets.arguments import actor_and_key
@@ -18,8 +30,8 @@ from ..targets.lock_service import LockServiceTarget
 from ..targets.target import Result
 from .checker import OutcomeName, RequestRecord, Tolerances, ViolationKind, check, read, write
 
-ROUNDS = 400
-SEEDS = 16  # every other seed has waits
+ROUNDS = 200
+SEEDS = 12  # every other seed has waits
 ACTORS = ("ann", "bob", "cid", "dan")
 KEYS = ("one", "two")
 SLACK = Tolerances(arrival_seconds=0, disconnect_seconds=1, overtaken_max=2)
@@ -205,18 +217,27 @@ class StoreWrapper:
     async def count_held(self) -> int:
         return await self.inner.count_held()
 
-    async def purge(self, *, limit: int) -> int:
-        return await self.inner.purge(limit=limit)
+    async def purge(self, *, limit: int, keeps_history: bool = False) -> int:
+        return await self.inner.purge(limit=limit, keeps_history=keeps_history)
+
+    async def history_page(self, query: HistoryQuery) -> HistoryPage:
+        return await self.inner.history_page(query)
+
+    async def purge_history(self, *, kept_days: int, limit: int, entries_max: int | None = None) -> int:
+        return await self.inner.purge_history(kept_days=kept_days, limit=limit, entries_max=entries_max)
 
     async def ready(self) -> None:
         await self.inner.ready()
+
+    def takeover_hold(self) -> TakeoverHold | None:
+        return self.inner.takeover_hold()
 
 
 class ForgettingTokensStore(StoreWrapper):
     """A freed record loses its fencing token, so that the next token can repeat it."""
 
     def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
-        freed = {k: replace(r, fencing_token=0) if isinstance(r, Free) else r for k, r in records.items()}
+        freed = {k: structs.replace(r, fencing_token=0) if isinstance(r, Free) else r for k, r in records.items()}
         return step(freed, now_ms)
 
 
@@ -226,8 +247,10 @@ class EarlyExpiryStore(StoreWrapper):
     def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
         return step({key: self._early(record) for key, record in records.items()}, now_ms)
 
-    def _early(self, record: LockRecord | None) -> LockRecord | None:
-        return replace(record, expires_at_ms=record.expires_at_ms - 3_000) if isinstance(record, Held) else record
+    def _early(self, record: StoredRecord | None) -> StoredRecord | None:
+        if not isinstance(record, Held):
+            return record
+        return structs.replace(record, expires_at_ms=record.expires_at_ms - 3_000)
 
 
 class LosingWritesStore(StoreWrapper):

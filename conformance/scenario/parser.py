@@ -20,11 +20,13 @@ formed, every remembered name is defined before its use, and client verbs appear
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import yaml
+
+from volcano_locks_server.rules.shares import Budgets
 
 from .vocabulary import (
     NAME,
@@ -42,8 +44,9 @@ from .vocabulary import (
 SCENARIOS: Final = Path(__file__).parents[1] / "scenarios"
 FILE_WORDS: Final = frozenset({"guarantee", "scenarios"})
 SCENARIO_WORDS: Final = frozenset(
-    {"title", "why", "proves", "cases", "targets", "key", "ttl_seconds", "quota", "steps"}
+    {"title", "why", "proves", "cases", "targets", "key", "ttl_seconds", "quota", "budgets", "steps"}
 )
+BUDGET_WORDS: Final[Mapping[str, Check]] = {one.name: a_number(1) for one in Budgets()}
 QUOTA_WORDS: Final[Mapping[str, Check]] = {"requests_per_minute": a_number(1), "owner_reserve": a_bool}
 STEP_WORDS: Final = frozenset({"expect", "remember", "why"})
 
@@ -66,10 +69,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Quota:
-    """A project's quota; 0 requests per minute means none."""
+    """A project's quota; 0 requests per minute means none. `budgets` are limits of the node's budgets, by name."""
 
     requests_per_minute: int = 0
     owner_reserve: bool = True
+    budgets: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -98,7 +102,7 @@ class Scenario:
         found |= {"body_stops" for step in steps if "stopped" in step.expect}
         found |= {"streams" for step in steps if step.verb == "subscribe"}
         found |= {"pages" for step in steps if step.verb == "list" and "limit" in step.args}
-        found |= {"quota"} if self.quota.requests_per_minute else set()
+        found |= {"quota"} if self.quota.requests_per_minute or self.quota.budgets else set()
         found |= {"network" for step in steps if step.verb in ("sent", "cut")}
         for step in steps:
             if step.verb == "outage":
@@ -151,6 +155,8 @@ def _scenario(given: object, stem: str) -> Scenario:
         )
     quota = _mapping(scenario.get("quota", {}), f"{where}: quota", frozenset(QUOTA_WORDS))
     _check(quota, QUOTA_WORDS, f"{where}: quota")
+    budgets = _mapping(scenario.get("budgets", {}), f"{where}: budgets", frozenset(BUDGET_WORDS))
+    _check(budgets, BUDGET_WORDS, f"{where}: budgets")
     ttl_seconds = scenario.get("ttl_seconds", 30)
     _check({"ttl_seconds": ttl_seconds}, {"ttl_seconds": a_number(1)}, where)
     built = Scenario(
@@ -160,7 +166,7 @@ def _scenario(given: object, stem: str) -> Scenario:
         targets=str(scenario["targets"]),
         key=_text(scenario.get("key", "daily-rollup"), where, "key"),
         ttl_seconds=int(str(ttl_seconds)),
-        quota=Quota(**quota),  # type: ignore[arg-type]
+        quota=Quota(**quota, budgets=budgets),  # type: ignore[arg-type]
         steps=_steps(scenario["steps"], stem, "step"),
     )
     if "client" in built.needs and built.targets != "clients":

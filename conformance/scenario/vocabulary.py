@@ -205,6 +205,7 @@ _EVENT: Final = {
     "why": a_text,
     "holder": a_text_or_null,
     "fencing_token": a_relation(None),
+    "reason": a_text_or_null,
     "ago_ms": a_number(0),
     "expires_in_ms": a_number(-(10**12)),
 }
@@ -221,7 +222,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "renew": Verb({**_TAKER, **_MISUSE}, ("actor",), {**_ANSWER, **_LEASE}),
     "release": Verb({**_OWNER, **_MISUSE}, ("actor",), _ANSWER),
     "get": Verb(_CALLER, (), {**_ANSWER, **_LEASE, "held": a_bool}),
-    "force_release": Verb(_CALLER, (), _ANSWER),
+    "force_release": Verb({**_CALLER, "lease": a_name, "reason": a_text}, (), _ANSWER),
     # an acquire that waits while other actors continue
     "wait": Verb(_WAITER, ("actor", "wait_seconds")),
     "waited": Verb(_CALLER, ("actor",), {**_ANSWER, **_GRANT_OR_HOLDER, "pending": a_bool}),

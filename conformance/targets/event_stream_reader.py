@@ -99,9 +99,12 @@ def parse_event(block: Mapping[str, str]) -> dict[str, object]:
         assert set(body) == {"at", "why"}, f"fields of a reset: {sorted(body)}"
         return {"event": kind, "why": body["why"], "at_ms": ms_of(body["at"])}
     fields = FIELDS | ({"expires_at"} if kind in LEASE_EVENTS else set())
+    if kind == "force_released" and "reason" in body:
+        fields = fields | {"reason"}
     assert set(body) == fields, f"fields of {kind}: {sorted(body)}"
     assert (body["fencing_token"] is None) == (kind in WAITER_EVENTS), f"fencing_token of {kind}"
     event = {"event": kind, **{word: body[word] for word in ("key", "fencing_token", "holder", "why")}}
+    event["reason"] = body.get("reason")
     event["at_ms"] = ms_of(body["at"])
     return event | ({"expires_at_ms": ms_of(body["expires_at"])} if kind in LEASE_EVENTS else {})
 

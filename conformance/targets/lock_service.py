@@ -25,10 +25,11 @@ from volcano_locks_server.rules.lease import (
     blocks_others,
 )
 from volcano_locks_server.rules.quota import Admission
+from volcano_locks_server.rules.shares import Budgets
 from volcano_locks_server.rules.values import (
     LIST_LIMIT_DEFAULT,
     LockKey,
-    OwnerToken,
+    parse_owner_token,
     parse_ttl_seconds,
     parse_wait_ms,
 )
@@ -94,7 +95,12 @@ class LockServiceTarget(RequestTarget):
     async def _start(self) -> None:
         self._store = await open_store(self._store_url, self._clock)
         self._faults = FaultyStore(self._between(self._store.locks))
-        self._service = LockService(self._faults, self._clock, owner_reserve=self._quota.owner_reserve)
+        self._service = LockService(
+            self._faults,
+            self._clock,
+            owner_reserve=self._quota.owner_reserve,
+            budgets=Budgets(self._quota.budgets),
+        )
 
     async def _stop(self) -> None:
         if self._store is not None:
@@ -189,13 +195,16 @@ def _command(verb: str, args: Mapping[str, object]) -> Command:
         case "get":
             return Read()
         case "force_release":
-            return ForceRelease()
+            fencing_token, reason = args.get("fencing_token"), args.get("reason")
+            return ForceRelease(
+                None if fencing_token is None else int(str(fencing_token)), None if reason is None else str(reason)
+            )
         case _:
             raise NotImplementedError(f"this target does not know the verb {verb}")
 
 
 def _digest(args: Mapping[str, object]) -> bytes:
-    return OwnerToken.parse(str(args["token"])).digest
+    return parse_owner_token(str(args["token"]).encode())
 
 
 def _result(reply: Reply) -> Result:

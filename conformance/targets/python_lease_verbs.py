@@ -115,7 +115,8 @@ class PythonLeaseVerbs(ABC):
         return state_result(self._call(str(args["actor"]), "get", args["key"]))
 
     def _force_release(self, args: Mapping[str, object]) -> Result:
-        self._call(str(args["actor"]), "force_release", args["key"])
+        options = {word: args[word] for word in ("fencing_token", "reason") if word in args}
+        self._call(str(args["actor"]), "force_release", args["key"], **options)
         return {}
 
     def _view(self, args: Mapping[str, object]) -> Result:

@@ -165,6 +165,10 @@ class RawHttpTarget(RequestTarget):
         if body is not None and "wait_seconds" in args:
             body["wait_seconds"] = args["wait_seconds"]
         path = f"/locks/{quote(str(args['key']), safe='')}{ending}"
+        if "fencing_token" in args:
+            path += f"/leases/{args['fencing_token']}"
+        if "reason" in args:
+            headers["X-Volcano-Reason"] = quote(str(args["reason"]))
         query = {"view": "full"} if verb == "view" else None
         self._in_flight += 1
         try:
@@ -202,6 +206,7 @@ def _success(response: httpx2.Response, verb: str, status: int) -> Result:
         return {}
     body = response.json()
     if verb == "view":
+        assert isinstance(body.pop("queue"), list)  # LIST-9
         return _row_result(body)
     if verb == "get" and body == {"held": False}:
         return body  # type: ignore[no-any-return]

@@ -17,6 +17,7 @@ from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.ports.registry import Registry
 from volcano_locks_server.rules.errors import LockError
+from volcano_locks_server.rules.shares import Budgets
 from volcano_locks_server.runtime.issue_service_key import issue_service_key
 from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
@@ -140,7 +141,7 @@ class ServerHarness:
             owner_reserve=self._quota.owner_reserve,
             log_level="debug",
         )
-        self._server = Server(settings, clock=self.clock, log_stream=self._log)
+        self._server = Server(settings, clock=self.clock, log_stream=self._log, budgets=Budgets(self._quota.budgets))
         await self._server.start()
         self.port = int(self._server.url.rpartition(":")[2])
         self._store: OpenStore = self._server.store
@@ -148,13 +149,20 @@ class ServerHarness:
     async def _start_in_process(self) -> None:
         self._store = await open_store(self._store_url, self.clock)
         self._faults = FaultyStore(self._store.locks)
-        self._service = LockService(self._faults, self.clock, owner_reserve=self._quota.owner_reserve)
+        self._service = LockService(
+            self._faults,
+            self.clock,
+            owner_reserve=self._quota.owner_reserve,
+            budgets=Budgets(self._quota.budgets),
+        )
         self._own_log = Log(LineWriter(self._log), "debug")
         self._app = App(
             service=self._service,
             store=self._faults,
             registry=self._store.registry,
-            authenticator=Authenticator(self._store.registry, self.clock, ADMIN_TOKEN),
+            admin_tokens=self._store.admin_tokens,
+            audit=self._store.audit,
+            authenticator=Authenticator(self._store.registry, self.clock, ADMIN_TOKEN, self._store.admin_tokens),
             clock=self.clock,
             log=self._own_log,
             metrics=Metrics(),

@@ -1,16 +1,18 @@
-"""Wheels built from this tree, installed in clean virtual environments.
+"""The packages of a release, built from this tree, and installed in clean environments.
 
-The wheels are built without isolation: the build backend is one of the pinned tools. The environments get the pinned
-releases of constraints.txt through pip's ordinary configuration.
+The packages are built without isolation: the build backend is one of the pinned tools. The virtual environments get the
+pinned releases of constraints.txt through pip's ordinary configuration.
 """
 
 import os
 import subprocess
 import sys
 import venv
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from release.packages import build
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,22 +39,29 @@ def clean_venv(directory: Path, *what: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Build the two wheels and return them by distribution name."""
-    out = tmp_path_factory.mktemp("wheels")
-    for source in ("sdks/python", "server"):
-        command: list[str | Path] = [
-            sys.executable,
-            "-m",
-            "build",
-            "--wheel",
-            "--no-isolation",
-            "--outdir",
-            out,
-            ROOT / source,
-        ]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return {wheel.name.split("-")[0].replace("_", "-"): wheel for wheel in out.glob("*.whl")}
+def packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the packages of a release: VOLCANO_LOCKS_DIST, or built now."""
+    if given := os.environ.get("VOLCANO_LOCKS_DIST"):
+        return Path(given).resolve()
+    folder = tmp_path_factory.mktemp("packages")
+    build(folder)
+    return folder
+
+
+def by_distribution(files: Iterable[Path]) -> dict[str, Path]:
+    return {archive.name.split("-")[0].replace("_", "-"): archive for archive in files}
+
+
+@pytest.fixture(scope="session")
+def wheels(packages: Path) -> dict[str, Path]:
+    """The two wheels by distribution name."""
+    return by_distribution(packages.glob("*.whl"))
+
+
+@pytest.fixture(scope="session")
+def source_archives(packages: Path) -> dict[str, Path]:
+    """The two source archives by distribution name."""
+    return by_distribution(packages.glob("*.tar.gz"))
 
 
 @pytest.fixture(scope="session")

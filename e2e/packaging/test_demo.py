@@ -38,6 +38,7 @@ def test_every_step_succeeds(tmp_path: Path) -> None:
     assert time.monotonic() - began < SECONDS_MAX + BUSY_SECONDS
     assert done.stderr == ""
     assert "refused, the row has a higher fencing token" in done.stdout
+    assert "dashboard" in done.stdout.splitlines()[-1]
     assert "\x1b" not in done.stdout, "colour is for terminals"
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     assert left_behind(tmp_path) == []

@@ -8,6 +8,8 @@ import pytest
 
 from .dev_server import dev_server
 
+pytestmark = pytest.mark.xdist_group("packages")  # one process builds them
+
 ACQUIRE = """
 from volcano_locks import Client
 with Client() as client:

@@ -162,6 +162,7 @@ def main() -> int:
     ):
         print(f"  {line}")
     print("\n  Next: README.md (five minutes to a fenced write), docs/guide/leases.md")
+    print("  To watch locks in a browser: volcano-locks dev, and open the dashboard's link")
     return 0
 
 

@@ -420,8 +420,8 @@ class Target {
     }
   }
 
-  async force_release({ actor, key }) {
-    return emptyOrFailure(await this.#blocking(this.#locks(actor).forceRelease(key)));
+  async force_release({ actor, key, fencing_token: fencingToken, reason }) {
+    return emptyOrFailure(await this.#blocking(this.#locks(actor).forceRelease(key, { fencingToken, reason })));
   }
 
   async get({ actor, key }) {

@@ -1,7 +1,13 @@
 import { defineConfig, type UserConfig } from "tsdown";
 
 const SHARED: UserConfig = {
-  entry: { index: "src/index.ts", testing: "src/testing/index.ts" },
+  entry: {
+    index: "src/index.ts",
+    errors: "src/error_classes.ts",
+    testing: "src/testing/index.ts",
+    "node-cron": "src/integrations/node_cron.ts",
+    nestjs: "src/integrations/nestjs.ts",
+  },
   format: ["esm", "cjs"],
   target: "es2022",
   fixedExtension: true,

@@ -9,7 +9,7 @@ import itertools
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 
+from ..fault_proxy import FaultProxy
 from .processes import (
     READY_SECONDS,
     Word,
@@ -39,10 +40,12 @@ _numbers = itertools.count(1)
 class Postgres:
     """A server and its cluster. Its superuser is `postgres`, without a password."""
 
-    def __init__(self, folder: Path, *, fsync: bool) -> None:
+    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None, *, fsync: bool) -> None:
         self.folder = folder
         self.cluster = folder / "cluster"
         self.port = free_port()
+        self.environment: Mapping[str, str] = environment or {}
+        """Added to ours at the next start."""
         self._fsync = fsync
         self._user = user_of(_USER)
         self._log = folder / "log"
@@ -90,7 +93,8 @@ class Postgres:
             ("-c", f"{name}={value}") for name, value in (defaults | settings).items()
         )
         with self._log.open("ab") as log:
-            self._process = started([program("postgres", "postgresql"), "-D", self.cluster, *words], self._user, log)
+            command: list[Word] = [program("postgres", "postgresql"), "-D", self.cluster, *words]
+            self._process = started(command, self._user, log, environment=self.environment)
         wait_until(self._responds, self._process, self._log)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
@@ -140,10 +144,10 @@ class Postgres:
 
 
 @contextmanager
-def primary(*, fsync: bool = True, **settings: str) -> Iterator[Postgres]:
+def primary(*, fsync: bool = True, environment: Mapping[str, str] | None = None, **settings: str) -> Iterator[Postgres]:
     """A new server."""
     with folder_for(user_of(_USER), "locks-postgres-") as folder:
-        server = Postgres(folder, fsync=fsync)
+        server = Postgres(folder, environment, fsync=fsync)
         server.initialise()
         server.start(**settings)
         try:
@@ -153,11 +157,11 @@ def primary(*, fsync: bool = True, **settings: str) -> Iterator[Postgres]:
 
 
 @contextmanager
-def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
+def standby(of: Postgres, by: int | None = None, *, environment: Mapping[str, str] | None = None) -> Iterator[Postgres]:
     """A synchronous streaming standby of the server `of`. `by` is the port of a proxy to that server."""
     user = user_of(_USER)
     with folder_for(user, "locks-standby-") as folder:
-        server = Postgres(folder, fsync=True)
+        server = Postgres(folder, environment, fsync=True)
         source = f"host=127.0.0.1 port={by or of.port} user=postgres application_name=standby"
         copy: list[Word] = [
             program("pg_basebackup", "postgresql"),
@@ -184,7 +188,7 @@ def standby(of: Postgres, by: int | None = None) -> Iterator[Postgres]:
 
 
 @contextmanager
-def pgbouncer(of: Postgres) -> Iterator[int]:
+def pgbouncer(of: Postgres | FaultProxy) -> Iterator[int]:
     """The port of a PgBouncer in transaction mode in front of a server, with a pool of three."""
     user = user_of(_USER)
     port = free_port()
@@ -194,6 +198,7 @@ def pgbouncer(of: Postgres) -> Iterator[int]:
             f"[databases]\n* = host=127.0.0.1 port={of.port}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {folder / 'users'}\npool_mode = transaction\ndefault_pool_size = 3\n"
+            "server_login_retry = 1\n"
         )
         (folder / "users").write_text('"postgres" ""\n')
         for path in (settings, folder / "users"):

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -76,12 +76,20 @@ def run_as(user: str | None) -> dict[str, Any]:
 
 
 def started(
-    command: Sequence[Word], user: str | None, log: IO[bytes], end: str = "SIGINT"
+    command: Sequence[Word],
+    user: str | None,
+    log: IO[bytes],
+    end: str = "SIGINT",
+    environment: Mapping[str, str] | None = None,
 ) -> "subprocess.Popen[bytes]":
-    """Start a server in the background. The kernel sends it the signal `end` if this process dies."""
+    """Start a server in the background. The kernel sends it the signal `end` if this process dies.
+
+    `environment` is added to ours.
+    """
     return subprocess.Popen(
         ["setpriv", f"--pdeathsig={end}", *command],  # of util-linux, which every Debian has
         **run_as(user),
+        env=os.environ | (environment or {}),
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,

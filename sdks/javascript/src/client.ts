@@ -44,7 +44,15 @@ const OPTION_NAMES: OptionNames<ClientOptions> = {
 };
 const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 
-/** A client of the lock service. The whole program may share one. */
+/**
+ * A client of the lock service. The whole program may share one.
+ *
+ * @example
+ * ```ts
+ * const client = new Client(); // reads VOLCANO_API_URL and VOLCANO_SERVICE_KEY
+ * const { acquired, error } = await client.locks.withLock("daily-rollup", { ttl: 30 }, rollup);
+ * ```
+ */
 export class Client {
   /** The operations on locks. */
   readonly locks: Locks;

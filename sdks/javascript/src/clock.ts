@@ -23,7 +23,7 @@ export interface Clock {
   /**
    * Calls `wake` once, asynchronously, when `now() >= until`, and never if `until` is infinite. The returned function
    * cancels the timer. A pending timer keeps the process alive: the client sets one only while a promise that it
-   * returned is pending (SDK-19).
+   * returned is pending.
    */
   at(until: number, wake: () => void): () => void;
   /** Pauses before a retry. Keeps the process alive. Ends early when `signal` aborts. */

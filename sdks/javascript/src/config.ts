@@ -10,6 +10,10 @@ import { VolcanoError } from "./errors.ts";
 
 export const API_URL_VARIABLE = "VOLCANO_API_URL";
 export const SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY";
+/** Set by `volcano-locks run` (case 64). */
+const INSIDE_RUN_VARIABLE = "VOLCANO_LOCK_FENCING_TOKEN";
+const INSIDE_RUN_MESSAGE =
+  "`volcano-locks run` does not pass the service key to its command unless it is called with --pass-service-key";
 export const HOLDER_CHARACTERS_MAX = 128;
 export const TIMEOUT_SECONDS = 10;
 /** Where a server started without options listens. */
@@ -92,7 +96,9 @@ function hostName(globals: RuntimeGlobals, process: ProcessGlobal | undefined): 
 function required(name: string, given: unknown, variable: string, globals: RuntimeGlobals): string {
   const value = setting(name, given, variable, globals);
   if (value !== undefined) return value;
-  throw new TypeError(`${name} is missing: pass ${name} or set the environment variable ${variable}`);
+  const insideRun = (globals.process as ProcessGlobal | undefined)?.env?.[INSIDE_RUN_VARIABLE] !== undefined;
+  const why = insideRun ? `; ${INSIDE_RUN_MESSAGE}` : "";
+  throw new TypeError(`${name} is missing: pass ${name} or set the environment variable ${variable}${why}`);
 }
 
 function setting(name: string, given: unknown, variable: string, globals: RuntimeGlobals): string | undefined {

@@ -12,6 +12,8 @@ import { brandClass } from "./cross_build_instanceof.ts";
 
 export const LOCK_HELD = "lock_held";
 export const LOCK_OWNERSHIP_LOST = "lock_ownership_lost";
+/** The code of a 503 that no retry cures: the stored record is damaged. */
+export const RECORD_DAMAGED = "lock_record_damaged";
 
 /** The properties of an error beside its message. */
 export interface ErrorDetails {
@@ -24,7 +26,6 @@ export interface ErrorDetails {
 
 /** Base class of every failed request: an error response, or no response. */
 export class VolcanoError extends Error {
-  override name = "VolcanoError";
   /** HTTP status; null without a response. */
   readonly status: number | null;
   /** The service's error code; null if the response had none. */
@@ -36,6 +37,8 @@ export class VolcanoError extends Error {
 
   constructor(message: string, facts: ErrorDetails = {}) {
     super(message, facts.cause === undefined ? undefined : { cause: facts.cause });
+    // Copied from the prototype, so that `JSON.stringify` shows it.
+    this.name = this.name;
     this.status = facts.status ?? null;
     this.code = facts.code ?? null;
     this.retryAfter = facts.retryAfter ?? null;
@@ -44,29 +47,19 @@ export class VolcanoError extends Error {
 }
 
 /** 401: the service key is missing, unknown, revoked or expired. Also the base of 403. */
-export class AuthenticationError extends VolcanoError {
-  override name = "AuthenticationError";
-}
+export class AuthenticationError extends VolcanoError {}
 
 /** 403: the service key lacks the permission for this request. */
-export class PermissionDeniedError extends AuthenticationError {
-  override name = "PermissionDeniedError";
-}
+export class PermissionDeniedError extends AuthenticationError {}
 
 /** 400 or 413: the service rejected the request as invalid. */
-export class ValidationError extends VolcanoError {
-  override name = "ValidationError";
-}
+export class ValidationError extends VolcanoError {}
 
 /** 404: the service does not have this address; check the API URL. */
-export class NotFoundError extends VolcanoError {
-  override name = "NotFoundError";
-}
+export class NotFoundError extends VolcanoError {}
 
 /** 409: the request conflicts with who holds the lock. Never retried. */
-export class ConflictError extends VolcanoError {
-  override name = "ConflictError";
-}
+export class ConflictError extends VolcanoError {}
 
 /** What a `LockHeldError` says of the lock, as far as it is known. */
 export interface HeldLock {
@@ -81,7 +74,6 @@ export interface HeldLock {
  * verbs of `throwOnError()` and `exclusive` reject with it. Each property is null if it is unknown.
  */
 export class LockHeldError extends ConflictError {
-  override name = "LockHeldError";
   readonly key: string | null;
   /** The holder's label. */
   readonly holder: string | null;
@@ -99,28 +91,19 @@ export class LockHeldError extends ConflictError {
 }
 
 /** This holder no longer owns the lease: the service responded so, or the local deadline passed. */
-export class LockOwnershipLostError extends ConflictError {
-  override name = "LockOwnershipLostError";
-}
+export class LockOwnershipLostError extends ConflictError {}
 
-/** 429: the project's quota for this minute is used up; retry after `retryAfter` seconds. */
-export class RateLimitedError extends VolcanoError {
-  override name = "RateLimitedError";
-}
+/** 429: the project's quota or its share of a server is used up (see `code`); retry after `retryAfter` seconds. */
+export class RateLimitedError extends VolcanoError {}
 
 /** The response was a 5xx, or did not come from a lock service (a proxy's page, a broken body). */
-export class ServerError extends VolcanoError {
-  override name = "ServerError";
-}
+export class ServerError extends VolcanoError {}
 
-/** 503: the service cannot reach its store, so it cannot decide. */
-export class UnavailableError extends ServerError {
-  override name = "UnavailableError";
-}
+/** 503: the service cannot reach its store, so it cannot decide. A damaged record (`lock_record_damaged`) is a `ServerError`. */
+export class UnavailableError extends ServerError {}
 
 /** No response: the connection failed, the request timed out, or the caller's `signal` aborted (its reason is `cause`). */
 export class TransportError extends VolcanoError {
-  override name = "TransportError";
   /** False only if the request was certainly not sent. */
   readonly requestSent: boolean;
 
@@ -144,7 +127,10 @@ const BRANDED = {
   UnavailableError,
   TransportError,
 };
-for (const [name, type] of Object.entries(BRANDED)) brandClass(type, name);
+for (const [name, type] of Object.entries(BRANDED)) {
+  brandClass(type, name);
+  type.prototype.name = name;
+}
 
 type ErrorClass = new (message: string, facts: ErrorDetails) => VolcanoError;
 
@@ -158,7 +144,7 @@ const BY_STATUS: Readonly<Record<number, ErrorClass>> = {
   503: UnavailableError,
 };
 
-/** The error for an HTTP status. For a 409 the code selects the class. */
+/** The error for an HTTP status. For a 409 and a damaged record the code selects the class. */
 export function errorFor(status: number, message: string, facts: ErrorDetails): VolcanoError {
   return new (classFor(status, facts.code))(message, { ...facts, status });
 }
@@ -176,6 +162,7 @@ function classFor(status: number, code: string | null | undefined): ErrorClass {
     if (code === LOCK_HELD) return LockHeldError;
     return code === LOCK_OWNERSHIP_LOST ? LockOwnershipLostError : ConflictError;
   }
+  if (code === RECORD_DAMAGED) return ServerError;
   return BY_STATUS[status] ?? (status >= 400 && status < 500 ? VolcanoError : ServerError);
 }
 

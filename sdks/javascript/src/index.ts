@@ -35,6 +35,7 @@ export type { Logger } from "./log.ts";
 export type {
   AcquireOptions,
   AcquireResult,
+  ForceReleaseOptions,
   LeadOptions,
   LeaseResult,
   ListOptions,
@@ -47,6 +48,7 @@ export type {
   WatchOptions,
   WithLockOptions,
 } from "./options.ts";
+export type { HoldEntry } from "./protocol/hold_entry.ts";
 export {
   Lease,
   type LeaseOutcome,

@@ -13,6 +13,8 @@ import { OpenBlocks } from "./holding/reentrancy.ts";
 import {
   type AcquireOptions,
   type AcquireResult,
+  type ForceReleaseOptions,
+  type HistoryOptions,
   type LeadOptions,
   type LeaseResult,
   type ListOptions,
@@ -29,10 +31,13 @@ import { AcquireWait } from "./protocol/acquire_wait.ts";
 import {
   checkedBody,
   checkedChoice,
+  checkedFencingToken,
   checkedHoldAtLeast,
+  checkedInstant,
   checkedKey,
   checkedOptions,
   checkedPrefix,
+  checkedReason,
   checkedRenewEvery,
   checkedSignal,
   checkedTtl,
@@ -41,6 +46,7 @@ import {
   newUuid,
   type OptionNames,
 } from "./protocol/arguments.ts";
+import type { HistoryPage, HoldEntry } from "./protocol/hold_entry.ts";
 import { type AnyLease, checkedLeaseOf, Lease, type LockState, type UncertainLease } from "./protocol/lease.ts";
 import type { LockView, ViewPage } from "./protocol/lock_view.ts";
 import {
@@ -49,12 +55,18 @@ import {
   type CallOptions,
   type ConfirmedLease,
   type Grant,
+  lockPath,
   type Operations,
   type Owner,
 } from "./protocol/operations.ts";
 import { ThrowingLocks } from "./throwing_locks.ts";
 
 const LIST_STATES = ["all", "held", "free"] as const;
+const HISTORY_PARAMETERS = [
+  ["at", "at"],
+  ["since", "from"],
+  ["before", "to"],
+] as const;
 
 /** The verbs of one client. */
 export class Locks {
@@ -62,6 +74,12 @@ export class Locks {
    * Wraps a function so that each call holds the lock (see `ExclusiveOptions`). The key is a string, or a function of the
    * call's arguments. A call resolves with the function's result. It rejects with the function's error, with the loss of
    * the lock, or with the reason why the lock was not acquired.
+   *
+   * @example
+   * ```ts
+   * const report = client.locks.exclusive((day: string) => `report-${day}`, { ttl: 60, onHeld: "skip" }, makeReport);
+   * await report("2026-07-20"); // undefined if another caller makes it
+   * ```
    */
   readonly exclusive: Exclusive = createExclusive((key, options, body) => this.#runBlock(key, options, body));
   readonly #operations: Operations;
@@ -81,6 +99,12 @@ export class Locks {
   /**
    * The same verbs without envelopes: they resolve with the value and reject with the error, which is a `LockHeldError` on
    * contention. Prefer them where no code looks at a result, such as in scheduled jobs.
+   *
+   * @example
+   * ```ts
+   * const locks = client.locks.throwOnError();
+   * await locks.withLock("daily-rollup", { ttl: 30 }, ({ lease }) => rollup(lease.fencingToken));
+   * ```
    */
   throwOnError(): ThrowingLocks {
     return new ThrowingLocks(this, {
@@ -97,6 +121,13 @@ export class Locks {
    * With your own `token` and without `wait`, the client sends no release after a time-out, a transport failure or a 503.
    * The result then has an `UncertainLease` and an `error`: acquire again with the same `token` and `requestId` to
    * recover the lease.
+   *
+   * @example
+   * ```ts
+   * const { acquired, lease, error } = await client.locks.acquire("migration", { ttl: 60 });
+   * if (error) throw error;
+   * if (acquired) await client.locks.release("migration", lease);
+   * ```
    */
   async acquire(key: string, options: AcquireOptions): Promise<AcquireResult> {
     let uncertain: UncertainLease | null = null;
@@ -118,6 +149,12 @@ export class Locks {
    * Never renew a block's lease by hand: the block does not see it. Never shorten a lease after a renewal that timed
    * out: a late duplicate of the shorter renewal may arrive after a longer one and end the lease before the deadline
    * that you rely on.
+   *
+   * @example
+   * ```ts
+   * const { lease: renewed, error } = await client.locks.renew("migration", lease, { ttl: 60 });
+   * if (error) throw error; // the lock may be lost
+   * ```
    */
   async renew(key: string, lease: AnyLease, options: RenewOptions = {}): Promise<LeaseResult> {
     const owner = checkedLeaseOf(key, lease);
@@ -134,14 +171,29 @@ export class Locks {
     }
   }
 
-  /** Releases the lock `key`. Only the lease's token decides, so an older lease of the same acquisition works too. */
+  /**
+   * Releases the lock `key`. Only the lease's token decides, so an older lease of the same acquisition works too.
+   *
+   * @example
+   * ```ts
+   * const { error } = await client.locks.release("migration", lease);
+   * ```
+   */
   async release(key: string, lease: AnyLease, options: RequestOptions = {}): Promise<ReleaseResult> {
     const owner = checkedLeaseOf(key, lease);
     const call = this.#callOptions(options, OPTION_NAMES.request, "release");
     return releaseResult(() => this.#operations.release(owner, call));
   }
 
-  /** Reads whether the lock is held, until when, and its fencing token. */
+  /**
+   * Reads whether the lock is held, until when, and its fencing token.
+   *
+   * @example
+   * ```ts
+   * const { state, error } = await client.locks.get("migration");
+   * if (state?.held) console.log(state.expiresAt, state.fencingToken);
+   * ```
+   */
   async get(key: string, options: RequestOptions = {}): Promise<StateResult> {
     const name = checkedKey(key);
     const call = this.#callOptions(options, OPTION_NAMES.request, "get");
@@ -155,11 +207,22 @@ export class Locks {
     }
   }
 
-  /** Frees the lock regardless of its holder, which learns of the loss at its next renewal. */
-  async forceRelease(key: string, options: RequestOptions = {}): Promise<ReleaseResult> {
+  /**
+   * Frees the lock regardless of its holder, which learns of the loss at its next renewal. With `fencingToken` it frees
+   * the lock only from that lease. A server that is too old for that answers with a `NotFoundError` and frees nothing.
+   *
+   * @example
+   * ```ts
+   * const { view } = await client.locks.view("migration");
+   * if (view?.held) await client.locks.forceRelease("migration", { fencingToken: view.fencingToken, reason: "host is gone" });
+   * ```
+   */
+  async forceRelease(key: string, options: ForceReleaseOptions = {}): Promise<ReleaseResult> {
     const name = checkedKey(key);
-    const call = this.#callOptions(options, OPTION_NAMES.request, "forceRelease");
-    return releaseResult(() => this.#operations.forceRelease(name, call));
+    const call = this.#callOptions(options, OPTION_NAMES.forceRelease, "forceRelease");
+    const fencingToken = checkedFencingToken(options.fencingToken);
+    const reason = checkedReason(options.reason);
+    return releaseResult(() => this.#operations.forceRelease(name, fencingToken, reason, call));
   }
 
   /**
@@ -169,6 +232,14 @@ export class Locks {
    *
    * `options.signal` cancels the acquire; once the body runs, it aborts the body's signal. `options.token` and
    * `options.requestId` apply to the acquire only.
+   *
+   * @example
+   * ```ts
+   * const { acquired, data, error } = await client.locks.withLock("daily-rollup", { ttl: 30 }, async ({ signal, lease }) =>
+   *   rollup({ signal, fencingToken: lease.fencingToken }),
+   * );
+   * if (error) throw error;
+   * ```
    */
   async withLock<T>(key: string, options: WithLockOptions, body: BlockBody<T>): Promise<WithLockResult<T>> {
     return (await this.#runBlock(key, options, checkedBody("body", body))).result;
@@ -179,6 +250,13 @@ export class Locks {
    * run's `signal` aborts, and the next campaign starts when the run has ended. Resolves with what `run` returned while it
    * held the lock, with what it threw, or with an error that a retry cannot resolve. `options.signal` ends the campaign,
    * or aborts the signal of the run.
+   *
+   * @example
+   * ```ts
+   * await client.locks.lead("scheduler", { ttl: 15 }, async ({ signal, lease }) => {
+   *   while (!signal.aborted) await tick({ signal, fencingToken: lease.fencingToken });
+   * });
+   * ```
    */
   async lead<T>(key: string, options: LeadOptions, run: BlockBody<T>): Promise<LeadResult<T>> {
     const { result, contention } = await this.#lead(key, options, run);
@@ -189,6 +267,13 @@ export class Locks {
    * Iterates over who holds the lock: first the current holder, then each change. It survives lost connections and
    * restarted servers. It throws a `VolcanoError` that a retry cannot resolve (a wrong key, no permission), or the
    * reason of `options.signal` when that aborts. Leaving the loop ends the request.
+   *
+   * @example
+   * ```ts
+   * for await (const { held, holder } of client.locks.watch("scheduler", { signal })) {
+   *   console.log(held ? `${holder} leads` : "no leader");
+   * }
+   * ```
    */
   watch(key: string, options: WatchOptions = {}): AsyncIterableIterator<Leadership> {
     const signal = checkedSignal(checkedOptions(options, OPTION_NAMES.watch, "watch").signal);
@@ -196,7 +281,15 @@ export class Locks {
     return new Watch(context, checkedKey(key), signal);
   }
 
-  /** Reads who holds the lock, since when, until when, and how many waiters it has. */
+  /**
+   * Reads who holds the lock, since when, until when, and how many waiters it has.
+   *
+   * @example
+   * ```ts
+   * const { view, error } = await client.locks.view("scheduler");
+   * if (view) console.log(view.holder, view.expiresAt, view.waiters);
+   * ```
+   */
   async view(key: string, options: RequestOptions = {}): Promise<ViewResult> {
     const name = checkedKey(key);
     const call = this.#callOptions(options, OPTION_NAMES.request, "view");
@@ -210,12 +303,43 @@ export class Locks {
   /**
    * Iterates over the project's locks whose keys begin with `prefix`, ordered by key. It requests each page when the loop
    * reaches it. Failures are thrown as a `VolcanoError`.
+   *
+   * @example
+   * ```ts
+   * for await (const { key, holder } of client.locks.list("report-", { state: "held" })) console.log(key, holder);
+   * ```
    */
   list(prefix = "", options: ListOptions = {}): AsyncIterableIterator<LockView> {
     const checked = checkedPrefix(prefix);
     const call = (): CallOptions => this.#callOptions(options, OPTION_NAMES.list, "list");
     call();
     return this.#listViews(checked, checkedChoice("state", options.state ?? "all", LIST_STATES), call);
+  }
+
+  /**
+   * Iterates over who held the lock, the latest hold first: the current one, expired ones, and those of the last days
+   * (`--history-days` of the server). It requests each page when the loop reaches it. Failures are thrown as a
+   * `VolcanoError`.
+   */
+  history(key: string, options: HistoryOptions = {}): AsyncIterableIterator<HoldEntry> {
+    const path = `${lockPath(checkedKey(key))}/history`;
+    const call = (): CallOptions => this.#callOptions(options, OPTION_NAMES.history, "history");
+    call();
+    const query = new URLSearchParams();
+    for (const [name, parameter] of HISTORY_PARAMETERS) {
+      const instant = options[name];
+      if (instant !== undefined) query.set(parameter, checkedInstant(name, instant).toISOString());
+    }
+    return this.#listEntries(path, query, call);
+  }
+
+  async *#listEntries(path: string, query: URLSearchParams, call: () => CallOptions): AsyncGenerator<HoldEntry, void> {
+    for (let cursor: string | null = null; ; ) {
+      const { entries, nextCursor }: HistoryPage = await this.#operations.historyPage(path, query, cursor, call());
+      yield* entries;
+      if (nextCursor === null) return;
+      cursor = nextCursor;
+    }
   }
 
   async *#listViews(prefix: string, state: string, call: () => CallOptions): AsyncGenerator<LockView, void> {

@@ -53,6 +53,16 @@ export interface RenewOptions extends RequestOptions {
   ttl?: number | undefined;
 }
 
+export interface ForceReleaseOptions extends RequestOptions {
+  /**
+   * Frees the lock only from the lease with this fencing token, such as `view` shows it. If the lock has changed hands
+   * since, nothing is freed, and `error` is a `ConflictError` with the code `lock_changed`.
+   */
+  fencingToken?: number | null | undefined;
+  /** Why, in at most 200 characters, for the server's log and the `force_released` event. */
+  reason?: string | null | undefined;
+}
+
 export interface LeadOptions extends RenewalOptions {
   /** Duration of a lease in whole seconds, 5 to 7,776,000; the client renews it while the function runs. */
   ttl: number;
@@ -70,13 +80,24 @@ export interface ListOptions extends RequestOptions {
   state?: "held" | "free" | "all" | undefined;
 }
 
+export interface HistoryOptions extends RequestOptions {
+  /** Only the hold that lasted at this instant. */
+  at?: Date | undefined;
+  /** Only holds that lasted at this instant or later. */
+  since?: Date | undefined;
+  /** Only holds that began before this instant. */
+  before?: Date | undefined;
+}
+
 const REQUEST: OptionNames<RequestOptions> = { requestId: true, signal: true };
 const ACQUIRE: OptionNames<AcquireOptions> = { ttl: true, token: true, wait: true, ...REQUEST };
 const WITH_LOCK: OptionNames<WithLockOptions> = { ...ACQUIRE, holdAtLeast: true, renewEvery: true };
 const RENEW: OptionNames<RenewOptions> = { ttl: true, ...REQUEST };
+const FORCE_RELEASE: OptionNames<ForceReleaseOptions> = { fencingToken: true, reason: true, ...REQUEST };
 const LEAD: OptionNames<LeadOptions> = { ttl: true, signal: true, renewEvery: true };
 const WATCH: OptionNames<WatchOptions> = { signal: true };
 const LIST: OptionNames<ListOptions> = { state: true, ...REQUEST };
+const HISTORY: OptionNames<HistoryOptions> = { at: true, since: true, before: true, ...REQUEST };
 
 /** The options that each verb takes. */
 export const OPTION_NAMES = {
@@ -84,9 +105,11 @@ export const OPTION_NAMES = {
   acquire: ACQUIRE,
   withLock: WITH_LOCK,
   renew: RENEW,
+  forceRelease: FORCE_RELEASE,
   lead: LEAD,
   watch: WATCH,
   list: LIST,
+  history: HISTORY,
 } as const;
 
 /**

@@ -6,7 +6,14 @@
 
 import type { BlockBody, BlockOutcome } from "./holding/block.ts";
 import type { Locks } from "./locks.ts";
-import type { AcquireOptions, LeadOptions, RenewOptions, RequestOptions, WithLockOptions } from "./options.ts";
+import type {
+  AcquireOptions,
+  ForceReleaseOptions,
+  LeadOptions,
+  RenewOptions,
+  RequestOptions,
+  WithLockOptions,
+} from "./options.ts";
 import type { AnyLease, Lease, LockState } from "./protocol/lease.ts";
 import type { LockView } from "./protocol/lock_view.ts";
 
@@ -17,11 +24,12 @@ interface Calls {
   lead<T>(key: string, options: LeadOptions, run: BlockBody<T>): Promise<BlockOutcome<T>>;
 }
 
-/** The verbs of one client that reject. `exclusive`, `watch` and `list` are those of `client.locks`. */
+/** The verbs of one client that reject. `exclusive`, `watch`, `list` and `history` are those of `client.locks`. */
 export class ThrowingLocks {
   readonly exclusive: Locks["exclusive"];
   readonly watch: Locks["watch"];
   readonly list: Locks["list"];
+  readonly history: Locks["history"];
   readonly #locks: Locks;
   readonly #calls: Calls;
 
@@ -32,9 +40,17 @@ export class ThrowingLocks {
     this.exclusive = locks.exclusive;
     this.watch = (key, options) => locks.watch(key, options);
     this.list = (prefix, options) => locks.list(prefix, options);
+    this.history = (key, options) => locks.history(key, options);
   }
 
-  /** Resolves with the lease. Rejects with a `LockHeldError` if another caller holds the lock. */
+  /**
+   * Resolves with the lease. Rejects with a `LockHeldError` if another caller holds the lock.
+   *
+   * @example
+   * ```ts
+   * const lease = await client.locks.throwOnError().acquire("migration", { ttl: 60 });
+   * ```
+   */
   acquire(key: string, options: AcquireOptions): Promise<Lease> {
     return this.#calls.acquire(key, options);
   }
@@ -58,7 +74,7 @@ export class ThrowingLocks {
     return result.state;
   }
 
-  async forceRelease(key: string, options?: RequestOptions): Promise<void> {
+  async forceRelease(key: string, options?: ForceReleaseOptions): Promise<void> {
     const { error } = await this.#locks.forceRelease(key, options);
     if (error !== null) throw error;
   }

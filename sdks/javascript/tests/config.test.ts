@@ -56,6 +56,19 @@ describe("settings of a client", () => {
     expect(() => new Client(options as object)).toThrow(message);
   });
 
+  it.each([
+    ["7", true],
+    [undefined, false],
+  ])("CLI-6 case 64: inside run (%j) the error says why the service key is missing: %j", (fencingToken, inside) => {
+    vi.stubEnv("VOLCANO_SERVICE_KEY", undefined);
+    vi.stubEnv("VOLCANO_LOCK_FENCING_TOKEN", fencingToken);
+    const message = /serviceKey is missing.*`volcano-locks run` .*--pass-service-key/;
+    const make = (): Client => new Client();
+    expect(make).toThrow("serviceKey is missing");
+    if (inside) expect(make).toThrow(message);
+    else expect(make).not.toThrow(message);
+  });
+
   it.each(["apiURL", "service_key", "timeout", "toString", "__proto__x"])(
     "SDK-9: the unknown option %s throws a TypeError",
     (name) => {

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 import { createContext, Script } from "node:vm";
+import { build } from "vite";
 import { afterAll, beforeAll, describe, expect, it } from "vitest";
 import type { Client, ClientOptions } from "../src/index.ts";
 
@@ -13,6 +14,9 @@ const ROOT = fileURLToPath(new URL("..", import.meta.url));
 const SLOW_MS = 60_000;
 /** The current TypeScript and the oldest that the README names. */
 const COMPILERS = ["node_modules/typescript/bin/tsc", "node_modules/typescript-5.2/bin/tsc"] as const;
+
+/** Checks our declarations, but not those of the compiler itself. */
+const QUICK = "--skipDefaultLibCheck";
 
 const PROGRAM = `
 const client = new FakeClient();
@@ -206,23 +210,41 @@ describe("the packed package", () => {
         join(folder, "typed/old.mts"),
         'import { Client } from "volcano-locks"; export default new Client();',
       );
-      const flags = [
-        "--noEmit",
-        "--strict",
-        "--exactOptionalPropertyTypes",
-        "--module",
-        "nodenext",
-        "--target",
-        "es2022",
-      ];
-      for (const compiler of COMPILERS) {
-        const compile = (...args: string[]): string => run("node", join(ROOT, compiler), ...flags, ...args);
-        expect(compile("--lib", "ES2022,DOM,ESNext.Disposable", "typed/esm.mts", "typed/cjs.cts")).toBe("");
-        expect(compile("--lib", "ES2022,DOM", "typed/old.mts")).toBe("");
-      }
+      const strict = ["--noEmit", "--strict", "--exactOptionalPropertyTypes", "--target", "es2022", QUICK];
+      const nodenext = ["--module", "nodenext"];
+      const bundler = ["--module", "esnext", "--moduleResolution", "bundler"];
+      const disposal = ["--lib", "ES2022,DOM,ESNext.Disposable"];
+      const [current, oldest] = COMPILERS;
+      const compile = (compiler: string, ...args: string[]): string =>
+        run("node", join(ROOT, compiler), ...strict, ...args);
+      expect(compile(current, ...nodenext, ...disposal, "typed/esm.mts", "typed/cjs.cts")).toBe("");
+      expect(compile(current, ...bundler, ...disposal, "typed/esm.mts")).toBe("");
+      expect(compile(oldest, ...nodenext, ...disposal, "typed/esm.mts", "typed/cjs.cts")).toBe("");
+      expect(compile(oldest, ...nodenext, "--lib", "ES2022,DOM", "typed/old.mts")).toBe("");
     },
     SLOW_MS,
   );
+
+  it("has error classes that cost an importer less than 2 KB", async () => {
+    const entry = join(folder, "only_errors.mjs");
+    writeFileSync(entry, 'export * from "volcano-locks/errors";');
+    const built = await build({
+      configFile: false,
+      logLevel: "silent",
+      build: { write: false, modulePreload: false, rollupOptions: { input: entry, preserveEntrySignatures: "strict" } },
+    });
+    const { output } = built as unknown as { output: [{ code: string }] };
+    expect(output[0].code.length).toBeLessThan(2_048);
+    const program = `
+      import * as all from "volcano-locks";
+      import * as errors from "volcano-locks/errors";
+      const kept = Object.keys(errors).every((name) => errors[name] === all[name] && new errors[name]("x").name === name);
+      console.log(kept, JSON.stringify(new errors.LockHeldError("x", { status: 409, key: "k" })));
+    `;
+    writeFileSync(join(folder, "errors.mjs"), program);
+    const shown = '{"status":409,"code":null,"retryAfter":null,"requestId":null,"name":"LockHeldError","key":"k",';
+    expect(run("node", "errors.mjs")).toContain(`true ${shown}`);
+  });
 
   it(
     "has a README whose programs compile",
@@ -236,7 +258,7 @@ describe("the packed package", () => {
         writeFileSync(join(readme, `${at}.mts`), `${text}\nexport {};\n`);
         return `readme/${at}.mts`;
       });
-      const flags = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022"];
+      const flags = ["--noEmit", "--strict", "--module", "nodenext", "--target", "es2022", QUICK];
       run(
         "node",
         join(ROOT, COMPILERS[0]),

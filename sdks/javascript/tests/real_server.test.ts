@@ -65,6 +65,10 @@ describe("the real server", () => {
     const wrong = await new Client({ ...at, serviceKey: "sk-wrong" }).locks.acquire("a:b", { ttl: 5 });
     expect(wrong.error).toBeInstanceOf(AuthenticationError);
     expect(wrong.error).toMatchObject({ status: 401, code: "invalid_credentials", requestId: expect.any(String) });
+    expect(wrong.error?.message).toContain(`(${at.apiUrl}/locks/a:b/lease)`);
+    const elsewhere = await new Client({ ...at, apiUrl: `${at.apiUrl}/elsewhere` }).locks.get("a:b");
+    expect(elsewhere.error).toMatchObject({ status: 404, name: "NotFoundError" });
+    expect(elsewhere.error?.message).toContain(`(${at.apiUrl}/elsewhere/locks/a:b)`);
     const silent = new Client({ ...at, apiUrl: await silentUrl() });
     const { error } = await silent.locks.acquire("a:b", { ttl: 5 });
     expect(error).toBeInstanceOf(TransportError);

@@ -49,6 +49,18 @@ def test_only_the_service_key_must_be_set(
         kind("/", "sk-x")
 
 
+def test_inside_run_the_error_says_why_the_key_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CLI-6, case 64: the error names the option that passes the key on."""
+    monkeypatch.delenv("VOLCANO_SERVICE_KEY", raising=False)
+    monkeypatch.setenv("VOLCANO_LOCK_FENCING_TOKEN", "7")
+    with pytest.raises(ValueError, match=r"service_key is missing: .*`volcano-locks run` .* --pass-service-key"):
+        Client()
+    monkeypatch.delenv("VOLCANO_LOCK_FENCING_TOKEN")
+    with pytest.raises(ValueError, match="service_key is missing") as outside:
+        Client()
+    assert "--pass-service-key" not in str(outside.value)
+
+
 @pytest.mark.parametrize(
     "url", ["localhost:7420", "ftp://x", "http://", "http://a b", "http://x:port", "http://[::1", "http://x/?q=1", "x"]
 )

@@ -33,6 +33,7 @@ def error_of(status: int, body: bytes, headers: dict[str, str] | None = None) ->
         (500, "internal", errors.ServerError),
         (502, None, errors.ServerError),
         (503, "lock_service_unavailable", errors.UnavailableError),
+        (503, "lock_record_damaged", errors.ServerError),
         (302, None, errors.ServerError),
     ],
 )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from volcano_locks import AsyncClient, LockOwnershipLostError, VolcanoError
+from volcano_locks import AsyncClient, LockOwnershipLostError, ServerError, VolcanoError
 from volcano_locks.testing import (
     Answers,
     DropAfterSend,
@@ -62,6 +62,17 @@ async def test_the_end_of_an_acquisition_is_counted_from_before_the_grant(
     assert guard.lost
     with contextlib.suppress(LockOwnershipLostError):
         await block.__aexit__(None, None, None)
+
+
+@pytest.mark.parametrize("wait", [0, 60])
+async def test_a_damaged_record_ends_an_acquire_at_once(target: Target, network: FaultyTransport, wait: float) -> None:
+    """SDK-2, SDK-11, LEASE-18, case 63: no retry cures it."""
+    damaged = Answers(503, b'{"error": "damaged", "code": "lock_record_damaged"}')
+    network.script.extend([damaged] * 3)
+    with pytest.raises(ServerError) as caught:
+        await target.acquire("k", ttl=30, wait=wait)
+    assert (type(caught.value), caught.value.code) == (ServerError, "lock_record_damaged")
+    assert [request.method for request in network.seen].count("POST") == 1
 
 
 async def test_a_grant_with_a_lost_response_is_recovered(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from volcano_locks import AsyncClient, Client, Leadership, LockHeldError
+from volcano_locks import AsyncClient, AuthenticationError, Client, Leadership, LockHeldError, NotFoundError
 from volcano_locks_server.testing import RunningServer, running_server
 
 from .helpers import until
@@ -162,3 +162,13 @@ def test_the_asyncio_client_works_on_uvloop(running: RunningServer) -> None:
             await client.locks.release("k", lease)
 
     uvloop.run(everything())
+
+
+def test_a_401_and_a_404_name_the_url(running: RunningServer) -> None:
+    """SDK-9: the service key, or the API URL, may be that of another service."""
+    with Client(running.url, "sk-wrong") as client, pytest.raises(AuthenticationError) as wrong:
+        client.locks.get("a")
+    assert f"({running.url}/locks/a)" in str(wrong.value)
+    with Client(f"{running.url}/elsewhere", running.service_key) as client, pytest.raises(NotFoundError) as lost:
+        client.locks.get("a")
+    assert f"({running.url}/elsewhere/locks/a)" in str(lost.value)

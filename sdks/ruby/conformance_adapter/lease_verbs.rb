@@ -33,7 +33,8 @@ module Conformance
     end
 
     def force_release(args)
-      blocking { locks(args).force_release(args.fetch("key")) }
+      options = args.slice("fencing_token", "reason").transform_keys(&:to_sym)
+      blocking { locks(args).force_release(args.fetch("key"), **options) }
       {}
     end
 

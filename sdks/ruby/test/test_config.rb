@@ -34,6 +34,17 @@ class TestConfig < Minitest::Test
     end
   end
 
+  # CLI-6, case 64
+  def test_inside_run_the_error_says_why_the_key_is_missing
+    { "7" => true, nil => false }.each do |fencing_token, inside|
+      with_environment("VOLCANO_SERVICE_KEY" => nil, "VOLCANO_LOCK_FENCING_TOKEN" => fencing_token) do
+        message = assert_raises(ArgumentError) { Client.new }.message
+        assert_match(/service_key is missing/, message)
+        assert_equal inside, message.include?("--pass-service-key")
+      end
+    end
+  end
+
   def test_an_error_names_the_missing_or_invalid_setting
     good = { api_url: "http://x", service_key: "sk-x" }
     with_environment("VOLCANO_API_URL" => nil, "VOLCANO_SERVICE_KEY" => "") do

@@ -90,6 +90,7 @@ class TestErrors < Minitest::Test
   def class_for(status, code)
     conflicts = { "lock_held" => LockHeldError, "lock_ownership_lost" => LockOwnershipLostError }
     return conflicts.fetch(code, ConflictError) if status == 409
+    return ServerError if code == "lock_record_damaged"
 
     { 400 => ValidationError, 401 => AuthenticationError, 403 => PermissionDeniedError, 404 => NotFoundError,
       413 => ValidationError, 429 => RateLimitedError, 500 => ServerError, 503 => UnavailableError }

@@ -2,6 +2,7 @@
 
 require_relative "test_helper"
 require "logger"
+require "minitest/mock"
 require "stringio"
 
 # SDK-25: what is logged, and that logging decides nothing.
@@ -30,6 +31,15 @@ class TestLog < Minitest::Test
     assert_equal %w[acquired renewed released waits acquired renewed released], starts
     assert_includes messages[0], "fencing_token="
     [TOKEN, "sk-secret"].each { |secret| refute_includes text, secret }
+  end
+
+  # Ruby raises the error of a trap handler in whatever runs then. Only in the call of a foreign logger it is taken for
+  # an error of the logger.
+  def test_an_error_of_a_trap_handler_passes_through
+    error = assert_raises(IOError) do
+      VolcanoLocks.stub(:logger, -> { raise IOError, "of the handler" }) { @locks.acquire(KEY, ttl: 30) }
+    end
+    assert_equal "of the handler", error.message
   end
 
   def test_a_failed_renewal_and_a_loss_are_warnings

@@ -98,6 +98,15 @@ class TestRealServer < Minitest::Test
     assert_equal [401, "invalid_credentials"], [error.status, error.code]
   end
 
+  # SDK-9
+  def test_real_time_a_401_and_a_404_name_the_url
+    url = @given.fetch("VOLCANO_API_URL")
+    wrong = assert_raises(AuthenticationError) { new_client(service_key: "sk-wrong").locks.get("a") }
+    assert_includes wrong.message, "(#{url}/locks/a)"
+    lost = assert_raises(NotFoundError) { new_client(api_url: "#{url}/elsewhere").locks.get("a") }
+    assert_includes lost.message, "(#{url}/elsewhere/locks/a)"
+  end
+
   private
 
   def new_client(**options)

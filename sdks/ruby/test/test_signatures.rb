@@ -18,6 +18,7 @@ class TestSignatures < Minitest::Test
      VolcanoError, TransportError, HttpTransport, SystemClock, Signal,
      Hold, RenewalPlan, Renewer, RenewalTask, Block, Operations, Acquisition, RenewalRequest, RequestSender,
      RequestThreads, PendingRequest, Config, AcquireWait, PendingAcquisitions, Backoff, EventStream, LockReader,
+     HoldEntry, HistoryReader,
      Leadership, LeadershipTracker, SseParser, Watch, Leader, ExclusiveOptions,
      ExclusiveFunctions, CallerActivity,
      Testing::ManualClock, Testing::FakeLocks, Testing::FakeLock, Testing::EventLog, Testing::FakeLockJson,
@@ -28,5 +29,18 @@ class TestSignatures < Minitest::Test
                      "#{kind}##{name}")
       end
     end
+  end
+
+  # Only the arguments of a block may be untyped: those that the program or a framework passes to it.
+  def test_no_public_signature_is_untyped
+    hidden = false
+    untyped = Dir[File.expand_path("../sig/{volcano_locks,testing,integrations}.rbs", __dir__)].flat_map do |file|
+      File.readlines(file, chomp: true).select do |line|
+        hidden = true if line.match?(/^\s*private$/)
+        hidden = false if line.match?(/^\s*(class|module|interface) /)
+        !hidden && line.gsub(/\{ \(.*?\) ->/, "").sub(/#.*/, "").match?(/\buntyped\b/)
+      end
+    end
+    assert_equal [], untyped
   end
 end

@@ -9,14 +9,18 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, TextIO
+from uuid import uuid4
 
 import uvloop
 
-from .ports.clock import Clock, Timer
+from .ports.clock import Boot, Clock, Timer
 from .runtime.server import Server
 from .runtime.settings import Settings
 from .stores import OpenStore
 from .stores.memory import MemoryRegistry, MemoryStore
+from .stores.memory_admin_tokens import MemoryAdminTokens
+from .stores.memory_audit import MemoryAudit
+from .stores.memory_sessions import MemorySessions
 
 # 2026-07-20T14:00:00Z: a whole minute, so that a quota's window begins with the test.
 START_MS: Final = 1_784_556_000_000
@@ -25,12 +29,17 @@ START_MS: Final = 1_784_556_000_000
 class ManualClock:
     """A clock that stands still until the test moves it, from any thread.
 
+    `jump` moves it without time passing, `reboot` restarts its machine. `is_synchronised` is what the kernel reports.
+
     A timer (`call_in`) that is due by the new time fires soon after the move, in the loop that set it. Timers fire in
     the order of their due times.
     """
 
     def __init__(self, now_ms: int = START_MS) -> None:
         self._now_ms = now_ms
+        self._booted_at_ms = now_ms
+        self.boot_id = uuid4().hex
+        self.is_synchronised = True
         self._guard: Final = threading.Lock()
         self._timers: Final[list[_ManualTimer]] = []
         self._timers_made = 0
@@ -68,6 +77,25 @@ class ManualClock:
             self._now_ms += ms
             self._fire()
             return self._now_ms
+
+    def jump(self, ms: int) -> int:
+        """Step the wall clock by `ms` milliseconds, back if negative. No time passes, so no timer fires."""
+        with self._guard:
+            self._now_ms += ms
+            self._booted_at_ms += ms
+            for timer in self._timers:
+                timer.due = timer.due[0] + ms, timer.due[1]
+            return self._now_ms
+
+    def reboot(self) -> None:
+        """From now on this is another boot, or another machine."""
+        self.boot_id, self._booted_at_ms = uuid4().hex, self._now_ms
+
+    def boot(self) -> Boot:
+        return Boot(self.boot_id, self._now_ms - self._booted_at_ms)
+
+    def synchronised_ms(self) -> int | None:
+        return self._now_ms if self.is_synchronised else None
 
     def set(self, now_ms: int) -> int:
         """Advance to `now_ms`; returns the new time."""
@@ -113,7 +141,8 @@ class RunningServer:
 
 def memory_store(locks: MemoryStore) -> OpenStore:
     """An open store around `locks`, for a `Server` that gets its store from the test."""
-    return OpenStore(locks, MemoryRegistry(locks))
+    audit = getattr(locks, "audit", None) or MemoryAudit()  # the test may have put another store in front
+    return OpenStore(locks, MemoryRegistry(locks, audit), MemoryAdminTokens(audit), MemorySessions(audit), audit)
 
 
 @asynccontextmanager

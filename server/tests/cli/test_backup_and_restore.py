@@ -66,7 +66,7 @@ def test_a_backup_of_many_parts_is_complete(
     monkeypatch.setattr("volcano_locks_server.http.backup_routes.PART_BYTES", 1_000)
     result = command("backup", "--to", "one.backup", "--api-url", server.url)
     assert result.exit_code == 0
-    assert result.stdout == "backed up 1 projects, 1 service keys, 0 locks to one.backup\n"
+    assert result.stdout == "backed up 1 projects, 1 service keys, 0 admin tokens, 0 locks to one.backup\n"
 
 
 def test_an_existing_file_is_not_overwritten(command: Command, server: RunningServer, tmp_path: Path) -> None:

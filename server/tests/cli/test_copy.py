@@ -79,28 +79,27 @@ def newest_ms(path: Path) -> int:
     return int(at_ms)
 
 
-def rows(path: Path) -> list[object]:
-    connection = sqlite3.connect(path)
-    tables = ("project", "service_key", "secret", "lock")
-    found = [connection.execute(f"SELECT * FROM {table} ORDER BY 1, 2").fetchall() for table in tables]
-    connection.close()
-    return [*found]
-
-
 def test_all_is_copied_and_counted(command: Command, source: Path, tmp_path: Path) -> None:
     """KEEP-1, KEEP-3."""
-    before = rows(source)
+    before = contents(source)
     result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db", "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == {"projects": 1, "service_keys": 1, "locks": 2}
-    assert rows(tmp_path / "target.db") == before == rows(source)
+    assert json.loads(result.stdout) == {
+        "projects": 1,
+        "service_keys": 1,
+        "admin_tokens": 0,
+        "audit_entries": 0,
+        "locks": 2,
+    }
+    assert contents(tmp_path / "target.db") == before == contents(source)
 
 
 def test_the_output_has_no_secret_and_no_digest(command: Command, source: Path) -> None:
     """KEEP-4."""
     result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
     output = result.stdout + result.stderr
-    assert result.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
+    assert result.stdout == "copied 1 projects, 1 service keys, 0 admin tokens, 0 audit entries, 2 locks\n"
+    assert "the history of holds stays in the source" in result.stderr, "HISTORY-4"
     assert SECRET not in output
     assert secret_digest(SECRET).hex() not in output
     assert OWNER.hex() not in output
@@ -135,7 +134,8 @@ def test_a_file_is_copied_to_a_shared_store_and_back(command: Command, source: P
     assert there.exit_code == 0, there.stderr
     back = command("copy", "--from", shared, "--to", "sqlite:///back.db")
     assert back.exit_code == 0, back.stderr
-    assert there.stdout == back.stdout == "copied 1 projects, 1 service keys, 2 locks\n"
+    counts = "1 projects, 1 service keys, 0 admin tokens, 0 audit entries, 2 locks"
+    assert there.stdout == back.stdout == f"copied {counts}\n"
     assert contents(tmp_path / "back.db") == contents(source)
     assert newest_ms(tmp_path / "back.db") >= newest_ms(source) > 0
 
@@ -148,11 +148,11 @@ def test_a_store_that_is_not_empty_is_refused(command: Command, source: Path, tm
     else:
         with running_server(store_url="sqlite:///target.db"):
             pass
-    before = rows(tmp_path / "target.db")
+    before = contents(tmp_path / "target.db")
     result = command("copy", "--from", f"sqlite:///{source}", "--to", "sqlite:///target.db")
     assert result.exit_code == 69
-    assert "holds projects, keys or locks already" in result.stderr
-    assert rows(tmp_path / "target.db") == before
+    assert "holds projects, keys, admin tokens, locks or an audit already" in result.stderr
+    assert contents(tmp_path / "target.db") == before
 
 
 def test_a_store_in_use_is_not_copied(command: Command, source: Path) -> None:

@@ -75,6 +75,13 @@ def test_it_stops_on_a_signal(start: Callable[..., ServerProcess], number: signa
     assert server.stop(number) == 0
 
 
+def test_it_ends_with_its_terminal(start: Callable[..., ServerProcess]) -> None:
+    """OPS-7."""
+    server = start("dev", "--port", "0", announces_on="stdout")
+    read_output(server)
+    assert server.stop(signal.SIGHUP) == -signal.SIGHUP
+
+
 def test_with_a_store_data_is_kept_and_each_start_has_a_new_secret(start: Callable[..., ServerProcess]) -> None:
     secrets: list[str] = []
     made: list[int] = []

@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -14,7 +14,15 @@ import pytest
 from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.stores.health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
+from volcano_locks_server.rules.errors import DamagedRecordError
+from volcano_locks_server.stores.health_findings import (
+    DAMAGED_SHOWN_MAX,
+    HealthFinding,
+    clock_finding,
+    latency_finding,
+    record_findings,
+    schema_finding,
+)
 from volcano_locks_server.stores.maintenance import check_health
 from volcano_locks_server.stores.sqlite.connection import migrations
 from volcano_locks_server.testing import ManualClock, running_server
@@ -56,7 +64,18 @@ def test_a_healthy_file_has_no_problems(command: Command) -> None:
     command("migrate", "--store", SQLITE)
     before = Path("locks.db").read_bytes()
     findings = found(command, SQLITE, exit_code=0)
-    assert set(findings) == {"file", "access", "permissions", "schema", "server", "opens", "latency", "clock"}
+    assert set(findings) == {
+        "file",
+        "access",
+        "permissions",
+        "schema",
+        "log",
+        "server",
+        "opens",
+        "latency",
+        "records",
+        "clock",
+    }
     assert len(Path("locks.db").read_bytes()) == len(before)
     report = command("doctor", "--store", SQLITE).stdout.splitlines()
     assert all(line.startswith("ok     ") for line in report)
@@ -90,6 +109,57 @@ def test_files_that_others_may_open_are_reported_with_a_command(command: Command
     assert wrong(findings) == {"permissions"}
     subprocess.run(str(findings["permissions"]["advice"]).split(), check=True)
     found(command, SQLITE, exit_code=0)
+
+
+def test_a_long_log_and_a_replaced_file_are_problems(command: Command) -> None:
+    """OPS-9, OPS-11, case 71, case 72."""
+    command("migrate", "--store", SQLITE)
+    Path("locks.db-wal").touch(0o600)
+    os.truncate("locks.db-wal", 65 * 2**20)
+    findings = found(command, SQLITE, exit_code=1)
+    assert wrong(findings) == {"log"}
+    assert "65.0 MiB" in str(findings["log"]["found"])
+    Path("locks.db.replaced-while-served").touch()
+    assert wrong(found(command, SQLITE, exit_code=1)) == {"file"}
+    assert command("migrate", "--store", SQLITE).exit_code == 69
+
+
+def test_a_damaged_record_is_shown_and_repaired_on_request(command: Command) -> None:
+    """CLI-31, LEASE-18, case 63."""
+    command("migrate", "--store", SQLITE)
+    with closing(sqlite3.connect("locks.db")) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("INSERT INTO project (id, name, requests_per_minute, created_at_ms) VALUES ('p', 'n', 0, 1)")
+        connection.execute(
+            "INSERT INTO lock (project_id, key, fencing_token, freed_at_ms, retired_digests) "
+            "VALUES ('p', 'nightly', -7, 1, zeroblob(32))"
+        )
+    findings = found(command, SQLITE, exit_code=1)
+    assert wrong(findings) == {"records"}
+    assert findings["records"]["advice"] == "volcano-locks doctor --repair lock/p/nightly"
+    refused = command("doctor", "--store", SQLITE, "--repair", "lock/p/nightly")
+    assert refused.exit_code == 64
+    assert "fencing_token=-7" in refused.stderr
+    assert "--yes" in refused.stderr
+    assert "00000000" not in refused.stderr
+    assert wrong(found(command, SQLITE, exit_code=1)) == {"records"}
+    repaired = command("doctor", "--store", SQLITE, "--repair", "lock/p/nightly", "--yes", "--json")
+    assert repaired.exit_code == 0
+    assert json.loads(repaired.stdout) == {"store": SQLITE, "repaired": "lock/p/nightly"}
+    assert wrong(found(command, SQLITE, exit_code=0)) == set()
+    assert command("doctor", "--store", SQLITE, "--repair", "lock/p/nightly", "--yes").exit_code == 64
+
+
+async def test_many_damaged_records_are_counted() -> None:
+    """CLI-31: the report stays short."""
+
+    async def damaged() -> AsyncIterator[DamagedRecordError]:
+        for number in range(DAMAGED_SHOWN_MAX + 5):
+            yield DamagedRecordError(f"lock/p/{number}", "spoilt")
+
+    findings = await record_findings(damaged())
+    assert len(findings) == DAMAGED_SHOWN_MAX + 1
+    assert "25 records are damaged" in findings[-1].found
 
 
 def test_a_file_in_use_is_no_problem_but_is_not_migrated(command: Command, start: Callable[..., ServerProcess]) -> None:
@@ -147,10 +217,13 @@ def test_memory_has_nothing_to_maintain(command: Command) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["postgresql", "etcd"])
-def test_an_unreachable_store_is_reported_without_its_password(command: Command, scheme: str) -> None:
-    url = f"{scheme}://me:hunter2@127.0.0.1:1/locks"
+def test_an_unreachable_store_is_reported_without_its_password(
+    command: Command, scheme: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CLI-37: a URL with a password is in the variable."""
+    monkeypatch.setenv("VOLCANO_LOCKS_STORE", f"{scheme}://me:hunter2@127.0.0.1:1/locks")
     for verb, exit_code in (("doctor", 1), ("migrate", 69)):
-        result = command(verb, "--store", url)
+        result = command(verb)
         assert result.exit_code == exit_code
         assert "check" in result.stdout + result.stderr
         assert "hunter2" not in result.stdout + result.stderr
@@ -164,8 +237,8 @@ def test_a_postgresql_database_before_and_after_its_migration(command: Command) 
     assert wrong(found(command, url, exit_code=1)) == {"schema", "durability"}
     assert "now" in command("migrate", "--store", url).stdout
     findings = found(command, url, exit_code=1)
-    assert wrong(findings) == {"durability"}
-    assert set(findings) == {"reachable", "version", "schema", "access", "durability", "latency", "clock"}
+    assert wrong(findings) == {"durability"}, findings
+    assert set(findings) == {"reachable", "version", "schema", "access", "durability", "latency", "clock", "records"}
     assert "fsync = off" in str(findings["durability"]["found"])
     assert "nothing to do" in command("migrate", "--store", url).stdout
 

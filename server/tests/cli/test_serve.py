@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from testsupport.certificates import new_certificate
 
 from .conftest import WAIT_SECONDS, Completed, ServerProcess, status_of
 
@@ -137,3 +138,31 @@ def test_help_fits_80_columns(command: Callable[..., Completed], monkeypatch: py
         result = command(name, "--help")
         assert result.exit_code == 0
         assert max(len(line) for line in result.stdout.splitlines()) <= 80
+
+
+@pytest.mark.real_time
+def test_a_hangup_reloads_the_certificate(start: Callable[..., ServerProcess], tmp_path: Path) -> None:
+    """OPS-7, case 54: the process goes on, and new connections get the new certificate."""
+    files = new_certificate(tmp_path)
+    server = start(
+        *("serve", "--store", "memory://", "--port", "0"),
+        *("--tls-certificate", str(files.certificate), "--tls-key", str(files.key)),
+    )
+    url = server.read_until(LISTENING)
+    new = new_certificate(tmp_path)
+    server.process.send_signal(signal.SIGHUP)
+    server.read_until(r'("event":"certificate_reloaded")')
+    with urllib.request.urlopen(f"{url}/healthz", context=new.trusting_context(), timeout=WAIT_SECONDS) as response:
+        assert response.status == 200
+    assert server.stop(signal.SIGTERM) == 0
+
+
+@pytest.mark.real_time
+def test_a_hangup_without_tls_is_ignored(start: Callable[..., ServerProcess]) -> None:
+    """OPS-7, case 54: log rotation sends SIGHUP too."""
+    server = start("serve", "--store", "memory://", "--port", "0")
+    url = server.read_until(LISTENING)
+    server.process.send_signal(signal.SIGHUP)
+    server.read_until(r'("event":"reload_ignored")')
+    assert status_of(f"{url}/healthz") == 200
+    assert server.stop(signal.SIGTERM) == 0

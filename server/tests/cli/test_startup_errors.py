@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from testsupport.engines import postgres
 
 from .conftest import Completed, ServerProcess
 
@@ -35,6 +36,10 @@ def assert_one_message(result: Completed, exit_code: int, *words: str) -> None:
         (["--workers", "2", "--store", "memory://"], ["--workers", "must be 1", "memory"]),
         (["--log-level", "loud"], ["--log-level", "debug, info, warning, error", "loud"]),
         (["--store", "locks.db", "--port", "0"], ["--store", "sqlite:///relative.db", "locks.db"]),
+        (["--store", "postgresql://me:hunter2@127.0.0.1/d"], ["--store", "password", "--store-url-file"]),
+        (["--store", "postgresql://me@db.internal/d"], ["--store", "db.internal", "--allow-plaintext-store"]),
+        (["--store", "etcd://me:hunter2@127.0.0.1:2379"], ["--store", "password", "VOLCANO_LOCKS_STORE"]),
+        (["--metrics-token-file", "none"], ["--metrics-token-file", "No such file"]),
         (["--store", "redis://me:hunter2@db:6379", "--port", "0"], ["--store", "redis://…", "postgresql://"]),
         (["--tls-certificate", "no.pem", "--tls-key", "no.key", "--port", "0"], ["no.pem", "No such file"]),
     ],
@@ -133,3 +138,57 @@ def test_a_file_that_is_not_a_database_is_not_changed(command: Callable[..., Com
     Path("notes.db").write_bytes(notes)
     assert_one_message(command("serve", "--store", "sqlite:///notes.db", "--port", "0"), UNAVAILABLE)
     assert Path("notes.db").read_bytes() == notes
+
+
+@pytest.mark.parametrize("verb", ["serve", "migrate", "doctor"])
+@pytest.mark.parametrize("scheme", ["postgresql", "etcd"])
+@pytest.mark.parametrize(
+    ("host", "cause"),
+    [("127.0.0.1", "the connection was refused"), ("no-such-host.invalid", "its name cannot be resolved")],
+)
+def test_a_database_that_cannot_be_reached_is_named_with_the_cause(
+    command: Callable[..., Completed], verb: str, scheme: str, host: str, cause: str
+) -> None:
+    """CLI-15, CLI-25: its host and port, and why; never the user's password."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"{scheme}://{host}:{port}" + ("/locks" if scheme == "postgresql" else "")
+    more = ["--port", "0"] if verb == "serve" else []
+    result = command(verb, "--store", url, "--allow-plaintext-store", *more)
+    assert result.exit_code == (1 if verb == "doctor" else UNAVAILABLE), result
+    shown = result.stdout + result.stderr
+    assert f"{host}:{port}: {cause}" in shown
+
+
+@pytest.mark.parametrize("verb", ["serve", "doctor"])
+@pytest.mark.parametrize("scheme", ["postgresql", "etcd"])
+def test_a_server_of_another_kind_is_named(command: Callable[..., Completed], verb: str, scheme: str) -> None:
+    """CLI-15: the port accepts connections, but no such database responds."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        url = f"{scheme}://127.0.0.1:{port}" + ("/locks" if scheme == "postgresql" else "")
+        result = command(verb, "--store", url, *(["--port", "0"] if verb == "serve" else []))
+    assert result.exit_code == (1 if verb == "doctor" else UNAVAILABLE), result
+    assert f"127.0.0.1:{port}: it" in result.stdout + result.stderr
+
+
+@pytest.mark.engines
+@pytest.mark.parametrize("verb", ["serve", "doctor"])
+@pytest.mark.parametrize(
+    ("user", "database", "words"),
+    [
+        ("stranger", "", "refused the user stranger: check user, password and pg_hba.conf"),
+        ("postgres", "-gone", "the database does not exist"),
+    ],
+)
+def test_what_postgres_refuses_is_named_with_its_host(
+    command: Callable[..., Completed], verb: str, user: str, database: str, words: str
+) -> None:
+    """CLI-15: a user or a password that is wrong, or a database that is missing."""
+    server = postgres.shared()
+    url = server.url(server.new_database() + database).replace("postgres@", f"{user}@")
+    result = command(verb, "--store", url, *(["--port", "0"] if verb == "serve" else []))
+    assert result.exit_code == (1 if verb == "doctor" else UNAVAILABLE), result
+    shown = result.stdout + result.stderr
+    assert f"127.0.0.1:{server.port}" in shown
+    assert words in shown

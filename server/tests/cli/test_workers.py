@@ -1,4 +1,4 @@
-"""CLI-22, CLI-23: several processes share one port, are replaced, and end together.
+"""CLI-22, CLI-23, OPS-7: several processes share one port, are replaced, and end together.
 
 Each worker has its own memory store: these tests are about processes, not leases.
 """
@@ -27,12 +27,13 @@ pytestmark = pytest.mark.real_time
 
 TOKEN = "admin-token-of-the-test"
 PROGRAM = f"""
+import os
 import sys
 from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.runtime.prefork import run_workers
 async def announce(server): print(server.url, flush=True)
 settings = Settings(store="memory://", port=0, admin_token="{TOKEN}")
-run_workers(settings, int(sys.argv[1]), announce)
+run_workers(settings, int(sys.argv[1]), announce, os.environ)
 print("ended", flush=True)
 """
 
@@ -153,6 +154,17 @@ def test_a_signal_lets_requests_in_progress_finish_and_ends_all(
         assert connection.recv(4096).startswith(b"HTTP/1.1 201 ")
     assert workers.process.communicate(timeout=WAIT_SECONDS)[0] == "ended\n"
     assert workers.process.returncode == 0
+
+
+def test_every_worker_gets_a_hangup_and_goes_on(start_workers: Callable[[int], Prefork]) -> None:
+    """OPS-7, case 54."""
+    workers = start_workers(2)
+    pids = workers.pids()
+    workers.process.send_signal(signal.SIGHUP)
+    numbers = {workers.read_until(event="reload_ignored")["worker"] for _ in range(2)}
+    assert numbers == {1, 2}
+    assert worker_that_answers(workers.url) in (1, 2)
+    assert workers.pids() == pids
 
 
 def test_a_second_signal_ends_all_at_once(start_workers: Callable[[int], Prefork]) -> None:

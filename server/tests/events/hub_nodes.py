@@ -12,6 +12,7 @@ from volcano_locks_server.ports.clock import Clock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.ports.signals import Signals
 from volcano_locks_server.rules.lease import Command, LockRecord, Outcome, decide
+from volcano_locks_server.rules.shares import Budgets
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
@@ -51,7 +52,8 @@ class Node:
         self.clock = clock
         self.store = store
         self.queues = FakeQueues()
-        self.hub = EventHub(store, clock, self.queues, signals=signals)
+        self.budgets = Budgets()
+        self.hub = EventHub(store, clock, self.queues, signals=signals, budgets=self.budgets)
 
     async def perform(self, key: str, command: Command, project_id: str = PROJECT) -> Outcome:
         """Commit one command and publish its events."""
@@ -77,8 +79,10 @@ class Node:
             self.hub.publish(events)
         return outcomes
 
-    async def subscribe(self, *, key: str | None = None, prefix: str = "", after: str | None = None) -> Subscriber:
-        watcher = Subscriber(PROJECT, key=key, prefix=prefix)
+    async def subscribe(
+        self, *, key: str | None = None, prefix: str = "", after: str | None = None, project_id: str = PROJECT
+    ) -> Subscriber:
+        watcher = Subscriber(project_id, key=key, prefix=prefix)
         await self.hub.subscribe(watcher, after=after)
         await turns()
         return watcher

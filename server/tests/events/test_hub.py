@@ -5,9 +5,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from volcano_locks_server.events import LockEvent, Subscriber, hub, subscriber
+from volcano_locks_server.events import LockEvent, NumberedEvent, Subscriber, hub, subscriber
+from volcano_locks_server.events.project_feed import ProjectFeed
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.rules.clock_history import NO_HISTORY
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, ForceRelease, Release, Renew
 from volcano_locks_server.stores.memory import MemoryStore
@@ -126,6 +128,17 @@ async def test_a_release_while_the_list_is_read_is_followed_by_no_expiry(node: N
     assert summaries(watcher) == ["released a"]
 
 
+async def test_a_lease_that_is_held_after_a_jump_expires_when_the_hold_ends(node: Node, clock: ManualClock) -> None:
+    """EVENT-3, LEASE-17: for a feed that begins after the jump, from the list."""
+    await node.perform("a", TAKE)
+    node.store.history = NO_HISTORY.after_jump(clock.jump(3_600_000), 3_600_000)
+    watcher = await node.subscribe()
+    await advance(clock, 30_000 + GRACE_MS - 1)
+    assert summaries(watcher) == []
+    await advance(clock, 1)
+    assert summaries(watcher) == ["expired a"]
+
+
 async def test_nothing_is_kept_without_subscribers(node: Node, clock: ManualClock) -> None:
     """EVENT-6: the hub is live from the first subscriber until a minute after the last."""
     assert not node.hub.live
@@ -160,11 +173,9 @@ async def test_a_client_that_resumes_within_a_minute_misses_nothing(node: Node, 
     assert summaries(again) == summaries(from_the_beginning) == ["acquired a"]
 
 
-async def test_an_id_that_cannot_be_resumed_from_gets_a_reset(
-    node: Node, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_id_that_cannot_be_resumed_from_gets_a_reset(node: Node, clock: ManualClock) -> None:
     """EVENT-5: too old, of another node, of an earlier feed, or no id at all."""
-    monkeypatch.setattr(hub, "RING_MAX", 3)
+    node.budgets.kept_events.limit = 6
     watcher = await node.subscribe()
     oldest = watcher.began_at
     await node.perform_batch([("a", TAKE), ("a", Release(MINE)), ("b", TAKE)])
@@ -194,9 +205,9 @@ async def test_missing_more_than_a_queue_holds_is_a_reset(node: Node, monkeypatc
     assert summaries(behind) == ["acquired c"]
 
 
-async def test_a_client_can_resume_from_the_id_of_a_reset(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_can_resume_from_the_id_of_a_reset(node: Node) -> None:
     """EVENT-5: a client that did not receive that reset gets one when it resumes."""
-    monkeypatch.setattr(hub, "RING_MAX", 4)
+    node.budgets.kept_events.limit = 6
     watcher = await node.subscribe()
     await node.perform_batch([("a", TAKE), ("b", TAKE)])
     before = taken(watcher)[-1].id
@@ -236,9 +247,9 @@ async def test_a_subscriber_takes_many_events_in_parts(node: Node, monkeypatch: 
     assert await waiting == []
 
 
-async def test_subscribers_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_subscribers_are_bounded(node: Node) -> None:
     """EVENT-7: when a subscriber leaves, another may subscribe."""
-    monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
+    node.budgets.streams.limit = 1
     first = await node.subscribe()
     with pytest.raises(LockError) as refused:
         await node.subscribe()
@@ -323,3 +334,22 @@ async def test_subscribers_of_other_locks_cost_an_event_nothing(node: Node, monk
         node.hub.unsubscribe(watcher)
     channel = node.hub._feeds[PROJECT]
     assert (channel._by_key, channel._by_prefix, channel._prefix_lengths) == ({}, {}, ())
+
+
+def test_an_event_is_queued_for_subscribers_in_the_order_in_which_they_came() -> None:
+    """EVENT-4: of one lock and of a prefix, whatever their addresses in memory are."""
+    queued: list[Subscriber] = []
+
+    class Recording(Subscriber):
+        def put(self, numbered: NumberedEvent) -> None:
+            queued.append(self)
+            super().put(numbered)
+
+    feed = ProjectFeed(0)
+    subscribers = [Recording(PROJECT, key="x") for _ in range(40)]
+    subscribers = [*subscribers[::2], *subscribers[1::2]]
+    for one in subscribers:
+        feed.add(one, None, 0)
+    feed.publish(LockEvent("released", lock("x"), 1, None, 0, "released"))
+    feed.reset(0, "missed")
+    assert queued == subscribers + subscribers

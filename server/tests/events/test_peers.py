@@ -153,6 +153,19 @@ async def test_queue_lengths_are_known_on_every_node(clock: ManualClock) -> None
         assert not a.hub.others_wait(lock("x"))
 
 
+async def test_queue_lengths_are_sent_in_the_order_in_which_the_queues_changed(clock: ManualClock) -> None:
+    """WAIT-10: at once and when they are repeated, whatever the hashes of the keys are."""
+    async with nodes(2, clock) as (bus, (_, b)):
+        sent = recorded_messages(bus)
+        keys = [f"lock-{number}" for number in (7, 3, 9, 1, 8, 2, 6, 4)]
+        for key in keys:
+            b.queues.waiting[lock(key)] = 1
+            b.hub.queue_changed(lock(key))
+        await until(lambda: sum(message[0] == "line" for message in sent) == len(keys))
+        await advance(clock, peers.QUEUE_LENGTHS_EVERY_MS)
+        assert [message[3] for message in sent if message[0] == "line"] == keys + keys
+
+
 async def test_a_rejoined_kept_waiter_is_announced_to_peers_again(clock: ManualClock) -> None:
     """WAIT-6, WAIT-10: otherwise its peers would never yield to it."""
     async with nodes(2, clock) as (_, (a, b)):
@@ -220,6 +233,27 @@ async def test_lost_messages_cause_a_reset_and_a_recheck(clock: ManualClock) -> 
         await advance(clock, hub.RESETS_APART_MS)
         assert summaries(watcher) == ["reset missed"]
         await advance(clock, 30_000 + GRACE_MS - hub.RESETS_APART_MS)
+        assert summaries(watcher) == ["expired x"]
+
+
+async def test_a_peer_that_vanishes_causes_a_reset(clock: ManualClock) -> None:
+    """EVENT-4: once, within 30 seconds. It may have committed what it did not publish; one that stops has not."""
+    async with nodes(3, clock) as (bus, (a, b, c)):
+        watcher = await a.subscribe()
+        for _ in range(4):
+            await advance(clock, 5_000)
+        await b.hub.close()
+        del bus.nodes[1]
+        for _ in range(8):
+            await advance(clock, 5_000)
+        assert summaries(watcher) == []
+        bus.nodes.pop()  # c is killed, between its commit and the event
+        await c.perform("x", Acquire(MINE, 60))
+        for _ in range(6):
+            await advance(clock, 5_000)
+        assert summaries(watcher) == ["reset missed"]
+        for _ in range(8):
+            await advance(clock, 5_000)
         assert summaries(watcher) == ["expired x"]
 
 

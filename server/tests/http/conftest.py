@@ -1,20 +1,34 @@
 """The harness of the HTTP tests: an in-process server under a manual clock, and a client for it."""
 
+import asyncio
 import io
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 import pytest
+import uvloop
 
 from volcano_locks_server.http.lock_routes import LockRoutes
 from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.testing import ManualClock
 
+BOTH_LOOPS = ("test_accepting.py", "test_hostile_connections.py", "test_tls_connections.py")
 ADMIN_TOKEN = "an-admin-token-for-tests"
+
+
+def pytest_asyncio_loop_factories(
+    config: pytest.Config,
+    item: pytest.Item,
+) -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The tests run on the event loop of `serve`; those of connections also on asyncio's own."""
+    loops: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {"uvloop": uvloop.new_event_loop}
+    if item.path.name in BOTH_LOOPS:
+        loops["asyncio"] = asyncio.new_event_loop
+    return loops
 
 
 def new_token() -> str:
@@ -114,13 +128,49 @@ def log_level() -> str:
 
 
 @pytest.fixture
-async def harness(clock: ManualClock, log_level: Any) -> AsyncIterator[HttpHarness]:
-    settings = Settings(store="memory://", port=0, admin_token=ADMIN_TOKEN, log_level=log_level)
+def log_grants() -> bool:
+    return False
+
+
+@pytest.fixture
+def dashboard() -> bool:
+    """Whether the server serves the dashboard, over TLS and under the name of the in-process client."""
+    return False
+
+
+@pytest.fixture
+def over_socket() -> bool:
+    """Whether the requests come over a socket, so that lease requests take the short way (`lease_requests`).
+
+    A module whose tests must pass both ways uses `both_ways` in its place.
+    """
+    return False
+
+
+both_ways = pytest.fixture(params=[False, True], ids=["asgi", "socket"], name="over_socket")(
+    lambda request: request.param
+)
+
+
+@pytest.fixture
+async def harness(
+    clock: ManualClock, log_level: Any, log_grants: bool, over_socket: bool, dashboard: bool
+) -> AsyncIterator[HttpHarness]:
+    settings = Settings(
+        store="memory://",
+        port=0,
+        admin_token=ADMIN_TOKEN,
+        log_level=log_level,
+        log_grants=log_grants,
+        dashboard=dashboard,
+        dashboard_hosts="locks.test" if dashboard else None,
+    )
     log = io.StringIO()
     server = Server(settings, clock=clock, log_stream=log)
-    await server.open()
+    await (server.start() if over_socket else server.open())
     issued = await server.issue_service_key("test", "first")
-    transport = httpx2.ASGITransport(app=server.app)
-    async with httpx2.AsyncClient(transport=transport, base_url="http://locks.test") as client:
+    transport = httpx2.AsyncHTTPTransport() if over_socket else httpx2.ASGITransport(app=server.app)
+    url = server.url if over_socket else f"http{'s' * dashboard}://locks.test"
+    async with httpx2.AsyncClient(transport=transport, base_url=url) as client:
         yield HttpHarness(server, client, clock, issued.secret, issued.project_id, log)
     await server.close()

@@ -195,3 +195,20 @@ async def test_the_last_use_of_a_key_is_stored(harness: HttpHarness) -> None:
     keys = (await harness.admin("GET", f"/projects/{harness.project_id}/service-keys")).json()["items"]
     used = datetime.fromisoformat(keys[0]["last_used_at"])
     assert used == datetime.fromtimestamp(harness.clock.now_ms() / 1_000, UTC)
+
+
+async def test_the_admin_api_has_a_budget_of_its_own(harness: HttpHarness) -> None:
+    """HTTP-33: past it, admin requests get 503; requests of projects do not use it, nor the other way round."""
+    budgets = harness.server.budgets
+    budgets.admin_requests.limit = 0
+    refused = await harness.admin("GET", "/projects")
+    assert (problem(refused), refused.headers["retry-after"]) == ((503, "lock_service_unavailable"), "1")
+    assert (await harness.request("GET", "/locks")).status_code == 200
+    assert (await harness.request("GET", "/healthz")).status_code == 200
+    budgets.admin_requests.limit = 1
+    for budget in budgets:
+        if budget is not budgets.admin_requests:
+            budget.limit = 0
+    assert (await harness.admin("GET", "/projects")).status_code == 200
+    assert problem(await harness.admin("GET", f"/projects/{UNKNOWN_ID}")) == (404, "not_found")
+    assert (await harness.admin("GET", "/projects")).status_code == 200

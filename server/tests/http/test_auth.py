@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
-from volcano_locks_server.http import auth
-from volcano_locks_server.http.auth import CREDENTIAL_SECONDS_MAX, Authenticator
+from volcano_locks_server.http import credential_cache
+from volcano_locks_server.http.auth import Authenticator
+from volcano_locks_server.http.credential_cache import CREDENTIAL_SECONDS_MAX
 from volcano_locks_server.ports.registry import Credential
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 
-from .conftest import ADMIN_TOKEN, HttpHarness, new_token, problem
+from .conftest import ADMIN_TOKEN, HttpHarness, both_ways, new_token, problem
+
+over_socket = both_ways
+
 
 JWT = "eyJhbGciOiJub25lIn0.eyJzdWIiOiJ4In0.c2ln"
 UNKNOWN = "sk-" + "A" * 43
@@ -20,7 +24,7 @@ UNKNOWN = "sk-" + "A" * 43
 @pytest.mark.parametrize(
     "authorization",
     [
-        None, "", "Bearer", "Bearer ", f"Basic {UNKNOWN}", UNKNOWN, f"Bearer {UNKNOWN}", "Bearer sk-short",
+        None, "", "Bearer", f"Basic {UNKNOWN}", UNKNOWN, f"Bearer {UNKNOWN}", "Bearer sk-short",
         f"Bearer {UNKNOWN} x", f"Bearer {UNKNOWN}, Bearer {UNKNOWN}", "Bearer nonsense",
     ],
 )  # fmt: skip
@@ -133,14 +137,14 @@ async def slow_authenticator(harness: HttpHarness) -> tuple["SlowRegistry", Auth
     (key,) = (await registry.service_keys(harness.project_id, limit=10, cursor=None)).items
     slow = SlowRegistry(key, await registry.project(harness.project_id))
     slow.gate = asyncio.Event()
-    return slow, Authenticator(slow, harness.clock, ADMIN_TOKEN)
+    return slow, Authenticator(slow, harness.clock, ADMIN_TOKEN, harness.server.store.admin_tokens)
 
 
 async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
     harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-24: lookups of unknown secrets are limited; a stale cached key is looked up regardless."""
-    monkeypatch.setattr(auth, "LOOKUPS_MAX", 40)
+    monkeypatch.setattr(credential_cache, "LOOKUPS_MAX", 40)
     slow, authenticator = await slow_authenticator(harness)
     assert slow.gate is not None
     good = f"Bearer {UNKNOWN}".encode()
@@ -150,11 +154,11 @@ async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
     harness.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
     crowd = [asyncio.create_task(authenticator.principal(f"Bearer sk-{n:043}".encode())) for n in range(40)]
     async with asyncio.timeout(30):
-        while slow.asked <= auth.LOOKUPS_AT_ONCE or len(authenticator._lookups) < 40:
+        while slow.asked <= credential_cache.LOOKUPS_AT_ONCE or len(authenticator.service_keys.lookups) < 40:
             await asyncio.sleep(0)
     for _ in range(10):
         await asyncio.sleep(0)
-    assert slow.asked == 1 + auth.LOOKUPS_AT_ONCE
+    assert slow.asked == 1 + credential_cache.LOOKUPS_AT_ONCE
     with pytest.raises(LockError, match="too many unknown credentials"):
         await authenticator.principal(b"Bearer sk-" + b"B" * 43)
     asking = asyncio.create_task(authenticator.principal(good))
@@ -167,13 +171,13 @@ async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
 @pytest.mark.real_time
 async def test_a_lookup_in_a_hanging_store_times_out(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """LEASE-16: the lookup continues for later requests."""
-    monkeypatch.setattr(auth, "LOOKUP_SECONDS_MAX", 0.02)
+    monkeypatch.setattr(credential_cache, "LOOKUP_SECONDS_MAX", 0.02)
     slow, authenticator = await slow_authenticator(harness)
     with pytest.raises(StoreUnavailableError) as caught:
         await authenticator.principal(f"Bearer {UNKNOWN}".encode())
     assert caught.value.cause_code == "lookup_late"
     assert slow.gate is not None
-    monkeypatch.setattr(auth, "LOOKUP_SECONDS_MAX", 30.0)
+    monkeypatch.setattr(credential_cache, "LOOKUP_SECONDS_MAX", 30.0)
     slow.gate.set()
     assert (await authenticator.principal(f"Bearer {UNKNOWN}".encode())).project_id == harness.project_id
     assert slow.asked == 1

@@ -35,7 +35,7 @@ class StreamClient:
         self.scope: dict[str, Any] = {
             "type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "http_version": "1.1",
             "query_string": query.encode(),
-            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in sent.items()],
+            "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in sent.items() if value],
         }  # fmt: skip
         self.gone = asyncio.Event()
         self.status = 0
@@ -172,6 +172,33 @@ async def test_all_locks_with_a_prefix_are_watched(harness: HttpHarness) -> None
         assert all_.names() == ["acquired n:1", "acquired n:2", "acquired m"]
 
 
+async def test_a_stream_has_only_the_events_it_names(harness: HttpHarness) -> None:
+    """EVENT-11: for one lock and for all, also after it resumed."""
+    token, new = new_token(), new_token()
+    async with (
+        watching(harness, "/locks/a/events", "events=acquired,released") as one,
+        watching(harness, "/locks/events", "prefix=&events=renewed") as all_,
+    ):
+        await harness.acquire("a", token)
+        await harness.renew("a", token)
+        await harness.release("a", token)
+        await turns()
+        seen = one.news()
+        assert [name for _, name, _ in seen] == ["acquired", "released"]
+        assert all_.names() == ["renewed a"]
+        await harness.acquire("a", new)
+        await harness.renew("a", new)
+    async with watching(harness, "/locks/a/events", "events=renewed", last_event_id=seen[-1][0]) as resumed:
+        assert resumed.names() == ["renewed a"]
+
+
+@pytest.mark.parametrize("events", ["", "acquired,", "Acquired", "all", "acquired&events=renewed"])
+async def test_an_unknown_event_is_refused(harness: HttpHarness, events: str) -> None:
+    """EVENT-11."""
+    for path in ("/locks/a/events?", "/locks/events?prefix=&"):
+        assert problem(await harness.request("GET", f"{path}events={events}")) == (400, "invalid_request")
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -280,9 +307,9 @@ async def test_a_key_that_cannot_be_looked_up_ends_its_stream(
         assert stream.whole
 
 
-async def test_the_number_of_streams_is_bounded(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_number_of_streams_is_bounded(harness: HttpHarness) -> None:
     """EVENT-7: a client that disconnects makes room for another and leaves no task."""
-    monkeypatch.setattr(hub, "SUBSCRIBERS_MAX", 1)
+    harness.server.budgets.streams.limit = 1
     async with watching(harness, "/locks/a/events") as stream:
         assert "\nvolcano_locks_watchers 1.0\n" in (await harness.request("GET", "/metrics")).text
         full = await harness.request("GET", "/locks/b/events")

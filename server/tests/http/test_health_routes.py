@@ -12,9 +12,15 @@ import yaml
 
 from volcano_locks_server.http.app import App
 from volcano_locks_server.http.auth import Authenticator
+from volcano_locks_server.http.codec import instant
+from volcano_locks_server.http.failed_credentials import FailedCredentials
+from volcano_locks_server.http.held_count import COUNT_EVERY_SECONDS
+from volcano_locks_server.http.history_routes import HistoryReader
 from volcano_locks_server.http.lock_list_routes import LockListReader
 from volcano_locks_server.http.lock_routes import LockRoutes
+from volcano_locks_server.http.readiness import PROBES_APART_MS
 from volcano_locks_server.ports.lock_store import Step
+from volcano_locks_server.rules.clock_history import NO_HISTORY
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
@@ -57,9 +63,11 @@ async def failing(harness: HttpHarness) -> AsyncIterator[FailingStore]:
     server = harness.server
     service = LockService(store, harness.clock, on_batch=server.metrics.batch)
     registry = server.store.registry
-    authenticator = Authenticator(registry, harness.clock, ADMIN_TOKEN)
+    tokens = server.store.admin_tokens
+    authenticator = Authenticator(registry, harness.clock, ADMIN_TOKEN, tokens)
     app = App(
-        service=service, store=store, registry=registry, authenticator=authenticator,
+        service=service, store=store, registry=registry, admin_tokens=tokens, audit=server.store.audit,
+        authenticator=authenticator,
         clock=harness.clock, log=server.log, metrics=server.metrics,
     )  # fmt: skip
     await harness.client.aclose()
@@ -95,26 +103,35 @@ async def test_a_store_that_cannot_answer_is_503(harness: HttpHarness, failing: 
     assert "volcano_locks_held" not in metrics.replace("volcano_locks_held_", "")
     failing.failure = None
     assert (await harness.renew("a", token)).status_code == 200
+    harness.clock.advance(PROBES_APART_MS)
     assert (await harness.request("GET", "/readyz")).status_code == 200
 
 
 async def test_concurrent_probes_share_one_store_call(harness: HttpHarness, failing: FailingStore) -> None:
-    """HTTP-24, OPS-5: anyone can probe, so concurrent probes cost the store one call."""
-    responses = await asyncio.gather(*(harness.request("GET", "/readyz", key=None) for _ in range(20)))
-    assert {response.status_code for response in responses} == {200}
-    assert failing.asked < 20
+    """HTTP-24, OPS-5, OPS-10: anyone can ask, so all share one probe a second, whether it succeeds or fails."""
+    for failing.failure, status in ((None, 200), (StoreUnavailableError("store_busy", "locked"), 503)):
+        failing.asked = 0
+        for elapsed_ms in (PROBES_APART_MS, PROBES_APART_MS - 1):
+            harness.clock.advance(elapsed_ms)
+            responses = await asyncio.gather(*(harness.request("GET", "/readyz", key=None) for _ in range(20)))
+            assert {response.status_code for response in responses} == {status}
+        assert failing.asked == 1
 
 
 async def test_many_scrapes_share_one_count(harness: HttpHarness, failing: FailingStore) -> None:
-    """HTTP-24, OPS-5: later scrapes share the count too, because counting can be slow; a failure is not shared."""
+    """HTTP-24, OPS-3, OPS-5: scrapes share a count, and a failed one, because counting can be slow."""
     failing.failure = StoreUnavailableError("disk_error", "the disk reports an error")
-    for expected in (1, 2):
-        assert "volcano_locks_held " not in (await harness.request("GET", "/metrics", key=None)).text
-        assert failing.asked == expected
-    failing.failure = None
     for _ in range(20):
-        assert "volcano_locks_held 0.0" in (await harness.request("GET", "/metrics", key=None)).text
-    assert failing.asked < 10
+        assert "volcano_locks_held " not in (await harness.request("GET", "/metrics", key=None)).text
+    assert failing.asked == 1
+    failing.failure = None
+    harness.clock.advance(round(COUNT_EVERY_SECONDS * 1_000))
+    await asyncio.sleep(0)  # the timer fires, and the count begins
+    for _ in range(20):
+        await asyncio.sleep(0)
+        scrape = await harness.request("GET", "/metrics", key=None)
+    assert "volcano_locks_held 0.0" in scrape.text
+    assert failing.asked == 2
 
 
 async def test_a_bug_is_500_without_its_trace(harness: HttpHarness, failing: FailingStore) -> None:
@@ -142,9 +159,15 @@ async def test_a_bug_on_the_lock_routes_is_500(harness: HttpHarness) -> None:
     """HTTP-19: the client gets the request id, the log gets the trace."""
     server, store = harness.server, harness.server.store
     service = LockService(store.locks, BrokenClock())
-    authenticator = Authenticator(store.registry, harness.clock, ADMIN_TOKEN)
+    authenticator = Authenticator(store.registry, harness.clock, ADMIN_TOKEN, store.admin_tokens)
     routes = LockRoutes(
-        service, LockListReader(server.store.locks, lambda _key: 0), authenticator, server.log, server.metrics
+        service,
+        LockListReader(server.store.locks, lambda _key: 0, server.log, server.budgets),
+        authenticator,
+        server.log,
+        server.metrics,
+        history=HistoryReader(server.store.locks, server.budgets),
+        failures=FailedCredentials(harness.clock, server.metrics),
     )
     app = LockRoutesApp(routes)
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://x") as client:
@@ -189,3 +212,17 @@ async def test_metrics_count_outcomes_and_show_no_names(harness: HttpHarness) ->
     assert 'volcano_locks_request_seconds_count{operation="acquire"} 3.0' in text
     for name in ("some-lock", holder, token, harness.project_id, harness.service_key):
         assert name not in text
+
+
+async def test_readiness_says_until_when_takeovers_are_held(harness: HttpHarness, failing: FailingStore) -> None:
+    """OPS-2, LEASE-17: the server is ready all the same."""
+    now_ms = harness.clock.now_ms()
+    failing.history = NO_HISTORY.after_jump(now_ms, 60_000, now_ms - 60_000 + 30_000)
+    response = await harness.request("GET", "/readyz", key=None)
+    assert response.status_code == 200
+    held = response.json()["takeovers_held"]
+    assert held["until"] == instant(now_ms + 30_000)
+    assert held["seconds"] == 30
+    assert "moved ahead by 60.0 s" in held["why"]
+    harness.clock.advance(30_000)
+    assert (await harness.request("GET", "/readyz", key=None)).json() == {"status": "ok"}

@@ -1,16 +1,23 @@
 """What the connection protocol refuses, closes and survives, over a real socket (HTTP-21, HTTP-22, HTTP-24)."""
 
 import asyncio
+import fcntl
 import json
 import resource
+import struct
+import termios
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
+import uvloop
 
 from volcano_locks_server.http.server import connection_limits, http1
+from volcano_locks_server.http.server.listener import SEND_BUFFER_BYTES
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
-from .raw_connection import RawConnection
+from .raw_connection import RawConnection, lock_request
 
 Connect = Callable[[], Awaitable[RawConnection]]
 
@@ -23,7 +30,9 @@ SMALL_GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 
 @pytest.fixture
 async def running() -> AsyncIterator[RunningServer]:
+    """With asyncio's own loop, all requests take the way through ASGI."""
     async with running_server_async(clock=ManualClock()) as running:
+        running.server.app.lease_requests.enabled = isinstance(asyncio.get_running_loop(), uvloop.Loop)
         yield running
 
 
@@ -53,6 +62,14 @@ async def still_serves(connect: Connect) -> bool:
     connection = await connect()
     connection.send(SMALL_GET)
     return await connection.status() == 200
+
+
+@pytest.mark.parametrize("address", [b"*metrics", b"*healthz", b"*"])
+async def test_an_address_begins_with_a_slash(connect: Connect, address: bytes) -> None:
+    """HTTP-6: proxies compare the whole path, so that one with another first character would pass what they close."""
+    connection = await connect()
+    connection.send(b"GET %b HTTP/1.1\r\nHost: x\r\n\r\n" % address)
+    assert await connection.problem() == (404, "not_found")
 
 
 async def test_ten_thousand_headers_are_refused(connect: Connect) -> None:
@@ -355,7 +372,7 @@ async def test_each_kind_of_silent_connection_is_closed(
     listener = running.server.listener
     (one,) = listener.limits.open
     async with asyncio.timeout(30):
-        while sent and not one._in_head and one.cycle is None:
+        while sent and one.state is http1.State.IDLE and sent != SMALL_GET:
             await asyncio.sleep(0.001)
     assert open_after_sweep(running, limit - 1) == 1
     assert open_after_sweep(running, limit + 1) == 0
@@ -381,20 +398,60 @@ async def test_idle_connections_are_closed_for_new_ones(
 
 
 @pytest.mark.real_time
+async def test_the_kernel_keeps_little_for_a_client_that_does_not_read(
+    running: RunningServer, connect: Connect
+) -> None:
+    """HTTP-24, case 59: 1,300 bytes without a credential occupied up to 4 MB of the host's memory for TCP."""
+    connection = await connect()
+    cast(asyncio.Transport, connection.writer.transport).pause_reading()
+    connection.send(b"GET /openapi.json HTTP/1.1\r\n\r\n" * 200)
+    await settled(running, 1)
+    async with asyncio.timeout(30):
+        while not running.server.listener.limits.open:
+            await asyncio.sleep(0.001)
+    (served,) = running.server.listener.limits.open
+    sizes = [0] * 20
+    async with asyncio.timeout(30):
+        while not sizes[0] or len(set(sizes)) > 1:
+            await asyncio.sleep(0.02)
+            queued = fcntl.ioctl(served.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            sizes = [struct.unpack("i", queued)[0], *sizes[:-1]]
+    assert sizes[0] <= 4 * SEND_BUFFER_BYTES  # the kernel doubles it and rounds up
+
+
+@pytest.mark.real_time
 async def test_a_connection_over_the_limit_gets_503(
     running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """HTTP-24: requests in flight are never displaced; new ones get lock_service_unavailable."""
     listener = running.server.listener
     monkeypatch.setattr(listener.limits, "limit", 2)
-    half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
     busy = [await connect() for _ in range(2)]
+    busy[0].send(lock_request(running, "POST", "/locks/a/lease", str(uuid.uuid4()), '{"ttl_seconds":30}'))
+    assert await busy[0].status() == 201
     for connection in busy:
-        connection.send(half)
+        wait = '{"ttl_seconds":30,"wait_seconds":60}'
+        connection.send(lock_request(running, "POST", "/locks/a/lease", str(uuid.uuid4()), wait))
     async with asyncio.timeout(30):
         while any(one.is_idle() for one in listener.limits.open) or listener.connections < 2:
             await asyncio.sleep(0.001)
     assert await final_response(connect, b"") == (503, "lock_service_unavailable", True)
+
+
+@pytest.mark.real_time
+async def test_half_sent_bodies_do_not_keep_others_out(
+    running: RunningServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24, case 59: one key could otherwise take all connections with a byte of body each, at no cost of quota."""
+    listener = running.server.listener
+    monkeypatch.setattr(listener.limits, "limit", 2)
+    half = HALF_BODY.replace(b"KEY", b"Bearer " + running.service_key.encode())
+    for _ in range(2):
+        (await connect()).send(half)
+    async with asyncio.timeout(30):
+        while sum(one.state is http1.State.BODY for one in listener.limits.open) < 2:
+            await asyncio.sleep(0.001)
+    assert await still_serves(connect)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,13 @@ import pytest
 
 from volcano_locks_server.http import lock_list_routes as listing_module
 from volcano_locks_server.http.auth import Authenticator
-from volcano_locks_server.http.lock_list_routes import LISTS_AT_ONCE, LISTS_WAITING_MAX, LockListReader
+from volcano_locks_server.http.failed_credentials import FailedCredentials
+from volcano_locks_server.http.history_routes import HistoryReader
+from volcano_locks_server.http.lock_list_routes import QUEUE_SHOWN_MAX, LockListReader
 from volcano_locks_server.http.lock_routes import LockRoutes
 from volcano_locks_server.ports.lock_store import LockPage, LockQuery, RecordKey
 from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
+from volcano_locks_server.rules.shares import LISTS_AT_ONCE_MAX, LISTS_WAITING_MAX
 from volcano_locks_server.rules.values import LIST_LIMIT_MAX, LockKey
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.lock_pages import SCAN_RECORDS_MAX
@@ -36,7 +39,9 @@ async def keys(harness: HttpHarness, **parameters: object) -> list[str]:
 
 
 async def view(harness: HttpHarness, lock: str) -> dict[str, Any]:
+    """The row of one lock, without its queue."""
     row: dict[str, Any] = (await harness.request("GET", f"/locks/{lock}?view=full")).json()
+    assert row.pop("queue") == []
     return row
 
 
@@ -59,6 +64,28 @@ async def test_a_row_shows_the_holder_and_the_lease(harness: HttpHarness) -> Non
     }
     assert await listed(harness) == {"items": [row], "next_cursor": None}
     assert await view(harness, "a") == row
+
+
+async def test_the_row_of_one_lock_has_its_queue(harness: HttpHarness) -> None:
+    """LIST-9: in the order of the grants, at most 20; a list has only their number."""
+    await harness.acquire("a", new_token(), 600)
+    body = {"ttl_seconds": 30, "wait_seconds": 60}
+    waits = []
+    for number in range(QUEUE_SHOWN_MAX + 1):
+        label = {"X-Volcano-Lock-Holder": f"w-{number}"} if number else {}
+        headers = {"X-Volcano-Lock-Token": new_token(), **label}
+        waits.append(asyncio.create_task(harness.request("POST", "/locks/a/lease", headers=headers, json=body)))
+        for _ in range(60):
+            await asyncio.sleep(0)
+        harness.clock.advance(1)
+    row = (await harness.request("GET", "/locks/a?view=full")).json()
+    assert [one["holder"] for one in row["queue"]] == [None, *(f"w-{n}" for n in range(1, QUEUE_SHOWN_MAX))]
+    assert [one["since"] for one in row["queue"][:2]] == ["2026-07-20T14:00:00.000Z", "2026-07-20T14:00:00.001Z"]
+    assert row["waiters"] == QUEUE_SHOWN_MAX + 1
+    assert set((await listed(harness))["items"][0]) == set(row) - {"queue"}
+    for wait in waits:
+        wait.cancel()
+    await asyncio.gather(*waits, return_exceptions=True)
 
 
 async def test_a_free_row_has_its_last_fencing_token_and_nothing_of_a_lease(harness: HttpHarness) -> None:
@@ -291,12 +318,18 @@ def slow_lists() -> SlowListStore:
 async def reader(harness: HttpHarness, slow_lists: SlowListStore) -> AsyncIterator[httpx2.AsyncClient]:
     """A client of lock routes whose lists come from `slow_lists`; the lock `a` has ten waiters."""
     server = harness.server
-    authenticator = Authenticator(server.store.registry, harness.clock, ADMIN_TOKEN)
+    authenticator = Authenticator(server.store.registry, harness.clock, ADMIN_TOKEN, server.store.admin_tokens)
     service = LockService(server.store.locks, harness.clock)
     listing = LockListReader(
-        slow_lists, lambda record: 10 if record == RecordKey(harness.project_id, LockKey("a")) else 0
+        slow_lists,
+        lambda record: 10 if record == RecordKey(harness.project_id, LockKey("a")) else 0,
+        server.log,
+        server.budgets,
     )
-    app = LockRoutesApp(LockRoutes(service, listing, authenticator, server.log, server.metrics))
+    failures = FailedCredentials(harness.clock, server.metrics)
+    history = HistoryReader(server.store.locks, server.budgets)
+    routes = LockRoutes(service, listing, authenticator, server.log, server.metrics, history=history, failures=failures)
+    app = LockRoutesApp(routes)
     headers = {"Authorization": f"Bearer {harness.service_key}"}
     transport = httpx2.ASGITransport(app=app)
     async with httpx2.AsyncClient(transport=transport, base_url="http://x", headers=headers) as client:
@@ -312,24 +345,25 @@ async def test_a_row_shows_the_number_of_waiters(reader: httpx2.AsyncClient, slo
 
 
 async def test_pending_lists_are_bounded(reader: httpx2.AsyncClient, slow_lists: SlowListStore) -> None:
-    """LIST-8: locks are served meanwhile."""
+    """LIST-8, HTTP-32: one project has half of both budgets, and locks are served meanwhile."""
+    at_once = LISTS_AT_ONCE_MAX // 2
     crowd = [
         asyncio.create_task(reader.get("/locks" if number % 2 else "/locks/a?view=full"))
-        for number in range(LISTS_AT_ONCE + LISTS_WAITING_MAX)
+        for number in range(at_once + LISTS_WAITING_MAX // 2)
     ]
-    while slow_lists.at_once < LISTS_AT_ONCE:
+    while slow_lists.at_once < at_once:
         await asyncio.sleep(0)
     for _ in range(100):
         await asyncio.sleep(0)
     for path in ("/locks", "/locks/a?view=full"):
         refused = await reader.get(path)
-        assert problem(refused) == (503, "lock_service_unavailable")
+        assert problem(refused) == (429, "too_many_requests")
         assert refused.headers["retry-after"] == "1"
     assert (await reader.get("/locks/a")).json() == {"held": False}
     crowd.pop().cancel()
     slow_lists.go_on.set()
     assert {response.status_code for response in await asyncio.gather(*crowd)} == {200}
-    assert slow_lists.at_once_max == LISTS_AT_ONCE
+    assert slow_lists.at_once_max == at_once
     assert (await reader.get("/locks")).status_code == 200
 
 

@@ -10,7 +10,9 @@ from volcano_locks_server.http.lock_operations import ACQUIRE
 from volcano_locks_server.http.responses import outcome_response
 from volcano_locks_server.rules.lease import held_by
 
-from .conftest import HttpHarness, new_token, problem
+from .conftest import HttpHarness, both_ways, new_token, problem
+
+over_socket = both_ways
 
 
 async def test_the_five_requests_succeed(harness: HttpHarness) -> None:

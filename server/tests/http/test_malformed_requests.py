@@ -6,7 +6,10 @@ import pytest
 
 from volcano_locks_server.http.codec import BODY_BYTES_MAX
 
-from .conftest import ADMIN_TOKEN, HttpHarness, new_token, problem
+from .conftest import ADMIN_TOKEN, HttpHarness, both_ways, new_token, problem
+
+over_socket = both_ways
+
 
 DEEP = b'{"ttl_seconds":' + b"[" * 7_000 + b"]" * 7_000 + b"}"
 

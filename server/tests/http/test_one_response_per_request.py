@@ -7,15 +7,15 @@ for the body.
 
 import asyncio
 import itertools
-from typing import Any, NamedTuple, cast
 
 import pytest
-from uvicorn.server import ServerState
 
 from volcano_locks_server.http.codec import Receive, Scope, Send
+from volcano_locks_server.http.server.connection_context import ConnectionContext
 from volcano_locks_server.http.server.connection_limits import ConnectionLimits
-from volcano_locks_server.http.server.http1 import HEAD_BYTES_MAX, METHODS, Http1Connection
-from volcano_locks_server.http.server.listener import _config
+from volcano_locks_server.http.server.http1 import HEAD_BYTES_MAX, METHODS
+
+from .memory_connection import CONTINUE, MemoryConnection, responses
 
 BODY = b"DELETE /hidden HTTP/1.1\r\nHost: x\r\nX-Swallowed: "
 FRAMINGS = {
@@ -35,7 +35,6 @@ READS_BODY = frozenset({b"POST", b"PUT", b"PATCH"})
 SERVED = (b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE")
 NEXT = b"GET /next HTTP/1.1\r\nHost: x\r\n\r\n"
 TURNS = 8  # of the event loop: enough for all that can be answered
-CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,70 +53,8 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": said})
 
 
-class Transport(asyncio.Transport):
-    """Records what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.closed = False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    abort = close
-
-    def can_write_eof(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        pass
-
-    resume_reading = pause_reading
-
-
-class Connection:
-    """A connection of the protocol to `echo`."""
-
-    config = _config(cast(Any, echo))
-
-    def __init__(self) -> None:
-        state = ServerState()
-        self.transport = Transport()
-        self.protocol = Http1Connection(self.config, state, ConnectionLimits(cast(Any, state.connections), limit=1))
-        self.protocol.connection_made(self.transport)
-
-    def feed(self, data: bytes) -> None:
-        if data and not self.transport.closed:
-            self.protocol.data_received(data)
-
-
-class Response(NamedTuple):
-    status: int
-    fields: dict[bytes, bytes]
-    body: bytes
-
-
-def responses(written: bytes, method: bytes) -> list[Response]:
-    """All final responses; the first is to a request with that method."""
-    found = []
-    while written:
-        if written.startswith(CONTINUE):
-            written = written[len(CONTINUE) :]
-            continue
-        head, _, written = written.partition(b"\r\n\r\n")
-        status, *lines = head.split(b"\r\n")
-        fields = {name: value for name, _, value in (line.partition(b": ") for line in lines)}
-        length = 0 if method == b"HEAD" and not found else int(fields[b"content-length"])
-        found.append(Response(int(status.split(b" ")[1]), fields, written[:length]))
-        written = written[length:]
-    return found
+def connection_to_echo() -> MemoryConnection:
+    return MemoryConnection(ConnectionContext(echo, None, ConnectionLimits(limit=1)))
 
 
 async def turn() -> None:
@@ -125,9 +62,9 @@ async def turn() -> None:
         await asyncio.sleep(0)
 
 
-async def cut_everywhere(sent: bytes, *, pause: bool = True) -> list[Connection]:
+async def cut_everywhere(sent: bytes, *, pause: bool = True) -> list[MemoryConnection]:
     """A connection for each split. With a pause, the server responds to what it can before the rest arrives."""
-    opened = [Connection() for _ in range(len(sent))]
+    opened = [connection_to_echo() for _ in range(len(sent))]
     for cut, connection in enumerate(opened):
         connection.feed(sent[:cut])
     if pause:
@@ -182,18 +119,31 @@ async def test_a_request_that_is_not_served_gets_the_last_response(
 )
 async def test_the_last_response_follows_the_responses_before_it(last: bytes) -> None:
     """HTTP-26, HTTP-22."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(NEXT + NEXT + last + NEXT)
     await turn()
     assert [one.status // 100 for one in responses(connection.transport.written, b"GET")] == [2, 2, 4]
     assert connection.transport.closed
 
 
+@pytest.mark.parametrize("turns", range(TURNS))
+async def test_bytes_that_arrive_just_after_a_response_are_read_in_order(turns: int) -> None:
+    """HTTP-26: the connection read them before bytes that it held, and answered 400 or nothing."""
+    connection = connection_to_echo()
+    connection.feed(NEXT + NEXT[:7])
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    connection.feed(NEXT[7:] + NEXT)
+    for _ in range(3):
+        await turn()
+    assert [one.body for one in responses(connection.transport.written, b"GET")] == [b"GET /next "] * 3
+
+
 async def test_every_pipelined_request_may_offer_an_upgrade() -> None:
     """HTTP-26: also in one segment."""
     fields, body = FRAMINGS["chunked"]
     one = b"POST /first HTTP/1.1\r\n" + OFFERS["upgrade"] + fields + body
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed((one + NEXT) * 20)
     for _ in range(20):
         await turn()
@@ -209,7 +159,7 @@ async def test_every_pipelined_request_may_offer_an_upgrade() -> None:
 @pytest.mark.parametrize("version", [b"1.0", b"1.1"])
 async def test_nothing_is_served_after_the_last_request(fields: bytes, version: bytes) -> None:
     """HTTP-26: a request that ends its connection is the last one, and its body is complete."""
-    connection = Connection()
+    connection = connection_to_echo()
     head = b"POST /first HTTP/%b\r\n%bContent-Length: %d\r\n\r\n" % (version, fields, len(BODY))
     connection.feed(head + BODY + NEXT)
     await turn()
@@ -221,7 +171,7 @@ async def test_nothing_is_served_after_the_last_request(fields: bytes, version: 
 
 async def test_http_1_0_is_closed_whatever_it_offers() -> None:
     """HTTP-26: with HTTP/1.0, `Upgrade`, `keep-alive` and `Expect` change nothing, and no 100 is sent."""
-    connection = Connection()
+    connection = connection_to_echo()
     fields = b"Connection: keep-alive, upgrade\r\nUpgrade: h2c\r\nExpect: 100-continue\r\n"
     connection.feed(b"POST /first HTTP/1.0\r\n%bContent-Length: %d\r\n\r\n" % (fields, len(BODY)) + BODY + NEXT)
     await turn()
@@ -272,7 +222,7 @@ async def test_http_1_0_is_closed_whatever_it_offers() -> None:
 )
 async def test_ambiguous_framing_is_refused(fields: bytes, offer: bytes) -> None:
     """HTTP-26: 400 and the end of the connection; neither this request nor the next is carried out."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(b"DELETE /first HTTP/1.1\r\nHost: x\r\n" + offer + fields + b"\r\n0\r\n\r\n" + NEXT)
     await turn()
     (only,) = responses(connection.transport.written, b"DELETE")
@@ -283,7 +233,7 @@ async def test_ambiguous_framing_is_refused(fields: bytes, offer: bytes) -> None
 @pytest.mark.parametrize("line", [b"GET /first HTTP/0.9", b"GET /first HTTP/2.0", b"GET /first"])
 async def test_other_versions_are_refused(line: bytes) -> None:
     """HTTP-22: the parser accepts them, but their rules for bodies and connections differ."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(line + b"\r\nConnection: keep-alive\r\n\r\n" + NEXT)
     await turn()
     (only,) = responses(connection.transport.written, b"GET")
@@ -292,7 +242,7 @@ async def test_other_versions_are_refused(line: bytes) -> None:
 
 async def test_chunks_in_http_1_0_are_refused() -> None:
     """HTTP-26: a program that predates chunks may read their bytes as the next request."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(b"POST /first HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + NEXT)
     await turn()
     (only,) = responses(connection.transport.written, b"POST")
@@ -306,7 +256,7 @@ async def test_chunks_in_http_1_0_are_refused() -> None:
 @pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
 async def test_broken_chunks_are_refused(chunks: bytes, offer: bytes) -> None:
     """HTTP-26: one response, and the connection ends."""
-    connection = Connection()
+    connection = connection_to_echo()
     head = b"POST /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n"
     connection.feed(head + chunks + b"0\r\n\r\n" + NEXT)
     await turn()
@@ -341,7 +291,7 @@ async def test_a_trailer_field_does_not_end_the_connection(offer: bytes, trailer
 @pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
 async def test_what_surrounds_chunks_is_as_long_as_a_head_at_most(offer: bytes, endless: bytes) -> None:
     """HTTP-22: a trailer field or a chunk's extension that does not end is 431, and the connection ends."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(b"POST /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n" + endless)
     for _ in range(2 + HEAD_BYTES_MAX // 1_000):
         connection.feed(b"x" * 1_000)
@@ -353,7 +303,7 @@ async def test_what_surrounds_chunks_is_as_long_as_a_head_at_most(offer: bytes, 
 @pytest.mark.parametrize("piece", [1, 100, 5_000])
 async def test_a_head_may_come_in_pieces(piece: int) -> None:
     """HTTP-22: what counts is the length of the head, however it is sent."""
-    connection = Connection()
+    connection = connection_to_echo()
     sent = b"GET /first HTTP/1.1\r\n" + b"X: %b\r\n" % (b"y" * 300) * 98
     sent += b"X: " + b"y" * (HEAD_BYTES_MAX - len(sent) - 7) + b"\r\n\r\n"
     assert len(sent) == HEAD_BYTES_MAX
@@ -366,7 +316,7 @@ async def test_a_head_may_come_in_pieces(piece: int) -> None:
 @pytest.mark.parametrize("offer", [b"", OFFERS["upgrade"]], ids=["plain", "upgrade"])
 async def test_a_body_that_breaks_after_its_response_gets_no_second_one(offer: bytes) -> None:
     """HTTP-26: a second response would belong to the client's next request."""
-    connection = Connection()
+    connection = connection_to_echo()
     connection.feed(b"GET /first HTTP/1.1\r\n" + offer + b"Transfer-Encoding: chunked\r\n\r\n")
     await turn()
     connection.feed(b"NOCHUNK\r\n" + NEXT)

@@ -11,7 +11,9 @@ from volcano_locks_server.http.auth import Authenticator
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.service.lock_service import LockService
 
-from .conftest import HttpHarness, new_token, problem
+from .conftest import HttpHarness, both_ways, new_token, problem
+
+over_socket = both_ways
 
 
 def quota_headers(response: object) -> tuple[int, int, int]:
@@ -126,10 +128,10 @@ async def shared(harness: HttpHarness) -> AsyncIterator[SharedQuotas]:
     count, server = SharedQuotas(), harness.server
     store, clock = server.store, harness.clock
     service = LockService(store.locks, clock, quotas=count)
-    authenticator = Authenticator(store.registry, clock, server.admin_token)
+    authenticator = Authenticator(store.registry, clock, server.admin_token, store.admin_tokens)
     app = App(
-        service=service, store=store.locks, registry=store.registry, authenticator=authenticator,
-        clock=clock, log=server.log, metrics=server.metrics,
+        service=service, store=store.locks, registry=store.registry, admin_tokens=store.admin_tokens,
+        audit=store.audit, authenticator=authenticator, clock=clock, log=server.log, metrics=server.metrics,
     )  # fmt: skip
     await harness.client.aclose()
     harness.client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=app), base_url="http://locks.test")

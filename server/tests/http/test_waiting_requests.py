@@ -8,17 +8,19 @@ import httpx2
 import pytest
 from testsupport.service_requests import perform
 
-from volcano_locks_server.http import auth
+from volcano_locks_server.http import auth, credential_cache
 from volcano_locks_server.http.server import connection_limits, http1
+from volcano_locks_server.http.server.connection_context import ConnectionContext
 from volcano_locks_server.ports.registry import Credential
 from volcano_locks_server.queue import waiter_table
 from volcano_locks_server.rules.lease import Read, Release, Released, State
-from volcano_locks_server.rules.values import LockKey, OwnerToken
+from volcano_locks_server.rules.values import LockKey, parse_owner_token
 from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 from .conftest import HttpHarness, new_token, problem
+from .memory_connection import MemoryConnection
 from .raw_connection import RawConnection, lock_request
 
 HELD = (409, "lock_held")
@@ -166,7 +168,7 @@ async def test_a_lease_that_expires_during_the_key_lookup_is_not_granted(
     await harness.acquire("a", holder)
     waiting = acquire_waiting(harness, "a", new_token(), ttl=5, key=second["key_value"])
     await settled()
-    harness.clock.advance(auth.CREDENTIAL_SECONDS_MAX * 1_000)
+    harness.clock.advance(credential_cache.CREDENTIAL_SECONDS_MAX * 1_000)
     await harness.release("a", new_token())  # puts its key in the cache again
     found = slow_lookups(harness.server, monkeypatch)
     await harness.release("a", holder)
@@ -281,8 +283,9 @@ async def test_a_client_that_disconnects_during_the_key_lookup_gets_no_lease(
     gone.acquire_waiting("a", new_token())
     await until_waiting(running, 1)
     slow_lookups(running.server, monkeypatch)
-    monkeypatch.setattr(auth, "CREDENTIAL_SECONDS_MAX", 0)
-    command = Release(OwnerToken.parse(holder).digest)
+    for module in (auth, credential_cache):
+        monkeypatch.setattr(module, "CREDENTIAL_SECONDS_MAX", 0)
+    command = Release(parse_owner_token(holder.encode()))
     release = perform(running.server.service, running.project_id, 0, LockKey("a"), command)
     assert isinstance((await release).outcome, Released)
     assert await held(running)
@@ -321,8 +324,8 @@ async def test_requests_behind_one_that_waits_are_answered_after_it(running: Run
 @pytest.mark.real_time
 async def test_a_connection_that_waits_is_not_idle(running: RunningServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-1, HTTP-24, HTTP-25: no time limit closes it, and no new connection displaces it."""
-    for limit in ("HEAD_SECONDS_MAX", "BODY_SECONDS_MAX", "WRITE_SECONDS_MAX", "KEEP_ALIVE_SECONDS"):
-        monkeypatch.setattr(http1, limit, 0.01)
+    monkeypatch.setattr(http1, "SECONDS_MAX", dict.fromkeys(http1.SECONDS_MAX, 0.01))
+    monkeypatch.setattr(http1, "WRITE_SECONDS_MAX", 0.01)
     monkeypatch.setattr(connection_limits, "SWEEP_SECONDS", 0.01)
     service = running.server.service
     holder = await connected(running)
@@ -359,3 +362,30 @@ async def test_a_stopping_server_answers_its_waiters_at_once(clock: ManualClock)
     await asyncio.wait_for(closing, 5)
     for each in (one, waiting):
         await each.close()
+
+
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("over_socket", [True])
+async def test_a_disconnect_just_before_the_response_revokes_the_grant(harness: HttpHarness, turns: int) -> None:
+    """WAIT-5: also if the connection is closing and its request has not been notified yet."""
+    server = harness.server
+    context = ConnectionContext(server.app, server.app.lease_requests, server.listener.limits)
+    holder, connection = new_token(), MemoryConnection(context)
+    await harness.acquire("a", holder)
+    fields = f"Authorization: Bearer {harness.service_key}\r\nX-Volcano-Lock-Token: {new_token()}\r\n"
+    body = '{"ttl_seconds":30,"wait_seconds":20}'
+    head = f"POST /locks/a/lease HTTP/1.1\r\n{fields}Content-Length: {len(body)}\r\n\r\n"
+    connection.feed((head + body).encode())
+    await settled()
+    assert server.app.is_idle_but_for(1)
+    release = Release(parse_owner_token(holder.encode()))
+    released = asyncio.ensure_future(perform(server.service, harness.project_id, 0, LockKey("a"), release))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    is_delivered = bool(connection.transport.written)
+    connection.transport.close()
+    asyncio.get_running_loop().call_soon(connection.protocol.connection_lost, None)
+    await released
+    await settled()
+    assert (await harness.read("a"))["held"] == is_delivered
+    assert server.app.is_idle_but_for(0)

@@ -2,10 +2,13 @@
 
 import asyncio
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from volcano_locks_server.ports.clock import SystemClock
+from volcano_locks_server.ports import clock as clock_module
+from volcano_locks_server.ports.clock import AGREES_MS, SystemClock, kernel_is_synchronised, mark_of
 from volcano_locks_server.testing import ManualClock
 
 
@@ -77,3 +80,40 @@ async def test_moving_a_manual_clock_fires_due_timers() -> None:
     clock.advance(11)
     await asyncio.sleep(0)
     assert done == ["first", "second"]
+
+
+def test_the_boot_is_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-17: every clock of this machine names the same boot, whose time goes on."""
+    first, second = SystemClock().boot(), SystemClock().boot()
+    assert first.id == second.id
+    assert first.id.startswith(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+    assert 0 < first.up_ms <= second.up_ms
+
+
+def test_a_wall_clock_counts_only_if_the_kernel_reports_it_as_synchronised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """LEASE-17: and a mark only if the store's clock agrees with it."""
+    wall_ms = 1_000_000
+    clock = SystemClock(wall_ns=lambda: wall_ms * 1_000_000, steady_ns=lambda: 0)
+    monkeypatch.setattr(clock_module, "kernel_is_synchronised", lambda: False)
+    assert clock.synchronised_ms() is None
+    assert not mark_of(clock, wall_ms).is_synchronised
+    monkeypatch.setattr(clock_module, "kernel_is_synchronised", lambda: True)
+    for off_ms, agrees in ((0, True), (AGREES_MS, True), (-AGREES_MS, True), (AGREES_MS + 1, False)):
+        assert mark_of(clock, wall_ms + off_ms).is_synchronised is agrees
+
+
+@pytest.mark.parametrize(
+    ("state", "status", "expected"), [(0, 0, True), (5, 0, False), (0, 0x40, False), (-1, 0, False)]
+)
+def test_the_kernels_report_is_read(monkeypatch: pytest.MonkeyPatch, state: int, status: int, expected: bool) -> None:
+    """LEASE-17: an unsynchronised clock, and a kernel that does not say."""
+
+    def adjtimex(timex: Any) -> int:
+        timex._obj.status = status
+        return state
+
+    assert isinstance(kernel_is_synchronised(), bool)
+    monkeypatch.setattr(clock_module, "_adjtimex", lambda: adjtimex)
+    assert kernel_is_synchronised() is expected
+    monkeypatch.setattr(clock_module, "_adjtimex", lambda: None)
+    assert not kernel_is_synchronised()

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from testsupport.service_requests import perform
+from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.queue import waiter_table
 from volcano_locks_server.rules.errors import LockError
@@ -15,10 +15,9 @@ from volcano_locks_server.rules.values import LockKey
 from .harness import KEY, Harness, code, digest, granted, settled, soon
 
 
-async def test_waiters_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_waiters_of_a_lock_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-7: kept waiters count; a second request of a token is no new waiter."""
     monkeypatch.setattr(waiter_table, "WAITERS_PER_LOCK_MAX", 2)
-    monkeypatch.setattr(waiter_table, "WAITERS_MAX", 3)
     await harness.acquire(1)
     waiting = [await harness.wait(2, 1_000), await harness.wait(3)]
     await harness.advance(1_000)
@@ -26,16 +25,43 @@ async def test_waiters_are_bounded(harness: Harness, monkeypatch: pytest.MonkeyP
     assert isinstance(refused, LockError)
     assert (refused.code, refused.retry_after_seconds) == ("too_many_waiters", 1)
     waiting.append(await harness.wait(2))
-    other = LockKey("other")
-    await perform(harness.service, "p", 0, other, Acquire(digest(1), 30))
-    last = asyncio.create_task(perform(harness.service, "p", 0, other, Acquire(digest(5), 30), wait_ms=20_000))
-    await settled()
-    full = await perform(harness.service, "p", 0, LockKey("third"), Acquire(digest(6), 30), wait_ms=20_000)
-    assert isinstance(full.outcome, LockError)
-    assert full.outcome.code == "lock_service_unavailable"
-    await harness.advance(11_000)
-    for task in (*waiting, last):
+    for task in waiting:
         task.cancel()
+
+
+async def test_waiters_of_a_node_are_bounded_with_a_share_for_each_project(harness: Harness) -> None:
+    """WAIT-7, WAIT-14, case 61: half for one project, a quarter while more than half is in use; then 503 for all."""
+    budget = harness.service.budgets.waiters
+    budget.limit = 4
+    waiting: list[asyncio.Task[Reply]] = []
+
+    async def waits(project_id: str, lock: str) -> str | None:
+        """The code of the refusal, None if the acquire waits."""
+        key = LockKey(lock)
+        await perform(harness.service, project_id, 0, key, Acquire(digest(1), 30))
+        request = perform(harness.service, project_id, 0, key, Acquire(digest(2), 30), wait_ms=20_000)
+        task = asyncio.create_task(request)
+        await settled()
+        if not task.done():
+            waiting.append(task)
+            return None
+        outcome = (await task).outcome
+        assert isinstance(outcome, LockError)
+        assert outcome.retry_after_seconds == 1
+        return outcome.code
+
+    assert [await waits("p", lock) for lock in "abc"] == [None, None, "too_many_waiters"]
+    assert [await waits("q", lock) for lock in "ab"] == [None, "too_many_waiters"]
+    waiting.pop().cancel()
+    await settled()
+    assert await waits("q", "b") is None, "the waiter that left gave its place back"
+    assert [await waits("r", lock) for lock in "ab"] == [None, "lock_service_unavailable"]
+    assert await waits("s", "a") == "lock_service_unavailable"
+    assert budget.refused == {"share": 2, "budget": 2}
+    for task in waiting:
+        task.cancel()
+    await settled()
+    assert budget.used == 0
 
 
 async def test_a_stop_ends_all_waits_at_once(harness: Harness) -> None:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from volcano_locks_server.ports.lock_store import RecordKey, Step
+from volcano_locks_server.rules.clock_history import NO_HISTORY
 from volcano_locks_server.rules.lease import (
     Acquire,
     ForceRelease,
@@ -243,3 +244,16 @@ async def test_reads_see_the_new_holder(harness: Harness) -> None:
     assert isinstance(state, State)
     assert state.lease is not None
     assert state.lease.owner_digest == digest(2)
+
+
+async def test_waiters_stay_queued_while_takeovers_are_held(harness: Harness) -> None:
+    """LEASE-17, WAIT-4: the clock jumps past the lease, and the first waiter is granted the lock when the hold ends."""
+    await harness.acquire(1)
+    waiting = await harness.wait(2, wait_ms=60_000)
+    harness.store.memory.history = NO_HISTORY.after_jump(harness.clock.jump(3_600_000), 3_600_000)
+    assert code(await harness.acquire(3)) == "lock_held"
+    await harness.advance(30_999)
+    assert not waiting.done()
+    assert harness.count == 1
+    await harness.advance(1)
+    assert granted(await soon(waiting))

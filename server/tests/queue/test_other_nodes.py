@@ -6,8 +6,10 @@ import pytest
 from testsupport.service_requests import perform
 
 from volcano_locks_server.queue import fairness, recheck
+from volcano_locks_server.queue.node_turn import HANDOFFS_IN_A_ROW_MAX
 from volcano_locks_server.rules.lease import (
     Acquire,
+    Damaged,
 )
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.testing import ManualClock
@@ -51,30 +53,53 @@ async def test_several_nodes_recheck_on_a_timer() -> None:
     await harness.service.close()
 
 
-async def test_a_node_yields_the_lock_to_waiters_of_other_nodes(harness: Harness) -> None:
+async def test_a_damaged_record_refuses_all_waiters_of_a_node_that_yields() -> None:
+    """LEASE-18, WAIT-10: the pause for other nodes ends with the queue, and no record is written."""
+    harness = Harness(ManualClock(), several_nodes=True)
+    harness.service.queues.fairness.others_wait = lambda _key: True
+    await harness.acquire(1)
+    waiting = [await harness.wait(owner, 60_000) for owner in range(2, HANDOFFS_IN_A_ROW_MAX + 5)]
+    for owner in range(1, HANDOFFS_IN_A_ROW_MAX + 2):
+        await harness.release(owner)
+    await settled()
+    assert [task.done() for task in waiting].count(False) == 3
+    harness.store.memory.records[LOCK] = damaged = Damaged("spoilt by a test")
+    assert code(await harness.acquire(1)) == "lock_record_damaged"
+    assert [code(await soon(task)) for task in waiting[-3:]] == ["lock_record_damaged"] * 3
+    assert code(await harness.perform(Acquire(digest(20), 30), 60_000)) == "lock_record_damaged"
+    assert harness.count == 0
+    await harness.advance(60_000)
+    assert harness.store.memory.records[LOCK] is damaged
+    await harness.service.close()
+
+
+async def test_a_node_yields_the_lock_to_waiters_of_other_nodes() -> None:
     """WAIT-10: after HANDOFFS_IN_A_ROW_MAX grants, for YIELD_MS; then it continues if no peer acquired."""
+    harness = Harness(ManualClock(), several_nodes=True)
     harness.service.queues.fairness.others_wait = lambda _key: True
     await harness.acquire(1)
     waiting = {owner: await harness.wait(owner, 60_000) for owner in range(2, 14)}
-    for owner in range(1, 1 + fairness.HANDOFFS_IN_A_ROW_MAX):
+    for owner in range(1, 1 + HANDOFFS_IN_A_ROW_MAX):
         await harness.release(owner)
         assert granted(await soon(waiting[owner + 1]))
-    await harness.release(1 + fairness.HANDOFFS_IN_A_ROW_MAX)
+    await harness.release(1 + HANDOFFS_IN_A_ROW_MAX)
     await settled()
     assert harness.store.holder is None
     assert code(await harness.acquire(99)) == "lock_held", "it is reserved for other nodes"
     await harness.advance(fairness.YIELD_MS - 1)
     assert harness.store.holder is None
     await harness.advance(1)
-    assert granted(await soon(waiting[2 + fairness.HANDOFFS_IN_A_ROW_MAX]))
+    assert granted(await soon(waiting[2 + HANDOFFS_IN_A_ROW_MAX]))
     for task in waiting.values():
         task.cancel()
+    await settled()
+    await harness.service.close()
 
 
 async def test_counts_of_grants_in_a_row_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """WAIT-10: the counts of the latest locks are kept."""
     monkeypatch.setattr(fairness, "LOCKS_MAX", 2)
-    harness = Harness(ManualClock())
+    harness = Harness(ManualClock(), several_nodes=True)
     share = harness.service.queues.fairness
     share.others_wait = lambda _key: True
     for number in range(5):

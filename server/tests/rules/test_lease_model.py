@@ -1,7 +1,7 @@
 """Random histories of one lock, checked against the promises of its rules.
 
 The model knows neither margin, grace nor records. It keeps the grants that clients know, and checks each outcome
-against the promises: holders never overlap, tokens rise, a refusal changes nothing.
+against the promises: holders never overlap, tokens rise, a refusal changes no lease.
 """
 
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from volcano_locks_server.rules.lease import (
     Acquire,
@@ -55,6 +56,7 @@ class Lock(RuleBasedStateMachine):
         self.holder: KnownGrant | None = None
         self.tokens: list[int] = []
         self.retired: set[bytes] = set()
+        self.withdrawn: dict[bytes, int] = {}  # released without a lease, and when at the latest
 
     @initialize(forget=st.booleans())
     def begin(self, forget: bool) -> None:
@@ -69,10 +71,10 @@ class Lock(RuleBasedStateMachine):
         answer = self._do(Acquire(owner, ttl_seconds))
         if isinstance(answer, Refused):
             blocked = self.holder is not None and self.now_ms < self.holder.expires_at_ms + 1_000
-            assert blocked if answer.code == "lock_held" else (blocked or owner in self.retired)
+            assert blocked if answer.code == "lock_held" else (blocked or self._may_be_retired(owner))
             return
         assert isinstance(answer, Granted)
-        assert owner not in self.retired
+        assert answer.how == "repeated" or not self._is_retired(owner)
         if answer.how == "repeated":
             assert self.holder is not None
             assert (self.holder.owner, self.holder.fencing_token) == (owner, answer.fencing_token)
@@ -105,6 +107,7 @@ class Lock(RuleBasedStateMachine):
 
     @rule(owner=owners)
     def release(self, owner: bytes) -> None:
+        was_retired = self._may_be_retired(owner)
         answer = self._do(Release(owner))
         blocked = self.holder is not None and self.now_ms < self.holder.expires_at_ms + 1_000
         mine = self.holder is not None and self.holder.owner == owner
@@ -115,10 +118,27 @@ class Lock(RuleBasedStateMachine):
             assert mine or not blocked
             self.holder = None
             self.retired.add(owner)
+        if not mine and not was_retired:
+            self.withdrawn[owner] = self.now_ms
 
     @rule()
     def force_release(self) -> None:
         answer = self._do(ForceRelease())
+        assert isinstance(answer, Released)
+        if self.holder is not None:
+            self.retired = {self.holder.owner}
+        self.holder = None
+
+    @rule(fencing_token=st.one_of(st.none(), st.integers(1, 3)))
+    def force_release_of_one_lease(self, fencing_token: int | None) -> None:
+        """None is the lock's last token."""
+        last = 0 if self.record is None else self.record.fencing_token
+        expected = fencing_token or last or 1
+        before, answer = self.record, self._do(ForceRelease(expected))
+        if expected != last:
+            assert isinstance(answer, Refused)
+            assert self.record is before
+            return
         assert isinstance(answer, Released)
         if self.holder is not None:
             self.retired = {self.holder.owner}
@@ -139,11 +159,26 @@ class Lock(RuleBasedStateMachine):
         if self.holder is not None:
             assert isinstance(self.record, Held)
 
+    def _is_retired(self, owner: bytes) -> bool:
+        """LEASE-11: for two minutes after a release without a lease, even if other owners held the lock since."""
+        withdrawn_at_ms = self.withdrawn.get(owner)
+        return owner in self.retired or (withdrawn_at_ms is not None and self.now_ms < withdrawn_at_ms + 120_000)
+
+    def _may_be_retired(self, owner: bytes) -> bool:
+        """A later withdrawal keeps the earlier ones."""
+        latest_ms = max(self.withdrawn.values(), default=0)
+        return owner in self.retired or (owner in self.withdrawn and self.now_ms < latest_ms + 120_000)
+
     def _do(self, command: Acquire | Renew | Release | ForceRelease | Read) -> Outcome:
         before = self.record
         self.record, answer = decide(before, command, self.now_ms)
-        if isinstance(answer, Refused | State):
+        if isinstance(answer, State):
             assert self.record is before
+        if isinstance(answer, Refused) and self.record is not before:
+            assert isinstance(command, Release)
+            assert isinstance(before, Held)
+            assert isinstance(self.record, Held)
+            assert replace(self.record, queue_state=before.queue_state) == before
         return answer
 
 

@@ -4,9 +4,8 @@ A state is a record and a distance of `now` from its expiry; a row says what eac
 kept. The numbers are the spec's, written out, so that a changed constant is seen here.
 """
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from volcano_locks_server.rules import lease
 from volcano_locks_server.rules.lease import (
@@ -57,9 +56,12 @@ OVER = [-1_000, -1_001, -100_000]
 
 
 def outcome(record: LockRecord | None, command: Command) -> str:
-    """The outcome as a word. Also checks that a refusal or a read keeps the same record object."""
+    """The outcome as a word. Also checks that a read keeps the same record object, and a refusal the same lease."""
     kept, answer = decide(record, command, NOW)
-    if isinstance(answer, Refused | State):
+    if isinstance(answer, Refused) and isinstance(command, Release):
+        assert isinstance(kept, Held)
+        assert replace(kept, queue_state=None) == record
+    elif isinstance(answer, Refused | State):
         assert kept is record
     match answer:
         case Granted(how=how):
@@ -236,6 +238,26 @@ def test_force_release_ends_the_lease_and_retires_its_token(distance: int) -> No
     assert answer == Released(before if distance > -1_000 else None)
     assert outcome(freed, Acquire(ME, 30)) == outcome(freed, Renew(ME, 30)) == "lock_ownership_lost"
     assert outcome(freed, Acquire(OTHER, 30)) == "acquired"
+
+
+LAST_77 = [held_until(30_000), held_until(500), held_until(-500), held_until(-1_000), Free(77, NOW - 1)]
+
+
+@pytest.mark.parametrize("before", LAST_77)
+def test_a_force_release_of_the_current_or_last_lease_is_a_force_release(before: LockRecord) -> None:
+    """LEASE-20."""
+    assert decide(before, ForceRelease(77), NOW) == decide(before, ForceRelease(), NOW)
+
+
+@pytest.mark.parametrize("before", [*LAST_77, None, Free(0, NOW - 1)])
+@pytest.mark.parametrize("fencing_token", [1, 76, 78, 2**53 - 1])
+def test_a_force_release_of_another_lease_changes_nothing(before: LockRecord | None, fencing_token: int) -> None:
+    """LEASE-20, case 66."""
+    after, answer = decide(before, ForceRelease(fencing_token), NOW)
+    assert after is before
+    assert isinstance(answer, Refused)
+    assert answer.code == "lock_changed"
+    assert str(fencing_token) in answer.message
 
 
 def test_a_late_renewal_after_release_creates_nothing() -> None:

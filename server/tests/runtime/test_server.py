@@ -5,7 +5,6 @@ import io
 import json
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,15 +12,16 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from testsupport.certificates import new_certificate
 from testsupport.server_ports import FaultyStore
 
 from volcano_locks_server.http.codec import BODY_BYTES_MAX
-from volcano_locks_server.http.server import listener
 from volcano_locks_server.ports.lock_store import RecordKey
 from volcano_locks_server.rules.lease import Free
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.runtime import server
-from volcano_locks_server.runtime.server import ListenError, Server
+from volcano_locks_server.runtime.listen_errors import ListenError
+from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings, SettingsError
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock, memory_store, running_server, running_server_async
@@ -122,43 +122,17 @@ async def test_a_port_in_use_is_reported() -> None:
             await Server(Settings(store="memory://", port=port)).start()
 
 
-def certified(directory: Path) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1 and its key."""
-    certificate, key = directory / "certificate.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    return certificate, key
-
-
-@pytest.mark.real_time
-async def test_an_unfinished_tls_handshake_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """HTTP-24: a connection does not count against the limit during its handshake, so the handshake is timed."""
-    assert listener.HANDSHAKE_SECONDS_MAX <= 10
-    monkeypatch.setattr(listener, "HANDSHAKE_SECONDS_MAX", 0.1)
-    certificate, key = certified(tmp_path)
-    settings = Settings(store="memory://", port=0, tls_certificate=certificate, tls_key=key, log_level="error")
-    async with Server(settings) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", int(server.url.rsplit(":", 1)[1]))
-        assert await asyncio.wait_for(reader.read(), 30) == b""
-        writer.close()
-        await writer.wait_closed()
-
-
 @pytest.mark.real_time
 async def test_it_serves_tls_with_the_given_files(tmp_path: Path) -> None:
     """With TLS the server may listen on any address; unusable files are reported with their flags."""
-    certificate, key = certified(tmp_path)
+    certificate, key = files = new_certificate(tmp_path)
     settings = Settings(
         store="memory://", host="0.0.0.0", port=0, tls_certificate=certificate, tls_key=key, log_level="error"
     )
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    async with Server(settings) as server, httpx2.AsyncClient(verify=trusting) as client:
+    async with Server(settings) as server, httpx2.AsyncClient(verify=files.trusting_context()) as client:
         assert server.url.startswith("https://0.0.0.0:")
         url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert (await client.get(url + "/healthz")).status_code == 200
-        with pytest.raises(httpx2.TransportError):
-            await client.get(url.replace("https", "http") + "/healthz")
     key.write_text("no key")
     with pytest.raises(SettingsError, match="--tls-certificate"):
         await Server(settings).start()

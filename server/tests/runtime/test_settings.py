@@ -26,20 +26,32 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_default() -> None:
 def test_every_setting_can_come_from_the_environment() -> None:
     environ = {
         "VOLCANO_LOCKS_STORE": "postgresql://db/locks",
+        "VOLCANO_LOCKS_ALLOW_PLAINTEXT_STORE": "true",
         "VOLCANO_LOCKS_HOST": "0.0.0.0",
         "VOLCANO_LOCKS_PORT": "0",
         "VOLCANO_LOCKS_ADMIN_TOKEN": TOKEN,
         "VOLCANO_LOCKS_TLS_CERTIFICATE": "/c.pem",
         "VOLCANO_LOCKS_TLS_KEY": "/k.pem",
         "VOLCANO_LOCKS_BEHIND_PROXY": "yes",
+        "VOLCANO_LOCKS_TRUSTED_PROXIES": "10.0.0.0/8, ::1",
+        "VOLCANO_LOCKS_CONNECTIONS_PER_ADDRESS": "100",
+        "VOLCANO_LOCKS_DASHBOARD": "on",
+        "VOLCANO_LOCKS_DASHBOARD_HOSTS": "locks.example.com",
+        "VOLCANO_LOCKS_METRICS_TOKEN_FILE": "/metrics.token",
+        "VOLCANO_LOCKS_METRICS_PER_PROJECT": "1",
         "VOLCANO_LOCKS_OWNER_RESERVE": "off",
+        "VOLCANO_LOCKS_HISTORY_DAYS": "30",
         "VOLCANO_LOCKS_WORKERS": "4",
         "VOLCANO_LOCKS_LOG_LEVEL": "debug",
+        "VOLCANO_LOCKS_LOG_GRANTS": "yes",
     }
-    assert set(environ) == {setting.variable for setting in SETTINGS}
+    assert {setting.variable for setting in SETTINGS} - set(environ) == {"VOLCANO_LOCKS_STORE_URL_FILE"}
     assert Settings.load({}, environ) == Settings(
         store="postgresql://db/locks", host="0.0.0.0", port=0, admin_token=TOKEN, tls_certificate=Path("/c.pem"),
-        tls_key=Path("/k.pem"), behind_proxy=True, owner_reserve=False, workers=4, log_level="debug",
+        tls_key=Path("/k.pem"), behind_proxy=True, trusted_proxies="10.0.0.0/8, ::1", connections_per_address=100,
+        owner_reserve=False, workers=4, log_level="debug", allow_plaintext_store=True,
+        dashboard=True, dashboard_hosts="locks.example.com", metrics_token_file=Path("/metrics.token"),
+        metrics_per_project=True, log_grants=True, history_days=30,
     )  # fmt: skip
 
 
@@ -50,6 +62,10 @@ def test_every_setting_can_come_from_the_environment() -> None:
         ("behind_proxy", "maybe"), ("owner_reserve", "2"), ("tls_certificate", "/c.pem"), ("tls_key", "/k.pem"),
         ("host", "0.0.0.0"), ("host", "locks.example"), ("host", "192.168.0.1"), ("host", "::"),
         ("workers", "0"), ("workers", "65"), ("workers", "many"), ("workers", "2"),
+        ("history_days", "-1"), ("history_days", "366"),
+        ("connections_per_address", "-1"), ("connections_per_address", "10001"),
+        ("trusted_proxies", "10.0.0.1/8"), ("trusted_proxies", "10.0.0.0/8,proxy"), ("trusted_proxies", "10.0.0.1,"),
+        ("dashboard_hosts", "https://locks.example"), ("dashboard_hosts", "a.b:80"),
     ],
 )  # fmt: skip
 def test_an_invalid_setting_is_refused_by_name(name: str, value: str) -> None:

@@ -7,10 +7,10 @@ import pytest
 from testsupport.server_ports import FaultyStore
 
 from volcano_locks_server.ports.lock_store import RecordKey, Step
-from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Free, LockRecord
+from volcano_locks_server.rules.shares import Budget
 from volcano_locks_server.rules.values import LockKey
-from volcano_locks_server.service import group_commit
 from volcano_locks_server.service.group_commit import GroupCommit
 from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
@@ -159,17 +159,27 @@ async def test_a_caller_that_gives_up_during_its_commit_harms_no_other() -> None
     await group.close()
 
 
-async def test_a_command_beyond_the_limit_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
+async def test_a_command_beyond_the_limit_is_refused_at_once() -> None:
+    """HTTP-32: half of the budget for one project, a quarter while more than half is in use; then 503 for all."""
     store = gated_store()
-    group: GroupCommit[int, int] = GroupCommit(store, count)
+    budget = Budget("commands_pending", 4)
+    group: GroupCommit[int, int] = GroupCommit(store, count, budget=budget)
     first = await submitted(group, (A, 1))
     await store.entered.acquire()
     waiting = await submitted(group, (A, 2), (A, 3))
-    with pytest.raises(StoreUnavailableError, match="2 requests are pending"):
-        await group.submit(A, 4)
+    second, third, fourth = (RecordKey(project_id, LockKey("a")) for project_id in "qrs")
+    for refused, key in ((A, second), (second, third)):
+        with pytest.raises(LockError, match="share") as error:
+            group.submit(A, 4)
+        assert (error.value.code, error.value.retry_after_seconds) == ("too_many_requests", 1)
+        waiting += await submitted(group, (key, 5))
+        with pytest.raises(LockError):
+            group.submit(refused, 4)
+    with pytest.raises(StoreUnavailableError, match="4 requests are pending"):
+        group.submit(fourth, 6)
     store.gate.set()
-    assert await asyncio.gather(*first, *waiting) == [1, 12, 123]
+    assert await asyncio.gather(*first, *waiting) == [1, 12, 123, 5, 5]
+    assert budget.used == budget.used_by("p") == 0
     await group.close()
 
 
@@ -222,3 +232,35 @@ async def test_closing_ends_even_if_the_store_hangs() -> None:
     await store.entered.acquire()
     await group.close()
     assert isinstance((await asyncio.gather(*stuck, return_exceptions=True))[0], StoreUnavailableError)
+
+
+async def test_each_batch_has_room_for_every_project() -> None:
+    """HTTP-24: a project with thousands of pending commands delays another's by one batch at most."""
+    store = gated_store()
+    group: GroupCommit[int, int] = GroupCommit(store, count, batch_max=64)
+    greedy = await submitted(group, *((RecordKey("greedy", LockKey(f"k{n}")), 1) for n in range(1_000)))
+    modest = await submitted(group, *((RecordKey(f"modest-{n}", LockKey("a")), 1) for n in range(3)))
+    late = await submitted(group, *((RecordKey("late", LockKey(f"k{n}")), 1) for n in range(100)))
+    store.let_through(2)  # the first batch began before the modest projects' commands came
+    await asyncio.gather(*modest)
+    shares = [sum(one.done() for one in tasks) for tasks in (greedy, late)]
+    assert shares[0] - 64 + shares[1] == 64 - 3
+    assert abs(shares[0] - 64 - shares[1]) <= 3
+    store.gate.set()
+    await asyncio.gather(*greedy, *late)
+    await group.close()
+
+
+async def test_a_project_gets_its_turn_if_there_are_more_projects_than_room() -> None:
+    """HTTP-24: the projects take turns."""
+    store = gated_store()
+    group: GroupCommit[int, int] = GroupCommit(store, count, batch_max=4)
+    first = await submitted(group, (A, 1))
+    await store.entered.acquire()
+    tasks = await submitted(group, *((RecordKey(f"p{n % 10}", LockKey(f"k{n}")), 1) for n in range(40)))
+    store.let_through(4)  # the first, and three batches of four
+    await asyncio.gather(*first, *tasks[:10])
+    assert [one.done() for one in tasks[10:]].count(True) == 2
+    store.gate.set()
+    await asyncio.gather(*tasks)
+    await group.close()

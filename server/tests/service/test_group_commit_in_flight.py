@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from volcano_locks_server.ports.lock_store import RecordKey, Step
-from volcano_locks_server.rules.errors import StoreUnavailableError
+from volcano_locks_server.rules.errors import LockError, StoreUnavailableError
 from volcano_locks_server.rules.lease import Free, LockRecord
+from volcano_locks_server.rules.shares import Budget
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service import group_commit
 from volcano_locks_server.service.group_commit import GroupCommit
@@ -70,7 +71,11 @@ async def submitted(group: GroupCommit[int, int], *commands: tuple[RecordKey, in
 
 
 def group_on(
-    store: UnisolatedStore, batches_in_flight: int = 2, batch_max: int = 512, commit_seconds_max: float = 10.0
+    store: UnisolatedStore,
+    batches_in_flight: int = 2,
+    batch_max: int = 512,
+    commit_seconds_max: float = 10.0,
+    budget: Budget | None = None,
 ) -> GroupCommit[int, int]:
     return GroupCommit(
         store,
@@ -78,6 +83,7 @@ def group_on(
         batches_in_flight=batches_in_flight,
         batch_max=batch_max,
         commit_seconds_max=commit_seconds_max,
+        budget=budget,
     )
 
 
@@ -146,14 +152,14 @@ async def test_commands_on_a_busy_key_wait_in_order_and_block_no_other_key() -> 
     await group.close()
 
 
-async def test_parked_commands_count_as_pending_and_are_committed_at_the_close(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_commit, "PENDING_MAX", 2)
+async def test_parked_commands_count_as_pending_and_are_committed_at_the_close() -> None:
     store = UnisolatedStore()
-    group = group_on(store)
+    budget = Budget("commands_pending", 4)
+    group = group_on(store, budget=budget)
     tasks = await submitted(group, (A, 1))
     tasks += await submitted(group, (A, 2), (B, 1))
     tasks += await submitted(group, (A, 3))
-    with pytest.raises(StoreUnavailableError, match="2 requests are pending"):
+    with pytest.raises(LockError, match="share"):
         await group.submit(C, 4)
     closing = asyncio.create_task(group.close())
     while store.waiting:
@@ -161,6 +167,7 @@ async def test_parked_commands_count_as_pending_and_are_committed_at_the_close(m
         await store.complete()
     await closing
     assert await asyncio.gather(*tasks) == [1, 12, 1, 123]
+    assert budget.used == budget.used_by("p") == 0
 
 
 @pytest.mark.real_time

@@ -9,9 +9,10 @@ from testsupport.server_ports import MemorySignals, SignalBus
 from testsupport.service_requests import Reply, perform
 
 from volcano_locks_server.events import Subscriber
-from volcano_locks_server.queue.fairness import HANDOFFS_IN_A_ROW_MAX, YIELD_MS
+from volcano_locks_server.queue.fairness import YIELD_MS
+from volcano_locks_server.queue.node_turn import HANDOFFS_IN_A_ROW_MAX
 from volcano_locks_server.queue.recheck import RECHECK_EVERY_SECONDS
-from volcano_locks_server.rules.lease import Acquire, Command, Granted, Release
+from volcano_locks_server.rules.lease import Acquire, Command, Granted, Refused, Release
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.service.lock_service import LockService
 from volcano_locks_server.stores.memory import MemoryStore
@@ -93,6 +94,17 @@ async def test_a_lost_message_only_delays_the_grant(clock: ManualClock) -> None:
         bus.miss()
         await turns()
         assert granted(second)
+
+
+async def test_a_release_withdraws_waiters_of_its_token_on_other_nodes_at_once(clock: ManualClock) -> None:
+    """WAIT-13, case 70: by a message, without a timer."""
+    async with services(clock) as (_, a, b):
+        await do(a, Acquire(owner(1), 300))
+        waiting = wait(a, owner(2))
+        await until(lambda: b.hub.waiters(lock(KEY)) == 1)
+        await do(b, Release(owner(2)))
+        await until(waiting.done)
+        assert isinstance(waiting.result().outcome, Refused)
 
 
 async def test_no_node_starves_another(clock: ManualClock) -> None:

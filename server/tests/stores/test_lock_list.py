@@ -47,7 +47,7 @@ async def test_the_list_shows_records_as_they_were_written(store: OpenStore, clo
     }
     await filled(store.locks, {key(name): record for name, record in records.items()})
     page = await store.locks.list_locks(LockQuery(PROJECT, 10))
-    assert page == (list(records.items()), clock.now_ms(), None)
+    assert page == (list(records.items()), clock.now_ms(), None, [])
     assert all(type(one) is LockKey for one, _ in page.records)
 
 
@@ -74,8 +74,8 @@ async def test_a_prefix_is_matched_literally(store: OpenStore, prefix: str) -> N
 
 
 async def test_an_empty_store_has_one_empty_page(store: OpenStore, clock: ManualClock) -> None:
-    assert await store.locks.list_locks(LockQuery(PROJECT, 1)) == ([], clock.now_ms(), None)
-    assert await store.locks.list_locks(LockQuery(PROJECT, 1, held=True)) == ([], clock.now_ms(), None)
+    assert await store.locks.list_locks(LockQuery(PROJECT, 1)) == ([], clock.now_ms(), None, [])
+    assert await store.locks.list_locks(LockQuery(PROJECT, 1, held=True)) == ([], clock.now_ms(), None, [])
 
 
 async def test_the_held_filter_ends_with_the_grace(store: OpenStore, clock: ManualClock) -> None:

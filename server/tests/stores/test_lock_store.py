@@ -3,14 +3,17 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
 from volcano_locks_server.rules.errors import StoreUnavailableError
-from volcano_locks_server.rules.lease import GRACE_MS, RETENTION_MS, Acquire, Free, Granted, Held, Refused
+from volcano_locks_server.rules.lease import GRACE_MS, RETENTION_MS, Acquire, Free, Granted, Held, QueueState, Refused
 from volcano_locks_server.stores import OpenStore
 from volcano_locks_server.testing import ManualClock
 
 from .store_actions import digest, held, increment_at_last, key, read_records, run_commands, write_records
+
+QUEUE_STATE = QueueState(True, ("0123456789ab", "ba9876543210"), (b"\x00\xff'\"\\abc", b"12345678"), 2**47)
 
 
 async def test_records_are_read_as_they_were_written(store: OpenStore, clock: ManualClock) -> None:
@@ -20,6 +23,8 @@ async def test_records_are_read_as_they_were_written(store: OpenStore, clock: Ma
         key("free"): Free(7, clock.now_ms()),
         key("zero"): Free(0, 0),
         key("retired"): Free(2**53 - 1, clock.now_ms(), tuple(digest(str(number)) for number in range(16))),
+        key("waited"): replace(held("c", clock.now_ms()), queue_state=QUEUE_STATE),
+        key("withdrawn"): Free(8, clock.now_ms(), queue_state=QUEUE_STATE),
     }
     await write_records(store.locks, *records.items())
     assert list(await read_records(store.locks, *records, key("never"))) == [*records.values(), None]

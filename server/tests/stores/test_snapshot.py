@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.registry import NewSecret, Project, ServiceKey
@@ -17,6 +18,7 @@ from volcano_locks_server.ports.snapshot import (
     StoredSecret,
     StoredServiceKey,
 )
+from volcano_locks_server.rules.clock_history import ClockHistory
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Free, Granted, Held
 from volcano_locks_server.stores import OpenStore, open_store
@@ -28,7 +30,7 @@ P1 = Project("p-1", "zebra", 600, 1_000)
 P2 = Project("p-2", "aardvark", 0, 2_000)
 K1 = ServiceKey("k-9", "p-1", "worker", "sk-abcd", ("*",), 1_001, last_used_at_ms=5)
 K2 = ServiceKey("k-2", "p-2", "cron", "sk-efgh", ("*", "locks.manage"), 1_002, expires_at_ms=9_000)
-HELD = StoredLock(key("a", "p-1"), replace(held("one", START_MS, holder="host/1"), fencing_token=START_MS + 70))
+HELD = StoredLock(key("a", "p-1"), structs.replace(held("one", START_MS, holder="host/1"), fencing_token=START_MS + 70))
 FREE = StoredLock(key("a", "p-2"), Free(START_MS + 99, START_MS, (digest("x"), digest("y"))))
 
 
@@ -175,3 +177,34 @@ async def test_a_copied_lease_keeps_its_owner_and_its_token(target: OpenStore) -
     assert isinstance(repeated, Granted)
     assert repeated.fencing_token == HELD.record.fencing_token
     assert not isinstance(refused, Granted)
+
+
+async def test_a_load_continues_the_history_of_the_clock(target: OpenStore, clock: ManualClock) -> None:
+    """KEEP-2, LEASE-17, LEASE-19: takeovers stay held, and tokens lead the clock as they did in the source."""
+    history = ClockHistory(jumped_at_ms=START_MS, jumped_by_ms=60_000, jumps_ms=60_000, token_lead_ms=3_600_000)
+    lease = held("one", START_MS - 80_000)  # at the jump, 11 of its 31 seconds were left
+    await whole(target).load(pages_of(P1, StoredLock(HELD.key, lease)), START_MS, history)
+    assert (await whole(target).clock_history()).token_lead_ms == 3_600_000
+    clock.advance(10_999)
+    take = (HELD.key, Acquire(digest("other"), 30))
+    assert not isinstance((await run_commands(target.locks, take))[0], Granted)
+    clock.advance(1)
+    assert isinstance((await run_commands(target.locks, take))[0], Granted)
+    (unknown,) = await run_commands(target.locks, (key("unknown", "p-1"), Acquire(digest("me"), 30)))
+    assert isinstance(unknown, Granted)
+    assert unknown.fencing_token == clock.now_ms() + 3_600_000
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "etcd"])
+async def test_a_target_whose_clock_is_ahead_ends_no_lease(kind: str, tmp_path: Path, clock: ManualClock) -> None:
+    """KEEP-2, LEASE-17: the difference of the two clocks is a jump."""
+    lease = held("one", START_MS)
+    clock.advance(3_600_000)
+    target = await open_store(new_url(kind, tmp_path), clock)
+    await whole(target).load(pages_of(P1, StoredLock(HELD.key, lease)), START_MS + 1_000)
+    clock.advance(29_999)
+    take = (HELD.key, Acquire(digest("other"), 30))
+    assert not isinstance((await run_commands(target.locks, take))[0], Granted)
+    clock.advance(1)
+    assert isinstance((await run_commands(target.locks, take))[0], Granted)
+    await target.close()

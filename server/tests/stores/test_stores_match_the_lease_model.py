@@ -3,7 +3,7 @@
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TypeVar
@@ -11,10 +11,12 @@ from typing import TypeVar
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from testsupport.engines import etcd, postgres
 
-from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.ports.lock_store import HistoryQuery, LockQuery
+from volcano_locks_server.rules.history import HoldEntry, Period
+from volcano_locks_server.rules.hold import Requester
 from volcano_locks_server.rules.lease import (
     Acquire,
     Command,
@@ -28,7 +30,9 @@ from volcano_locks_server.rules.lease import (
     Renew,
     State,
 )
+from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import OpenStore, open_store
+from volcano_locks_server.stores.memory import MemoryStore
 from volcano_locks_server.testing import ManualClock
 
 from .lease_model import LeaseModel, ModelOutcome
@@ -40,18 +44,21 @@ ModelCommand = tuple[str, str, str, int]
 names = st.sampled_from(["a", "b", "c"])
 owners = st.sampled_from(["x", "y", "z"])
 ttls = st.sampled_from([5, 6, 30, 7_776_000])
-verbs = st.sampled_from(["acquire", "acquire", "renew", "release", "force_release", "read"])
+FORCE_ONE = "force_release_of_one_lease"
+verbs = st.sampled_from(["acquire", "acquire", "renew", "release", "force_release", FORCE_ONE, "read"])
 model_commands = st.tuples(verbs, names, owners, ttls)
 spans_ms = st.sampled_from([0, 1, 999, 1_000, 1_001, 3_999, 4_000, 5_000, 6_000, 29_000, 86_400_000, 90 * 86_400_000])
 
 
-def command_of(command: ModelCommand) -> Command:
-    verb, _name, owner, ttl = command
+def command_of(command: ModelCommand, fencing_tokens: Mapping[str, int]) -> Command:
+    """The command; `fencing_tokens` are those of the locks that were granted before its batch."""
+    verb, name, owner, ttl = command
     commands: dict[str, Command] = {
-        "acquire": Acquire(digest(owner), ttl),
+        "acquire": Acquire(digest(owner), ttl, owner, Requester("key", owner)),
         "renew": Renew(digest(owner), ttl),
         "release": Release(digest(owner)),
         "force_release": ForceRelease(),
+        FORCE_ONE: ForceRelease(fencing_tokens.get(name, 1)),
         "read": Read(),
     }
     return commands[verb]
@@ -83,8 +90,19 @@ def empty_database_url() -> str:
     return postgres.shared().url(database())
 
 
+async def walked_history(store: OpenStore, query: HistoryQuery) -> list[tuple[str, HoldEntry]]:
+    """The entries on all pages."""
+    entries: list[tuple[str, HoldEntry]] = []
+    while True:
+        page = await store.locks.history_page(query)
+        entries += page.entries
+        if page.next_after is None:
+            return entries
+        query = query._replace(after=page.next_after)
+
+
 class Stores(RuleBasedStateMachine):
-    """Runs the same commands on all stores and the model. LEASE-1, LEASE-3, LEASE-13, LEASE-14."""
+    """Runs the same commands on all stores and the model. LEASE-1, LEASE-3, LEASE-13, LEASE-14, LEASE-17."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -92,6 +110,7 @@ class Stores(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="stores-model-"))
         self.stores: list[OpenStore] = []
         self.last_grant: dict[str, tuple[str, int]] = {}
+        self.jumps_again_ms = 0
 
     @initialize()
     def begin(self) -> None:
@@ -102,14 +121,26 @@ class Stores(RuleBasedStateMachine):
 
     @rule(batch=st.lists(model_commands, min_size=1, max_size=8))
     def serve(self, batch: Sequence[ModelCommand]) -> None:
-        expected = [self.expected(command) for command in batch]
-        commands = [(key(command[1]), command_of(command)) for command in batch]
+        fencing_tokens = {name: token for name, (_owner, token) in self.last_grant.items()}
+        expected = [self.expected(command, fencing_tokens) for command in batch]
+        commands = [(key(command[1]), command_of(command, fencing_tokens)) for command in batch]
         for outcomes in self.each(lambda store: run_commands(store.locks, *commands)):
             assert [model_outcome(outcome) for outcome in outcomes] == expected
 
     @rule(span_ms=spans_ms)
     def wait(self, span_ms: int) -> None:
         self.model.now = self.clock.advance(span_ms)
+
+    @rule(limit=st.integers(1, 4), at_ago_ms=st.none() | st.integers(0, 40_000))
+    def read_history(self, limit: int, at_ago_ms: int | None) -> None:
+        """HISTORY-2, HISTORY-5: the same pages everywhere, and the same holds by lock."""
+        period = Period(at_ms=None if at_ago_ms is None else self.clock.now_ms() - at_ago_ms)
+        walks = self.each(lambda store: walked_history(store, HistoryQuery(PROJECT, limit, period=period)))
+        assert walks == [walks[0]] * len(walks)
+        for name in ("a", "b", "c"):
+            query = HistoryQuery(PROJECT, 500, key=LockKey(name), period=period)
+            holds = self.each(lambda store, query=query: walked_history(store, query))  # type: ignore[misc]
+            assert holds == [[one for one in walks[0] if one[0] == name]] * len(holds)
 
     @rule()
     def count(self) -> None:
@@ -137,13 +168,31 @@ class Stores(RuleBasedStateMachine):
             self.runner.run(self.stores[index].close())
             self.stores[index] = self.open(url)
 
+    @precondition(lambda self: self.model.now >= self.jumps_again_ms)
+    @rule(span_ms=st.sampled_from([5_000, 60_000, 3_600_000, 100 * 86_400_000]))
+    def reboot_with_another_date(self, span_ms: int) -> None:
+        """Every view of every store holds what was alive. A jump within ten minutes would be held for longer."""
+        self.wait(1_000)
+        self.serve([("release", "d", "x", 5)])  # so that the newest instant of each store is this one
+        for index in range(1, len(self.stores)):
+            self.runner.run(self.stores[index].close())
+        memory = self.stores[0].locks
+        assert isinstance(memory, MemoryStore)
+        self.clock.is_synchronised = False
+        self.clock.reboot()
+        self.model.jump(self.clock.jump(span_ms))
+        memory.history = memory.history.after_jump(self.model.now, span_ms)
+        self.stores[1:] = [self.open(url) for url in self.durable_urls]
+        self.serve([("read", "d", "x", 5)])  # from its first update on, a file continues this boot
+        self.jumps_again_ms = self.model.now + 600_000
+
     def teardown(self) -> None:
         for store in self.stores:
             self.runner.run(store.close())
         self.runner.close()
         shutil.rmtree(self.directory)
 
-    def expected(self, command: ModelCommand) -> ModelOutcome:
+    def expected(self, command: ModelCommand, fencing_tokens: Mapping[str, int]) -> ModelOutcome:
         """The model's outcome, checked against the fencing rule itself (LEASE-3)."""
         verb, name, owner, ttl = command
         outcome: ModelOutcome
@@ -152,6 +201,8 @@ class Stores(RuleBasedStateMachine):
                 outcome = getattr(self.model, verb)(name, owner, ttl)
             case "release":
                 outcome = self.model.release(name, owner)
+            case _ if verb == FORCE_ONE:
+                outcome = self.model.force_release(name, fencing_token=fencing_tokens.get(name, 1))
             case _:
                 outcome = getattr(self.model, verb)(name)
         if outcome[0] == "granted":

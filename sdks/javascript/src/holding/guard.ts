@@ -26,7 +26,7 @@ export class LockGuard {
     return this.#hold.signal;
   }
 
-  /** The newest lease, which renewals replace (case 22). */
+  /** The newest lease, which renewals replace. */
   get lease(): Lease {
     return this.#hold.lease;
   }

@@ -38,6 +38,8 @@ export interface LockRequest {
   readonly responseBytesMax?: number;
   /** For a stream: resume after this event. */
   readonly lastEventId?: string;
+  /** Why an operator forces the lock free. */
+  readonly reason?: string;
 }
 
 /** An open stream, or the complete response that came instead. */
@@ -174,7 +176,8 @@ export class Transport {
   async #readResponse(response: IncomingResponse, request: LockRequest, connection: Connection): Promise<LockResponse> {
     const text = this.#redact(await readText(response, request, connection), request);
     const header = (name: string): string | null => firstValue(response.header(name));
-    return { status: response.status, text, header, through: this.#through };
+    const url = `${this.#config.apiUrl}${request.path}`;
+    return { status: response.status, text, header, through: this.#through, url };
   }
 
   #headers(request: LockRequest): Record<string, string> {
@@ -185,6 +188,7 @@ export class Transport {
       "X-Volcano-Lock-Holder": this.#config.holder,
       ...(request.token === undefined ? {} : { "X-Volcano-Lock-Token": request.token }),
       ...(request.ttlSeconds === undefined ? {} : { "Content-Type": JSON_TYPE }),
+      ...(request.reason === undefined ? {} : { "X-Volcano-Reason": encodeURIComponent(request.reason) }),
       ...(request.lastEventId === undefined ? {} : { "Last-Event-ID": request.lastEventId }),
     };
   }

@@ -7,8 +7,11 @@ import { tagOf } from "../unknown_values.ts";
 
 export const TTL_SECONDS_MIN = 5;
 export const TTL_SECONDS_MAX = 7_776_000;
+export const REASON_CHARACTERS_MAX = 200;
 const SHOWN_CHARACTERS_MAX = 300;
 const KEY = /^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$/;
+/** Control characters, line separators, overrides of the direction of text, and lone surrogates. */
+const CONTROL = /[\p{Cc}\p{Cs}\u2028\u2029\u202a-\u202e\u2066-\u2069]/u;
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 export function checkedKey(key: unknown): string {
@@ -34,10 +37,33 @@ export function checkedChoice<T extends string>(name: string, value: unknown, ch
   throw new RangeError(`${name} must be one of ${choices.join(", ")}, got ${got}`);
 }
 
+export function checkedInstant(name: string, value: unknown): Date {
+  if (!(value instanceof Date)) throw new TypeError(`${name} must be a Date, got ${typeName(value)}`);
+  if (Number.isNaN(value.getTime())) throw new RangeError(`${name} must be a valid Date`);
+  return value;
+}
+
 export function checkedTtl(ttl: unknown): number {
   if (typeof ttl !== "number") throw new TypeError(`ttl must be a number of seconds, got ${typeName(ttl)}`);
   if (Number.isInteger(ttl) && ttl >= TTL_SECONDS_MIN && ttl <= TTL_SECONDS_MAX) return ttl;
   throw new RangeError(`ttl must be a whole number from ${TTL_SECONDS_MIN} to ${TTL_SECONDS_MAX} seconds, got ${ttl}`);
+}
+
+/** The fencing token of one lease, or undefined if none is given (SDK-27). */
+export function checkedFencingToken(value: unknown): number | undefined {
+  if (value === undefined || value === null) return undefined;
+  if (typeof value !== "number") throw new TypeError(`fencingToken must be a number, got ${typeName(value)}`);
+  if (Number.isSafeInteger(value) && value >= 1) return value;
+  throw new RangeError(`fencingToken must be a whole number from 1 to ${Number.MAX_SAFE_INTEGER}, got ${value}`);
+}
+
+/** The reason of a force release, or undefined if none or an empty one is given (SDK-27). */
+export function checkedReason(reason: unknown): string | undefined {
+  if (reason === undefined || reason === null || reason === "") return undefined;
+  if (typeof reason !== "string") throw new TypeError(`reason must be a string, got ${typeName(reason)}`);
+  if ([...reason].length <= REASON_CHARACTERS_MAX && !CONTROL.test(reason)) return reason;
+  const rule = `reason must be at most ${REASON_CHARACTERS_MAX} characters without control characters`;
+  throw new RangeError(`${rule}, got ${JSON.stringify(reason.slice(0, SHOWN_CHARACTERS_MAX))}`);
 }
 
 /** Seconds to wait; defaults to 0, may be infinite. */

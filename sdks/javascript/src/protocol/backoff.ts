@@ -2,7 +2,7 @@
  * Retry back-off with jitter: exponential up to a bound; a `Retry-After` of the service takes precedence (SDK-11).
  */
 
-import { RateLimitedError, TransportError, type VolcanoError } from "../errors.ts";
+import { RateLimitedError, RECORD_DAMAGED, TransportError, type VolcanoError } from "../errors.ts";
 
 export const BACKOFF_SECONDS_MIN = 0.2;
 export const BACKOFF_SECONDS_MAX = 5;
@@ -27,8 +27,9 @@ export class Backoff {
   }
 }
 
-/** Whether a retry may succeed: no response, a 429 or a 5xx. */
+/** Whether a retry may succeed: no response, a 429, or a 5xx other than a damaged record (SDK-11). */
 export function isRetryable(error: VolcanoError): boolean {
+  if (error.code === RECORD_DAMAGED) return false;
   if (error instanceof TransportError || error instanceof RateLimitedError) return true;
   return error.status !== null && error.status >= 500;
 }

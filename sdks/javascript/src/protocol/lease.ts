@@ -1,7 +1,7 @@
 /**
  * A lease, its record for storage, and the state that a read returns.
  *
- * The owner token is a secret in a private field, so `JSON.stringify`, `util.inspect` and a spread do not show it (SDK-8).
+ * The owner token is a secret in a private field, so `JSON.stringify`, `util.inspect` and a spread do not show it.
  * `toRecord()` reveals it on purpose; the record has the same fields in every language.
  *
  * `await using lease = …` releases at the end of the scope. That release is bounded in time and never throws, since its
@@ -57,7 +57,7 @@ const INSPECT = Symbol.for("nodejs.util.inspect.custom");
 const FIELDS = ["key", "token", "ttl_seconds", "expires_at", "fencing_token"] as const;
 const SHOWN_PROPERTIES_MAX = 5;
 
-/** One holding of a lock. Immutable; an older one of the same acquisition still releases (case 22). */
+/** One holding of a lock. Immutable; an older one of the same acquisition still releases. */
 export class Lease<Outcome extends LeaseOutcome = "granted"> {
   readonly key: string;
   readonly ttlSeconds: number;

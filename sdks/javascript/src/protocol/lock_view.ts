@@ -40,7 +40,8 @@ export interface LeadershipEvent {
 
 const LEADERSHIP_KINDS: ReadonlySet<string> = new Set(["acquired", "renewed", "released", "expired", "force_released"]);
 
-type Fields = Record<string, unknown>;
+/** The fields of a JSON object. */
+export type Fields = Record<string, unknown>;
 
 /** Parses a view. Throws a `ServerError` if the response is malformed. */
 export function parseView(response: LockResponse, requestId: string): LockView {
@@ -101,12 +102,13 @@ function viewFromFields(fields: Fields, malformed: (why: string) => ServerError)
   });
 }
 
-type FieldReader = {
+export type FieldReader = {
   <T>(name: string, fits: (value: unknown) => value is T): T;
   <T, R>(name: string, fits: (value: unknown) => value is T, read: (value: T) => R): R;
 };
 
-function fieldReader(fields: Fields, malformed: (why: string) => VolcanoError): FieldReader {
+/** Reads fields that must fit. Throws what `malformed` creates. */
+export function fieldReader(fields: Fields, malformed: (why: string) => VolcanoError): FieldReader {
   return <T>(name: string, fits: (value: unknown) => value is T, read: (value: T) => unknown = (value) => value) => {
     const value = fields[name];
     if (!fits(value)) throw malformed(`its ${name} is missing or invalid`);
@@ -114,18 +116,18 @@ function fieldReader(fields: Fields, malformed: (why: string) => VolcanoError): 
   };
 }
 
-function date<T extends string | null>(value: T): T extends null ? Date | null : Date {
+export function date<T extends string | null>(value: T): T extends null ? Date | null : Date {
   return (value === null ? null : parseDate(value)) as never;
 }
 
-function dateOrNull(value: unknown): value is string | null {
+export function dateOrNull(value: unknown): value is string | null {
   return value === null || isDate(value);
 }
 
-function textOrNull(value: unknown): value is string | null {
+export function textOrNull(value: unknown): value is string | null {
   return value === null || typeof value === "string";
 }
 
-function isCount(value: unknown): value is number {
+export function isCount(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 0;
 }

@@ -23,6 +23,8 @@ export interface LockResponse {
   header(name: string): string | null;
   /** Names the proxy that the response came through, for messages; empty without one. */
   readonly through: string;
+  /** The URL that was asked, for messages. */
+  readonly url: string;
 }
 
 /** The expiry and the fencing token of a lease. */
@@ -84,14 +86,18 @@ export function hasAmpleQuota(response: LockResponse): boolean | null {
   return Number(limit) === 0 || Number(remaining) > Number(limit) / 2;
 }
 
+/** The statuses of an API URL, or a service key, that is of another service (SDK-9). */
+const NAMING_THE_URL: ReadonlySet<number> = new Set([401, 404]);
+
 /** The error for a response with another status than the expected one. `key` is the lock that the request names. */
 export function errorFromResponse(response: LockResponse, requestId: string, key: string | null): VolcanoError {
   const body = parseObject(response.text) ?? {};
   const { code, error } = body;
-  const message =
+  const reason =
     typeof error === "string" && error !== ""
       ? printable(error)
       : `HTTP ${response.status} without an error message${response.through}`;
+  const message = NAMING_THE_URL.has(response.status) ? `${reason} (${response.url})` : reason;
   const details = {
     code: typeof code === "string" ? code : null,
     retryAfter: parseRetryAfter(response.header("retry-after")),

@@ -22,6 +22,7 @@ import {
 import type { ByteStream, LockRequest, Transport } from "../http/transport.ts";
 import type { Log } from "../log.ts";
 import { newUuid } from "./arguments.ts";
+import { type HistoryPage, parseHistoryPage } from "./hold_entry.ts";
 import type { Lease } from "./lease.ts";
 import { type LockView, parsePage, parseView, type ViewPage } from "./lock_view.ts";
 import {
@@ -196,6 +197,22 @@ export class Operations {
     return this.#withRetry(once, call);
   }
 
+  /** Reads one page of the history at `path`. */
+  historyPage(path: string, query: URLSearchParams, cursor: string | null, call: CallOptions): Promise<HistoryPage> {
+    const parameters = new URLSearchParams(query);
+    parameters.set("limit", String(PAGE_ROWS_MAX));
+    if (cursor !== null) parameters.set("cursor", cursor);
+    const once = async (): Promise<HistoryPage> => {
+      const response = await this.#send("GET", `${path}?${parameters}`, 200, call, {
+        responseBytesMax: PAGE_BYTES_MAX,
+      });
+      const page = parseHistoryPage(response, call.requestId);
+      if (page.nextCursor === null || page.nextCursor !== cursor) return page;
+      throw malformedResponse(response, "its next page is itself", call.requestId);
+    };
+    return this.#withRetry(once, call);
+  }
+
   /** Opens a stream of the lock's events from now on, or after `lastEventId`. One attempt. */
   async openEvents(key: string, lastEventId: string | null, call: CallOptions): Promise<ByteStream> {
     const { requestId, timeoutSeconds } = call;
@@ -208,10 +225,20 @@ export class Operations {
     throw errorFromResponse(response, requestId, key);
   }
 
-  /** Frees the lock. Retried only if the request was not sent: a second one could evict the next holder. */
-  async forceRelease(key: string, call: CallOptions): Promise<void> {
-    const once = (): Promise<LockResponse> => this.#send("DELETE", lockPath(key), 204, call);
-    await this.#withRetry(once, call, (error) => !mayHaveBeenServed(error));
+  /**
+   * Frees the lock; with a fencing token only from that lease. Without one it is retried only if the request was not sent:
+   * a second one could evict the next holder.
+   */
+  async forceRelease(
+    key: string,
+    fencingToken: number | undefined,
+    reason: string | undefined,
+    call: CallOptions,
+  ): Promise<void> {
+    const path = fencingToken === undefined ? lockPath(key) : `${lockPath(key)}/leases/${fencingToken}`;
+    const more = reason === undefined ? {} : { reason };
+    const once = (): Promise<LockResponse> => this.#send("DELETE", path, 204, call, more);
+    await this.#withRetry(once, call, (error) => fencingToken !== undefined || !mayHaveBeenServed(error));
   }
 
   async #requestLease(
@@ -238,7 +265,7 @@ export class Operations {
     path: string,
     status: number,
     call: CallOptions,
-    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "responseBytesMax"> = {},
+    more: Pick<LockRequest, "token" | "ttlSeconds" | "waitSeconds" | "responseBytesMax" | "reason"> = {},
     key: string | null = null,
   ): Promise<LockResponse> {
     const timeoutSeconds = Math.min(call.timeoutSeconds, (call.until ?? Number.POSITIVE_INFINITY) - this.#clock.now());
@@ -273,7 +300,7 @@ function leasePath(key: string): string {
   return `/locks/${key}/lease`;
 }
 
-function lockPath(key: string): string {
+export function lockPath(key: string): string {
   return `/locks/${key}`;
 }
 

@@ -19,7 +19,9 @@ export interface LockEvent {
   readonly holder: string | null;
   readonly why: string;
   /** Milliseconds since 1970; only if the lock is still held. */
-  readonly expiresAtMs?: number;
+  readonly expiresAtMs?: number | undefined;
+  /** Why an operator forced the release; only if they said so. */
+  readonly reason?: string | undefined;
 }
 
 interface LoggedEvent {
@@ -50,10 +52,11 @@ export class EventLog {
     return [...this.#subscribers].some((subscriber) => subscriber.matches(key));
   }
 
-  publish({ key, kind, fencingToken, holder, why, expiresAtMs }: LockEvent): void {
+  publish({ key, kind, fencingToken, holder, why, expiresAtMs, reason }: LockEvent): void {
     const at = this.#clock.utcNow().toISOString();
     const until = expiresAtMs === undefined ? {} : { expires_at: new Date(expiresAtMs).toISOString() };
-    const data = { key, fencing_token: fencingToken, holder, at, why, ...until };
+    const given = reason === undefined ? {} : { reason };
+    const data = { key, fencing_token: fencingToken, holder, at, why, ...until, ...given };
     this.#number += 1;
     const text = `id: ${this.#number}\nevent: ${kind}\ndata: ${JSON.stringify(data)}\n\n`;
     this.#events.push({ number: this.#number, key, text });

@@ -40,12 +40,27 @@ interface CurrentLease extends LeaseRequest {
   ttlSeconds: number;
 }
 
+/** One hold, as the history has it. The fake knows no service keys, addresses and clients. */
+interface FakeHold {
+  readonly fencingToken: number;
+  readonly holder: string | null;
+  readonly began: string;
+  readonly beganAt: Date;
+  renewals: number;
+  renewedAt: Date | null;
+  expiresAt: Date;
+  ended: string | null;
+  endedAt: Date | null;
+  reason: string | null;
+}
+
 /** One lock. It is never deleted. */
 export class FakeLock {
   readonly key: string;
   readonly #clock: ManualClock;
   readonly #events: EventLog;
   readonly #retired: Set<string> = new Set();
+  readonly #history: FakeHold[] = [];
   #queue: Waiter[] = [];
   #lease: CurrentLease | null = null;
   #fencingToken = 0;
@@ -79,8 +94,10 @@ export class FakeLock {
     this.#fencingToken = Math.max(this.#fencingToken + 1, now.getTime());
     const deadline = this.#clock.now() + ACQUISITION_SECONDS_MAX;
     this.#lease = { ...request, acquiredAt: now, renewedAt: now, expiresAt: 0, deadline };
-    const why = before === null ? "free" : "taken_over";
-    return this.#grantResponse(this.#lease, request.ttlSeconds, "acquired", waited ? "waited" : why, 201);
+    const why = waited ? "waited" : before === null ? "free" : "taken_over";
+    const hold = { began: why, beganAt: now, renewals: 0, renewedAt: null, ended: null, endedAt: null, reason: null };
+    this.#history.unshift({ fencingToken: this.#fencingToken, holder: request.holder, expiresAt: now, ...hold });
+    return this.#grantResponse(this.#lease, request.ttlSeconds, "acquired", why, 201);
   }
 
   renew(request: LeaseRequest): Response {
@@ -93,6 +110,8 @@ export class FakeLock {
       return errorResponse(409, LOCK_OWNERSHIP_LOST);
     }
     lease.renewedAt = this.#clock.utcNow();
+    const hold = this.#history[0];
+    if (hold !== undefined) Object.assign(hold, { renewals: hold.renewals + 1, renewedAt: lease.renewedAt });
     return this.#grantResponse(lease, ttlSeconds, "renewed", why, status);
   }
 
@@ -105,8 +124,13 @@ export class FakeLock {
     return this.#free("released", "released", token);
   }
 
-  forceRelease(): Response {
-    return this.#free("force_released", "forced", this.#lease?.token ?? null);
+  /** The lock's last fencing token, 0 if it has had none. */
+  get fencingToken(): number {
+    return this.#fencingToken;
+  }
+
+  forceRelease(reason?: string): Response {
+    return this.#free("force_released", "forced", this.#lease?.token ?? null, reason);
   }
 
   /** Acquires the lock, or queues a waiter. Responds "held" when the time is up. */
@@ -180,15 +204,19 @@ export class FakeLock {
   #grantResponse(lease: CurrentLease, ttl: number, kind: Kind, why: string, status: number): Response {
     lease.ttlSeconds = ttl;
     lease.expiresAt = Math.min(this.#clock.now() + ttl, lease.deadline);
+    if (this.#history[0] !== undefined) this.#history[0].expiresAt = this.#dateOf(lease.expiresAt);
     this.#publish(kind, lease.holder, this.#fencingToken, why, this.#dateOf(lease.expiresAt).getTime());
     this.scheduleExpiry();
     return Response.json(this.#termFields(lease), { status });
   }
 
-  #free(kind: Kind, why: string, retired: string | null): Response {
+  #free(kind: Kind, why: string, retired: string | null, reason?: string): Response {
     const lease = this.#lease;
     if (lease !== null && !this.held) this.#expire();
-    else if (lease !== null) this.#publish(kind, lease.holder, this.#fencingToken, why);
+    else if (lease !== null) {
+      this.#publish(kind, lease.holder, this.#fencingToken, why, undefined, reason);
+      this.#endHold(why, this.#clock.utcNow(), reason);
+    }
     this.#lease = null;
     if (retired !== null) this.#retired.add(retired);
     this.#handOff();
@@ -198,7 +226,35 @@ export class FakeLock {
   #expire(): void {
     const lease = this.#lease;
     this.#lease = null;
-    if (lease !== null) this.#publish("expired", lease.holder, this.#fencingToken, "not_renewed");
+    if (lease === null) return;
+    this.#publish("expired", lease.holder, this.#fencingToken, "not_renewed");
+    this.#endHold("expired", this.#dateOf(lease.expiresAt + GRACE_SECONDS));
+  }
+
+  #endHold(ended: string, endedAt: Date, reason?: string): void {
+    const hold = this.#history[0];
+    if (hold !== undefined) Object.assign(hold, { ended, endedAt, reason: reason ?? null });
+  }
+
+  /** The entries of the lock's history, the latest first. */
+  history(): Record<string, unknown>[] {
+    if (!this.held) this.#expire();
+    const now = this.#clock.utcNow().getTime();
+    return this.#history.map((hold) => ({
+      key: this.key,
+      fencing_token: hold.fencingToken,
+      holder: hold.holder,
+      ...UNKNOWN_REQUESTER,
+      began: hold.began,
+      began_at: hold.beganAt,
+      renewals: hold.renewals,
+      renewed_at: hold.renewedAt,
+      ended: hold.ended,
+      reason: hold.reason,
+      ended_at: hold.endedAt,
+      expires_at: hold.expiresAt,
+      held_seconds: ((hold.endedAt?.getTime() ?? now) - hold.beganAt.getTime()) / 1_000,
+    }));
   }
 
   #handOff(): void {
@@ -242,9 +298,15 @@ export class FakeLock {
     return Response.json({ ...problem(LOCK_HELD), holder: lease?.holder ?? null, ...term }, { status: 409 });
   }
 
-  #publish(kind: Kind, holder: string | null, fencingToken: number | null, why: string, ms?: number): void {
-    const until = ms === undefined ? {} : { expiresAtMs: ms };
-    this.#events.publish({ key: this.key, kind, fencingToken, holder, why, ...until });
+  #publish(
+    kind: Kind,
+    holder: string | null,
+    fencingToken: number | null,
+    why: string,
+    expiresAtMs?: number,
+    reason?: string,
+  ): void {
+    this.#events.publish({ key: this.key, kind, fencingToken, holder, why, expiresAtMs, reason });
   }
 
   #termFields(lease: CurrentLease): { expires_at: Date; fencing_token: number } {
@@ -256,6 +318,15 @@ export class FakeLock {
     return new Date(this.#clock.utcNow().getTime() + left);
   }
 }
+
+const UNKNOWN_REQUESTER = {
+  key_id: null,
+  key_name: null,
+  address: null,
+  client: null,
+  waited_seconds: null,
+  ended_by: null,
+} as const;
 
 const FREE = { held: false } as const;
 

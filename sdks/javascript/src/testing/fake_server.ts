@@ -49,10 +49,12 @@ export class FakeLocks {
   readonly fetch = async (url: string, init: RequestInit): Promise<Response> => {
     init.signal?.throwIfAborted();
     const { pathname, searchParams } = new URL(url);
-    const [, , key = "", part] = pathname.split("/");
-    if (init.method !== "GET") return this.#handleChange(`${init.method} ${part ?? ""}`, key, init);
+    const [, , key = "", part, fencingToken] = pathname.split("/");
+    if (init.method !== "GET")
+      return this.#handleChange(`${init.method} ${part ?? ""}`, key, init, Number(fencingToken));
     if (key === "") return this.#listPage(searchParams);
     const prefix = searchParams.get("prefix");
+    if (part === "history") return this.#history(this.#lock(key), searchParams);
     if (part === "events") return this.#openStream((one) => one === key, init);
     if (part !== undefined) return errorResponse(404, "not_found");
     if (key === "events" && prefix !== null) return this.#openStream((one) => one.startsWith(prefix), init);
@@ -60,7 +62,7 @@ export class FakeLocks {
     return searchParams.get("view") === "full" ? Response.json(lock.view()) : lock.read();
   };
 
-  #handleChange(route: string, key: string, init: RequestInit): Response | Promise<Response> {
+  #handleChange(route: string, key: string, init: RequestInit, token: number): Response | Promise<Response> {
     const lock = this.#lock(key);
     const { request, waitSeconds } = parseLeaseRequest(init);
     switch (route) {
@@ -71,7 +73,9 @@ export class FakeLocks {
       case "DELETE lease":
         return lock.release(request.token);
       case "DELETE ":
-        return lock.forceRelease();
+        return lock.forceRelease(reasonOf(init));
+      case "DELETE leases":
+        return token === lock.fencingToken ? lock.forceRelease(reasonOf(init)) : errorResponse(409, "lock_changed");
       default:
         return errorResponse(404, "not_found");
     }
@@ -90,6 +94,16 @@ export class FakeLocks {
     return Response.json({ items, next_cursor: rows.length > limit ? items.at(-1)?.key : null });
   }
 
+  /** All entries on one page. */
+  #history(lock: FakeLock, query: URLSearchParams): Response {
+    const [since, before, at] = ["from", "to", "at"].map((name) => Date.parse(query.get(name) ?? ""));
+    const items = lock.history().filter((hold) => {
+      const [began, ended] = [Number(hold.began_at), hold.ended_at === null ? Infinity : Number(hold.ended_at)];
+      return !(ended <= Number(since) || began >= Number(before) || began > Number(at) || ended <= Number(at));
+    });
+    return Response.json({ items, next_cursor: null });
+  }
+
   #openStream(matches: (key: string) => boolean, init: RequestInit): Response {
     const lastEventId = new Headers(init.headers).get("Last-Event-ID");
     const response = this.#events.subscribe(matches, lastEventId, init.signal ?? null);
@@ -102,6 +116,10 @@ export class FakeLocks {
     this.#locks.set(key, lock);
     return lock;
   }
+}
+
+function reasonOf(init: RequestInit): string | undefined {
+  return decodeURIComponent(new Headers(init.headers).get("X-Volcano-Reason") ?? "") || undefined;
 }
 
 function parseLeaseRequest(init: RequestInit): { request: LeaseRequest; waitSeconds: number } {

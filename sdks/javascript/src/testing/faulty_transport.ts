@@ -11,8 +11,8 @@ import type { ManualClock } from "./clock.ts";
 /**
  * - `pass`: no fault.
  * - `drop_before_send`: the connection fails; the request was certainly not served.
- * - `reset`: the connection breaks while sending; the request is not served, but the client cannot know (case 32).
- * - `drop_after_send`: served, and the response is lost (case 13).
+ * - `reset`: the connection breaks while sending; the request is not served, but the client cannot know.
+ * - `drop_after_send`: served, and the response is lost.
  * - `duplicate`: served twice; the client gets the second response.
  * - `hang_before`: not served. `hang_after`: served. In both cases the response never arrives.
  * - `unavailable`, `rate_limited`: not served; 503 or 429 with `Retry-After: 1`.

@@ -98,6 +98,16 @@ describe("SDK-11: waiting for a lock", () => {
     expect(sentMethods(harness.transport)).toBe("POST");
   });
 
+  it("SDK-2, SDK-11, case 63: a damaged record ends an acquire at once, with and without a wait", async () => {
+    for (const wait of [0, 100]) {
+      const harness = createHarness();
+      harness.transport.otherwise = { status: 503, body: '{"error": "damaged", "code": "lock_record_damaged"}' };
+      const { error } = await harness.client.locks.acquire(KEY, { ttl: TTL, wait });
+      expect(error).toMatchObject({ name: "ServerError", code: "lock_record_damaged" });
+      expect(sentCount(harness, "POST")).toBe(1);
+    }
+  });
+
   it("if a grant expired before its response arrived, the wait continues with a new token", async () => {
     const harness = createHarness(["drop_after_send", { status: 503, headers: { "Retry-After": "9" } }]);
     const pending = harness.client.locks.acquire(KEY, { ttl: 10, wait: 100, token: TOKEN });

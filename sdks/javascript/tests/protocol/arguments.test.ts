@@ -60,7 +60,7 @@ describe("SDK-9: unknown options", () => {
     ["release", [KEY, lease], {}, [], "release takes requestId, signal"],
     ["get", [KEY], {}, [], "get takes requestId, signal"],
     ["view", [KEY], {}, [], "view takes requestId, signal"],
-    ["forceRelease", [KEY], {}, [], "forceRelease takes requestId, signal"],
+    ["forceRelease", [KEY], {}, [], "forceRelease takes fencingToken, reason, requestId, signal"],
     [
       "withLock",
       [KEY],
@@ -84,6 +84,30 @@ describe("SDK-9: unknown options", () => {
       await expect(call()).rejects.toThrow(`unknown option "waitSeconds": ${takes}`);
     }
     expect(transport.seen).toEqual([]);
+  });
+});
+
+describe("SDK-27: the arguments of a force release", () => {
+  it.each([0, -1, 1.5, 2 ** 53, Number.NaN, "7", 7n, true])("refuses the fencing token %s", async (fencingToken) => {
+    const { client, transport } = createHarness();
+    const call = client.locks.forceRelease(KEY, { fencingToken: fencingToken as number });
+    await expect(call).rejects.toThrow(typeof fencingToken === "number" ? RangeError : TypeError);
+    expect(transport.seen).toEqual([]);
+  });
+
+  it.each(["r".repeat(201), "🔒".repeat(201), "a\nb", "a\u001b[2J", "a\u0085", "a\u202eb", "a\u2028b", "a\ud800b", 7])(
+    "refuses the reason %j",
+    async (reason) => {
+      const { client, transport } = createHarness();
+      const call = client.locks.forceRelease(KEY, { reason: reason as string });
+      await expect(call).rejects.toThrow(typeof reason === "string" ? RangeError : TypeError);
+      expect(transport.seen).toEqual([]);
+    },
+  );
+
+  it.each([null, undefined, ""])("takes %j as no reason, and null as no fencing token", async (reason) => {
+    const { client } = createHarness();
+    expect((await client.locks.forceRelease(KEY, { reason, fencingToken: null })).error).toBeNull();
   });
 });
 

@@ -2,6 +2,7 @@ import { inspect } from "node:util";
 import { describe, expect, it } from "vitest";
 import {
   type Clock,
+  ConflictError,
   type Fetch,
   Lease,
   type LeaseRecord,
@@ -128,6 +129,16 @@ describe("identity, retry and clean-up", () => {
     expect(sentMethods(transport)).toBe("DELETE");
     expect((await client.locks.forceRelease(KEY)).error).toBeNull();
     expect(sentMethods(transport)).toBe("DELETE DELETE DELETE");
+  });
+
+  it("SDK-27: a force release of one lease is retried, since it can evict no other holder", async () => {
+    const { client, transport } = createHarness(["pass", "drop_after_send"]);
+    const lease = granted(await client.locks.acquire(KEY, { ttl: TTL }));
+    expect((await client.locks.forceRelease(KEY, { fencingToken: lease.fencingToken })).error).toBeNull();
+    expect(sentMethods(transport)).toBe("POST DELETE DELETE");
+    const changed = (await client.locks.forceRelease(KEY, { fencingToken: lease.fencingToken + 1 })).error;
+    expect(changed).toBeInstanceOf(ConflictError);
+    expect(changed?.code).toBe("lock_changed");
   });
 
   it("SDK-4: for a lease of another client, with another clock, only the service decides about a renewal", async () => {

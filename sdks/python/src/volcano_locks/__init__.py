@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         VolcanoError,
     )
     from volcano_locks.features.watch import Leadership
+    from volcano_locks.protocol.hold_entry import HoldEntry
     from volcano_locks.protocol.lease import Lease, LockState
     from volcano_locks.protocol.lock_view import LockView
     from volcano_locks.sync.block import LockGuard
@@ -41,6 +42,7 @@ __all__ = [
     "AuthenticationError",
     "Client",
     "ConflictError",
+    "HoldEntry",
     "Leadership",
     "Lease",
     "LockGuard",
@@ -62,6 +64,7 @@ _MODULE_OF = {
     "AsyncClient": "asyncio.client",
     "AsyncLockGuard": "asyncio.block",
     "Client": "sync.client",
+    "HoldEntry": "protocol.hold_entry",
     "Leadership": "features.watch",
     "Lease": "protocol.lease",
     "LockGuard": "sync.block",

@@ -9,6 +9,10 @@ from urllib.parse import urlsplit
 API_URL_DEFAULT = "http://127.0.0.1:7420"
 API_URL_VARIABLE = "VOLCANO_API_URL"
 SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
+INSIDE_RUN_VARIABLE = "VOLCANO_LOCK_FENCING_TOKEN"  # set by `volcano-locks run`
+INSIDE_RUN_MESSAGE = (
+    "`volcano-locks run` does not pass the service key to its command unless it is called with --pass-service-key"
+)
 HOLDER_CHARACTERS_MAX = 128
 TIMEOUT_SECONDS = 10.0
 
@@ -62,10 +66,15 @@ def _argument_or_variable(name: str, value: str | None, variable: str, default: 
     """Return the name of the value's source and the value."""
     resolved = value if value is not None else os.environ.get(variable) or default
     if resolved == "":
-        raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}")
+        raise ValueError(f"{name} is missing: pass {name}=… or set the environment variable {variable}{_why_missing()}")
     if not isinstance(resolved, str):
         raise TypeError(f"{name} must be a str, got {type(resolved).__name__}")
     return name if value is not None else variable, resolved
+
+
+def _why_missing() -> str:
+    """The reason if this process runs under `volcano-locks run` (case 64)."""
+    return f"; {INSIDE_RUN_MESSAGE}" if INSIDE_RUN_VARIABLE in os.environ else ""
 
 
 def checked_url(name: str, url: str) -> str:

@@ -9,6 +9,7 @@ from datetime import datetime
 
 LOCK_HELD = "lock_held"
 LOCK_OWNERSHIP_LOST = "lock_ownership_lost"
+RECORD_DAMAGED = "lock_record_damaged"
 CLOSED = "this client is closed"
 
 
@@ -55,7 +56,7 @@ class LockHeldError(ConflictError):
     """Another holder has the lock, or its lease expired less than a second ago.
 
     `holder`, `expires_at` and `fencing_token` are those of the lease that holds the lock `key`; each is None if the
-    server did not send it (HTTP-28). `expires_at` is the server's time, for people.
+    server did not send it. `expires_at` is the server's time, for people.
     """
 
     def __init__(
@@ -83,7 +84,7 @@ class LockOwnershipLostError(ConflictError):
 
 
 class RateLimitedError(VolcanoError):
-    """429: the project's quota for this minute is spent; retry after `retry_after` seconds."""
+    """429: the project's quota or its share of a server is used up (see `code`); retry after `retry_after` seconds."""
 
 
 class ServerError(VolcanoError):
@@ -91,7 +92,7 @@ class ServerError(VolcanoError):
 
 
 class UnavailableError(ServerError):
-    """503: the server cannot reach its store."""
+    """503: the server cannot reach its store. A damaged record (`lock_record_damaged`) is a `ServerError`."""
 
 
 class TransportError(VolcanoError):
@@ -110,9 +111,9 @@ def error_for(
     retry_after: int | None = None,
     request_id: str | None = None,
 ) -> VolcanoError:
-    """Create the error for a failed request: by its code for a 409, by its status otherwise."""
+    """Create the error for a failed request: by its code for a 409 and a damaged record, by its status otherwise."""
     kind = _BY_CONFLICT.get(code or "", ConflictError) if status == 409 else _BY_STATUS.get(status)
-    if kind is None:
+    if kind is None or code == RECORD_DAMAGED:
         kind = VolcanoError if 400 <= status < 500 else ServerError
     return kind(message, status=status, code=code, retry_after=retry_after, request_id=request_id)
 

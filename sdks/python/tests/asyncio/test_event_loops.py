@@ -26,11 +26,6 @@ def grant(connection: ServerConnection, number: int) -> None:
         connection.respond(GRANTED)
 
 
-def silent(connection: ServerConnection, number: int) -> None:
-    while connection.request():
-        pass
-
-
 @pytest.fixture
 def unclosed() -> Iterator[None]:
     """A loop that ends without `close` leaves its sockets to the garbage collector, which warns."""
@@ -45,10 +40,16 @@ def unclosed() -> Iterator[None]:
 @pytest.mark.usefixtures("unclosed")
 def test_a_loop_that_was_closed_does_not_prevent_closing() -> None:
     """The tasks of a closed loop never end."""
-    with socket_server(silent) as url, contextlib.closing(asyncio.new_event_loop()) as loop:
+    arrived = threading.Event()
+
+    def never_respond(connection: ServerConnection, number: int) -> None:
+        while connection.request():
+            arrived.set()
+
+    with socket_server(never_respond) as url, contextlib.closing(asyncio.new_event_loop()) as loop:
         client = AsyncClient(url, "sk-x")
         waiting = loop.create_task(client.locks.acquire("k", ttl=5, wait=60))
-        loop.run_until_complete(asyncio.sleep(0.01))
+        loop.run_until_complete(until(arrived.is_set))
         loop.close()
         asyncio.run(client.close())
         assert not waiting.done()

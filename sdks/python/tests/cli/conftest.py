@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,8 +17,7 @@ from volcano_locks import Client
 from volcano_locks.cli.app import app
 from volcano_locks_server.testing import RunningServer, running_server
 
-WAIT_SECONDS = 60.0
-PROGRAM = (sys.executable, "-c", "from volcano_locks.cli import main; main()")
+from .terminal_session import PROGRAM, WAIT_SECONDS, Session
 
 
 class Process(subprocess.Popen[str]):
@@ -151,3 +149,17 @@ def running() -> Callable[[int], bool]:
         return stat.rpartition(")")[2].split()[0] != "Z"
 
     return is_running
+
+
+@pytest.fixture
+def open_terminal(environment: dict[str, str]) -> Iterator[Callable[..., Session]]:
+    """Starts the command line on a terminal of its own."""
+    opened: list[Session] = []
+
+    def begin(*arguments: str, piped: bool = False) -> Session:
+        opened.append(Session(environment, *arguments, piped=piped))
+        return opened[-1]
+
+    yield begin
+    for each in opened:
+        each.close()

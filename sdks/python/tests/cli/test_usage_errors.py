@@ -57,7 +57,7 @@ def test_a_message_is_broken_between_words_on_a_terminal_only(monkeypatch: pytes
     monkeypatch.setenv("COLUMNS", "80")
     for stream, lines in ((io.StringIO(), text.splitlines()), (Terminal(), [])):
         monkeypatch.setattr("sys.stderr", stream)
-        output.message(text, colour="red")
+        output.message(text, colour="red", lines=True)
         printed = stream.getvalue().splitlines()
         assert " ".join(printed).replace("\x1b[31m", "").replace("\x1b[0m", "").split()[1:] == text.split()
         if lines:

@@ -17,7 +17,8 @@ from volcano_locks.cli.wait_progress import QueuePosition, WaitStatus
 from volcano_locks.errors import RateLimitedError, TransportError, UnavailableError
 from volcano_locks.protocol.lock_view import LockView
 
-from .conftest import PROGRAM, WAIT_SECONDS, Start
+from .conftest import Start
+from .terminal_session import PROGRAM, WAIT_SECONDS
 
 NOW = datetime(2026, 7, 20, 14, tzinfo=UTC)
 
@@ -83,7 +84,7 @@ def test_later_waiters_are_not_ahead(polls: list[tuple[int, int]], ahead: int) -
     ("error", "text"),
     [
         (TransportError("broken"), "no response"),
-        (RateLimitedError("spent"), "quota"),
+        (RateLimitedError("spent"), "too many requests"),
         (UnavailableError("stopping"), "unavailable"),
     ],
 )

@@ -1,5 +1,6 @@
 """The renewals of one hold, in a task and in a thread (SDK-3, SDK-6)."""
 
+import sys
 import threading
 
 import pytest
@@ -150,3 +151,18 @@ def test_without_a_thread_to_be_had_the_others_renew(
         clock.advance(100)
         assert not one.lost
         assert not two.lost
+
+
+async def test_a_thread_that_rechecks_the_time_misses_no_renewal(
+    target: Target, network: FaultyTransport, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manual clock stops at each renewal, although the sleeping thread wakes up between its look and its move."""
+    monkeypatch.setattr("volcano_locks.testing.clock.RECHECK_SECONDS", 0.000_01)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.000_001)
+    try:
+        async with target.hold("k", ttl=30):
+            await clock.advance_async(600)
+    finally:
+        sys.setswitchinterval(interval)
+    assert len(network.seen) >= 60

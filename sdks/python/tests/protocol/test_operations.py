@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from volcano_locks import (
+    ConflictError,
     Lease,
     LockHeldError,
     LockOwnershipLostError,
@@ -250,8 +251,35 @@ def test_a_retried_release_that_finds_a_new_holder_succeeds(driver: OperationDri
 def test_a_force_release_that_may_have_been_served_is_not_retried(driver: OperationDriver) -> None:
     """case 19: the second one could evict the next holder."""
     with pytest.raises(TransportError):
-        driver.run(driver.operations().force_release("k", None), RESET)
-    driver.run(driver.operations().force_release("k", None), UNREACHABLE, DONE)
+        driver.run(driver.operations().force_release("k", None, None, None), RESET)
+    driver.run(driver.operations().force_release("k", None, None, None), UNREACHABLE, DONE)
+
+
+def test_a_force_release_of_one_lease_is_retried(driver: OperationDriver) -> None:
+    """SDK-27: it can evict no other holder."""
+    driver.run(driver.operations().force_release("k", 7, "it hangs", None), RESET, DONE)
+    assert [(one.path, one.reason) for one in driver.requests()] == [("/locks/k/leases/7", "it hangs")] * 2
+    changed = Response(409, {}, b'{"error": "look again", "code": "lock_changed"}')
+    with pytest.raises(ConflictError, match="look again") as refused:
+        driver.run(driver.operations().force_release("k", 7, None, None), changed)
+    assert refused.value.code == "lock_changed"
+
+
+@pytest.mark.parametrize("fencing_token", [0, -1, 2**53, 1.0, "7", True])
+def test_a_fencing_token_out_of_range_is_refused(driver: OperationDriver, fencing_token: Any) -> None:
+    """SDK-27."""
+    with pytest.raises(ValueError, match="fencing_token must be an integer from 1"):
+        driver.operations().force_release("k", fencing_token, None, None)
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["r" * 201, "a\nb", "a\x1b[2J", "a\x7f", "a\x9b2J", "a\u202eb", "a\u2066b", "a\u2028b", "a\ud800", 7, b"r"],
+)
+def test_an_invalid_reason_is_refused(driver: OperationDriver, reason: Any) -> None:
+    """SDK-27: before anything is sent."""
+    with pytest.raises(ValueError if isinstance(reason, str) else TypeError, match="reason must be"):
+        driver.operations().force_release("k", None, reason, None)
 
 
 def test_a_read_is_retried_once(driver: OperationDriver) -> None:

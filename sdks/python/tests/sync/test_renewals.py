@@ -51,15 +51,21 @@ class HangingNow(FaultyTransport):
         super().__init__(inner, clock)
         self.always: set[str] = set()
         self.renewals = 0
+        self.hanging: set[int] = set()  # not client_threads(): one that ends is still listed while another one starts
         self.threads_max = 0
 
     def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         if request.method == "PATCH":
             self.renewals += 1
             if self.renewals % 20 == 0 or request.path.split("/")[2] in self.always:
-                self.threads_max = max(self.threads_max, len(client_threads()))
-                while True:
-                    yield Pause(float("inf"), new_wakeup())
+                thread = threading.get_ident()
+                self.hanging.add(thread)
+                self.threads_max = max(self.threads_max, len(self.hanging))
+                try:
+                    while True:
+                        yield Pause(float("inf"), new_wakeup())
+                finally:
+                    self.hanging.discard(thread)
         return (yield from self.inner.serve(request, new_wakeup))
 
 

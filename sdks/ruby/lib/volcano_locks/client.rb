@@ -5,6 +5,10 @@ module VolcanoLocks
   #
   # Threads may share a client. It starts no thread before its first request. After a `fork`, the child starts its own
   # threads and connections. `close` ends them at once.
+  #
+  # @example
+  #   client = VolcanoLocks::Client.new # reads VOLCANO_API_URL and VOLCANO_SERVICE_KEY
+  #   client.locks.with_lock("daily-rollup", ttl: 30) { |guard| rollup(guard.fencing_token) }
   class Client
     include Redacted
 
@@ -30,6 +34,9 @@ module VolcanoLocks
     end
 
     # Run a block with a client that is closed afterwards. Takes the options of `new`.
+    #
+    # @example
+    #   VolcanoLocks::Client.open { |client| client.locks.with_lock("daily-rollup", ttl: 30) { rollup } }
     def self.open(**options)
       client = new(**options)
       begin
@@ -82,13 +89,20 @@ module VolcanoLocks
     # Acquire a lease of `ttl` seconds. The same `token` gives the same lease again.
     #
     # With `wait`, the request joins the lock's wait queue for that long. The wait continues over lost connections and
-    # server restarts with the same token (SDK-11).
+    # server restarts with the same token.
     #
     # With your own `token` and no `wait`, a time-out, a transport failure or a 503 leaves the lock as it is: call again
-    # with the same `token` and `request_id` to recover the lease (SDK-18). After any other failure with an unknown
+    # with the same `token` and `request_id` to recover the lease. After any other failure with an unknown
     # outcome, and after an interrupt (`Timeout.timeout`, `Thread#raise`), the client sends a release before it raises.
     # An interrupt between the return and your assignment can still lose the lease; `with_lock` has no such gap.
     #
+    # @example
+    #   lease = locks.acquire("migration", ttl: 30)
+    #   begin
+    #     migrate(lease.fencing_token)
+    #   ensure
+    #     locks.release("migration", lease)
+    #   end
     # @param key [String]
     # @param ttl [Integer] 5 to 7,776,000
     # @param wait [Numeric, nil] limit of the wait in seconds; `Float::INFINITY` has no limit
@@ -120,6 +134,8 @@ module VolcanoLocks
     # Do not renew a block's lease by hand: the block does not see the new lease. Do not shorten a lease after a renewal
     # that timed out: its late duplicate could end the lease before the deadline of a later, longer renewal.
     #
+    # @example
+    #   lease = locks.renew("migration", lease, ttl: 60)
     # @param key [String] the lock, which must be the lease's
     # @return [Lease] a new object; the old one still releases
     # @raise [LockOwnershipLostError] if the lease is no longer the caller's
@@ -132,6 +148,8 @@ module VolcanoLocks
     # An interrupt does not stop it: the release continues in the background. In a trap handler it runs in another
     # thread, for which the handler waits up to two seconds.
     #
+    # @example
+    #   locks.release("migration", lease)
     # @param key [String] the lock, which must be the lease's
     # @raise [LockOwnershipLostError] if another owner holds it now
     def release(key, lease, request_id: nil)
@@ -147,31 +165,46 @@ module VolcanoLocks
       Thread.handle_interrupt(NEVER) { @operations.release_in_background(key, lease, request_id) } unless over
     end
 
+    # @example
+    #   locks.get("migration").held # => true
     # @return [LockState] whether the lock is held, until when, and its fencing token
     def get(key, request_id: nil)
       @operations.get(key, request_id)
     end
 
     # Free the lock, regardless of its owner. The holder learns of the loss at its next renewal.
-    def force_release(key, request_id: nil)
-      @operations.force_release(key, request_id)
+    #
+    # @example
+    #   seen = locks.view("migration")
+    #   locks.force_release("migration", fencing_token: seen.fencing_token, reason: "host is gone") if seen.held?
+    # @param fencing_token [Integer, nil] free the lock only from this lease, such as `view` shows it. If the lock has
+    #   changed hands since, nothing is freed, and a {ConflictError} with the code `lock_changed` is raised; a server
+    #   that is too old for this frees nothing, and a {NotFoundError} is raised
+    # @param reason [String, nil] why, in at most 200 characters, for the server's log and the `force_released` event
+    def force_release(key, fencing_token: nil, reason: nil, request_id: nil)
+      @operations.force_release(key, fencing_token, reason, request_id)
     end
 
     # Hold the lock while the block runs, renew it in the background, and release it afterwards.
     #
-    # The block never runs without the lock (case 18). A loss does not interrupt it: check `guard.lost?` or
+    # The block never runs without the lock. A loss does not interrupt it: check `guard.lost?` or
     # `guard.raise_if_lost!` before work that must not be done twice. When the block ends, the guard counts as lost, so
     # that a thread that outlives the block stops.
     #
     # Blocks are not re-entrant: a block inside a block on the same key of the same client, in the same thread, raises
-    # {LockHeldError} at once, also with `wait` (SDK-26). What a lazy result does after the block, it does without the
+    # {LockHeldError} at once, also with `wait`. What a lazy result does after the block, it does without the
     # lock.
     #
+    # @example
+    #   locks.with_lock("daily-rollup", ttl: 30) do |guard|
+    #     guard.raise_if_lost!
+    #     rollup(guard.fencing_token)
+    #   end
     # @param wait [Numeric, nil] limit of the wait in seconds, as for `acquire`
     # @param hold_at_least [Numeric, nil] minimum holding time in seconds from the start of the block. If the block ends
-    #   sooner, the lock is not released but expires at that time (SDK-12)
+    #   sooner, the lock is not released but expires at that time
     # @param renew_every [Numeric, nil] seconds between renewals, from 1 to a third of `ttl`. Defaults to a third of
-    #   `ttl`, at most 60 while more than half of the project's quota is left (SDK-3)
+    #   `ttl`, at most 60 while more than half of the project's quota is left
     # @param token [String, nil] your own owner token, a UUID
     # @param request_id [String, nil] your own request id for the acquire, a UUID
     # @yieldparam guard [LockGuard]
@@ -187,11 +220,15 @@ module VolcanoLocks
     end
 
     # Campaign for leadership: wait for the lock without limit, run the block while it is held, and campaign again after
-    # a loss (SDK-13). The next campaign begins when the block has ended and the lock has been released.
+    # a loss. The next campaign begins when the block has ended and the lock has been released.
     #
     # A loss does not interrupt the block: check `guard.lost?` or `guard.raise_if_lost!`, as in `with_lock`. `lead` ends
     # when the block returns while it leads, or raises anything but its own loss.
     #
+    # @example
+    #   locks.lead("scheduler", ttl: 15) do |guard|
+    #     plan_jobs(guard.fencing_token) until guard.wait_lost(timeout: 1)
+    #   end
     # @param stop [#call, nil] polled during a campaign: true ends it and leaves the wait queue. It is not polled while
     #   the block runs
     # @param renew_every [Numeric, nil] as for `with_lock`
@@ -208,9 +245,11 @@ module VolcanoLocks
       leader.run { |term| in_block(term, &run) }
     end
 
-    # Follow who holds a lock: yields the current leadership, then each change (SDK-14). The watch continues over lost
+    # Follow who holds a lock: yields the current leadership, then each change. The watch continues over lost
     # connections and server restarts. It ends by `break`, by closing the client, or by a permanent error.
     #
+    # @example
+    #   locks.watch("scheduler") { |change| puts change.held? ? change.holder : "free" }
     # @yieldparam change [Leadership]
     # @return [Enumerator] without a block; each run through it is a separate watch
     def watch(key, &changed)
@@ -220,8 +259,10 @@ module VolcanoLocks
       Enumerator.new { |changes| new_watch(key).each { |change| changes << change } }
     end
 
-    # List the project's locks whose keys begin with `prefix`, ordered by key (SDK-15). Pages are fetched on demand.
+    # List the project's locks whose keys begin with `prefix`, ordered by key. Pages are fetched on demand.
     #
+    # @example
+    #   locks.list("report-", state: :held) { |view| puts "#{view.key} #{view.holder}" }
     # @param state [String, Symbol] `held`, `free` or `all`
     # @yieldparam view [LockView]
     # @return [Enumerator] without a block
@@ -233,6 +274,28 @@ module VolcanoLocks
       nil
     end
 
+    # Show who held the lock, the latest hold first: the current one, expired ones, and those of the last days
+    # (`--history-days` of the server). Pages are fetched on demand.
+    #
+    # @example
+    #   locks.history("scheduler", at: Time.now - 3600) { |hold| puts hold.holder, hold.ended }
+    #
+    # @param at [Time, nil] only the hold that lasted at this instant
+    # @param since [Time, nil] only holds that lasted at this instant or later
+    # @param before [Time, nil] only holds that began before this instant
+    # @yieldparam hold [HoldEntry]
+    # @return [Enumerator] without a block
+    def history(key, at: nil, since: nil, before: nil, &seen)
+      holds = HistoryReader.new(@lock_reader).history(key, { at: at, since: since, before: before })
+      return holds unless seen
+
+      holds.each(&seen)
+      nil
+    end
+
+    # @example
+    #   view = locks.view("scheduler")
+    #   puts view.holder, view.expires_at, view.waiters
     # @return [LockView] everything that is public about one lock
     def view(key, request_id: nil)
       @lock_reader.view(key, request_id)

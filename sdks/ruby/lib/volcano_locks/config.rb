@@ -12,6 +12,7 @@ module VolcanoLocks
     API_URL_VARIABLE = "VOLCANO_API_URL"
     API_URL = "http://127.0.0.1:7420"
     SERVICE_KEY_VARIABLE = "VOLCANO_SERVICE_KEY"
+    INSIDE_RUN_VARIABLE = "VOLCANO_LOCK_FENCING_TOKEN" # set by `volcano-locks run`
     HOLDER_CHARACTERS_MAX = 128
     TIMEOUT_SECONDS = 10.0
     VISIBLE = /\A[!-~]+\z/
@@ -50,12 +51,20 @@ module VolcanoLocks
       found = value.nil? ? ENV.fetch(variable, nil) : value
       found = default if value.nil? && found.to_s.empty?
       if found.nil? || found == ""
-        raise ArgumentError, "#{name} is missing: pass #{name}: or set the environment variable #{variable}"
+        raise ArgumentError,
+              "#{name} is missing: pass #{name}: or set the environment variable #{variable}#{why_missing}"
       end
       raise TypeError, "#{name} must be a String, got #{found.class}" unless found.is_a?(String)
       raise ArgumentError, "#{name} must be ASCII, got text in #{found.encoding}" unless Arguments.readable?(found)
 
       found.dup.freeze
+    end
+
+    # The reason if this process runs under `volcano-locks run` (case 64).
+    def why_missing
+      return "" unless ENV.key?(INSIDE_RUN_VARIABLE)
+
+      "; `volcano-locks run` does not pass the service key to its command unless it is called with --pass-service-key"
     end
 
     def checked_url(url)

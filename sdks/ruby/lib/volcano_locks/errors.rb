@@ -1,15 +1,17 @@
 # frozen_string_literal: true
 
-# The errors that a caller can rescue (SDK-9).
+# The errors that a caller can rescue.
 #
 # Every error has `status` (HTTP, nil without a response), `code` (the server's error code), `retry_after` (an Integer
 # of seconds, nil if the response has none) and `request_id`. No message, attribute or `inspect` contains an owner token
-# or a service key (SDK-8). Wrong arguments raise `TypeError` or `ArgumentError` before anything is sent.
+# or a service key. Wrong arguments raise `TypeError` or `ArgumentError` before anything is sent.
 module VolcanoLocks
   # Code of a conflict with another holder.
   LOCK_HELD = "lock_held"
   # Code of a lease that is no longer the caller's.
   LOCK_OWNERSHIP_LOST = "lock_ownership_lost"
+  # The code of a 503 that no retry cures: the stored record is damaged.
+  RECORD_DAMAGED = "lock_record_damaged"
 
   # Base class of the errors that this client raises for a request.
   class VolcanoError < StandardError
@@ -67,13 +69,13 @@ module VolcanoLocks
   # The lease is no longer this holder's: the server said so, or the local deadline passed.
   class LockOwnershipLostError < ConflictError; end
 
-  # 429: the project's quota for this minute is used up. Retry after `retry_after` seconds.
+  # 429: the project's quota or its share of a server is used up (see `code`). Retry after `retry_after` seconds.
   class RateLimitedError < VolcanoError; end
 
   # The response is a 5xx, or does not come from a lock service (a proxy's page, a malformed body).
   class ServerError < VolcanoError; end
 
-  # 503: the server cannot reach its store.
+  # 503: the server cannot reach its store. A damaged record (`lock_record_damaged`) is a ServerError.
   class UnavailableError < ServerError; end
 
   # No response arrived in time. `request_sent?` is false only if the request certainly never left.
@@ -110,14 +112,15 @@ module VolcanoLocks
 
     private_constant :BY_CONFLICT, :BY_STATUS
 
-    # The error class of a response: the code decides for a 409, the status otherwise.
+    # The error class of a response: the code decides for a 409 and a damaged record, the status otherwise.
     def self.class_for(status, code)
       return BY_CONFLICT.fetch(code.to_s, ConflictError) if status == 409
+      return ServerError if code.to_s == RECORD_DAMAGED
 
       BY_STATUS.fetch(status) { (400..499).cover?(status) ? VolcanoError : ServerError }
     end
 
-    # Attach `other` to `error`, which is raised in its place (SDK-5). A frozen error stays as it is.
+    # Attach `other` to `error`, which is raised in its place. A frozen error stays as it is.
     def self.attach(error, other)
       return if error.frozen? || error.equal?(other)
 

@@ -21,18 +21,14 @@ module VolcanoLocks
 
       # Log the block's value, if the logger wants it.
       def debug
-        without_errors do
-          logger = VolcanoLocks.logger
-          write(logger, :debug, yield) if logger.respond_to?(:debug?) && logger.debug?
-        end
+        logger = VolcanoLocks.logger
+        write(logger, :debug, yield) if debug?(logger)
       end
 
       # Log a warning.
       def warn(text)
-        without_errors do
-          logger = VolcanoLocks.logger
-          write(logger, :warn, text) if logger
-        end
+        logger = VolcanoLocks.logger
+        write(logger, :warn, text) if logger
       end
 
       # Wait until the logger has received all messages, or `seconds` of real time have passed.
@@ -44,12 +40,17 @@ module VolcanoLocks
 
       private
 
-      # An interrupt of the caller is no error of the logger: it is deferred to the end.
+      def debug?(logger)
+        logger.instance_of?(Logger) ? logger.debug? : logger.respond_to?(:debug?) && without_errors { logger.debug? }
+      end
+
+      # An interrupt of the caller is no error of the logger: it is deferred to the end. An error that a trap handler
+      # raises meanwhile is lost, so nothing but the call of a foreign logger is in the block.
       def without_errors
         Thread.handle_interrupt(NEVER) do
           yield
         rescue StandardError, ScriptError
-          nil
+          false
         end
       end
 
@@ -66,6 +67,8 @@ module VolcanoLocks
         reset_after_fork
         @queue << message if @queue.length < MESSAGES_MAX
         @thread = start unless @thread&.alive?
+      rescue ThreadError
+        nil # no thread is to be had: a later message starts one
       end
 
       def start

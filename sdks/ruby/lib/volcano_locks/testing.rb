@@ -3,7 +3,7 @@
 require_relative "../volcano_locks"
 
 module VolcanoLocks
-  # The test kit (SDK-10): `client.locks` without a server, under a clock that the test moves.
+  # The test kit: `client.locks` without a server, under a clock that the test moves.
   #
   #     require "volcano_locks/testing"
   #

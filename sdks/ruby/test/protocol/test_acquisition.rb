@@ -77,6 +77,15 @@ class TestAcquisition < Minitest::Test
     end
   end
 
+  # SDK-2, SDK-11, case 63: no retry cures it
+  def test_a_damaged_record_ends_an_acquire_at_once
+    [0, 60].each do |wait|
+      fixture = Fixture.new(otherwise: respond(503, "lock_record_damaged"))
+      error = assert_raises(ServerError) { fixture.locks.acquire(KEY, ttl: 30, wait: wait) }
+      assert_equal [ServerError, "lock_record_damaged", 1], [error.class, error.code, fixture.sent.count(POST)]
+    end
+  end
+
   # SDK-2
   def test_a_failed_release_is_attached_to_the_error_of_the_acquire
     fixture = Fixture.new(otherwise: Reset.new)

@@ -22,10 +22,26 @@ class TestArguments < Minitest::Test
     assert_empty fixture.network.seen
   end
 
+  # SDK-27
+  def test_the_arguments_of_a_force_release_are_checked
+    fixture = Fixture.new
+    [0, -1, 2**53].each do |token|
+      assert_raises(ArgumentError, token) { fixture.locks.force_release(KEY, fencing_token: token) }
+    end
+    ["r" * 201, "a\nb", "a\e[2J", "a\u0085", "a\u202eb", "a\u2028b", "\xff", "\xff".b].each do |reason|
+      assert_raises(ArgumentError, reason) { fixture.locks.force_release(KEY, reason: reason) }
+    end
+    assert_empty fixture.network.seen
+    fixture.locks.force_release(KEY, reason: "")
+    fixture.locks.force_release(KEY, reason: "r\u00e9".encode(Encoding::UTF_16LE))
+    assert_equal([nil, "r%C3%A9"], fixture.network.seen.map { |one| one.headers["X-Volcano-Reason"] })
+  end
+
   def test_arguments_of_the_wrong_type_are_type_errors
     ["acquire(:nightly, ttl: 30)", 'acquire("a", ttl: 30.0)', 'acquire("a", ttl: "30")', 'acquire("a", ttl: nil)',
      'acquire("a", ttl: true)', 'acquire("a", ttl: 30, token: 5)', 'renew("a", { ttl: 30 })', 'release("a", nil)',
-     "get(nil)", "force_release(5)"].each do |call|
+     "get(nil)", "force_release(5)", 'force_release("a", fencing_token: "7")',
+     'force_release("a", reason: :hangs)'].each do |call|
       assert_equal %w[TypeError 0], without_signatures("locks.#{call}"), call
     end
     ["service_key: 5", 'timeout: "5"', "timeout: true", "holder: 5"].each do |option|

@@ -86,6 +86,18 @@ class TestOperations < Minitest::Test
     assert_equal 5, fixture.sent.length
   end
 
+  # SDK-27
+  def test_a_force_release_of_one_lease_is_retried_because_it_can_evict_no_other_holder
+    fixture = Fixture.new([Pass.new, Reset.new])
+    lease = fixture.locks.acquire(KEY, ttl: 30)
+    fixture.locks.force_release(KEY, fencing_token: lease.fencing_token, reason: "hängt: 50 %")
+    error = assert_raises(ConflictError) { fixture.locks.force_release(KEY, fencing_token: lease.fencing_token + 1) }
+    assert_equal "lock_changed", error.code
+    assert_equal 4, fixture.sent.length
+    assert_equal ["/locks/#{KEY}/leases/#{lease.fencing_token}", "h%C3%A4ngt%3A%2050%20%25"],
+                 [fixture.network.seen[1].path, fixture.network.seen[1].headers["X-Volcano-Reason"]]
+  end
+
   # SDK-4
   def test_a_renewal_times_out_at_the_end_of_its_lease
     fixture = Fixture.new

@@ -14,7 +14,7 @@ import click
 
 from volcano_locks.cli.connection import ADMIN_TOKEN, API_URL_DEFAULT, API_URL_VARIABLE, Connection
 from volcano_locks.cli.exit_codes import INPUT_OUTPUT, UNAVAILABLE, USAGE, Exit
-from volcano_locks.cli.output import message, print_json, print_line
+from volcano_locks.cli.output import effect_is_done, message, print_json, print_line
 
 from .startup import exit_on_startup_error
 
@@ -70,6 +70,7 @@ def backup(file: str, api_url: str | None, admin_token_file: Path | None, store:
         else:
             _copy_file(store, part)
         contents = _verify(part, file)
+    effect_is_done()
     if as_json:
         print_json({"file": file} | contents_json(contents))
     else:
@@ -83,6 +84,7 @@ def contents_json(contents: "BackupContents") -> dict[str, object]:
     return {
         "projects": contents.projects,
         "service_keys": contents.service_keys,
+        "admin_tokens": contents.admin_tokens,
         "locks": contents.locks,
         "written_at": format_instant(contents.newest_ms).replace("+00:00", "Z") if contents.newest_ms else None,
     }
@@ -90,7 +92,10 @@ def contents_json(contents: "BackupContents") -> dict[str, object]:
 
 def counts_text(contents: "BackupContents") -> str:
     """The counts, for people."""
-    return f"{contents.projects} projects, {contents.service_keys} service keys, {contents.locks} locks"
+    return (
+        f"{contents.projects} projects, {contents.service_keys} service keys, {contents.admin_tokens} admin tokens, "
+        f"{contents.locks} locks"
+    )
 
 
 def sqlite_store(url: str) -> Path:

@@ -5,6 +5,7 @@ password, and no digest is shown.
 """
 
 import hashlib
+import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -13,10 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import click
+from click.core import ParameterSource
 
 from volcano_locks.cli.event_loop import run_to_end
 from volcano_locks.cli.exit_codes import INTERNAL, UNAVAILABLE, USAGE, Exit
-from volcano_locks.cli.output import message, print_json, print_line
+from volcano_locks.cli.output import effect_is_done, message, print_json, print_line
 
 from .startup import exit_on_startup_error
 
@@ -43,21 +45,27 @@ PROGRESS_EVERY_SECONDS: Final = 2.0
     required=True,
     help="The store to fill, which must be empty. Default: VOLCANO_LOCKS_COPY_TO.",
 )
+@click.option(
+    "--allow-plaintext-store/--no-allow-plaintext-store",
+    envvar="VOLCANO_LOCKS_ALLOW_PLAINTEXT_STORE",
+    help="Connect to stores beyond this machine without TLS.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the counts as JSON.")
-def copy(source: str, target: str, as_json: bool) -> None:
-    """Copy projects, service keys and locks from one store to another.
+def copy(source: str, target: str, allow_plaintext_store: bool, as_json: bool) -> None:
+    """Copy projects, keys, admin tokens and locks from one store to another.
 
     Stop every server of both stores first. Service keys stay valid, holders
     keep their leases, and fencing tokens keep rising. Either everything is
-    copied or nothing; after a failure, run the command again.
+    copied or nothing; after a failure, run the command again. The history of
+    holds stays behind.
 
-    Put a URL with a password into the variable: every user of the machine can
-    read arguments.
+    A URL with a password is refused in an argument, which every user of the
+    machine can read: put it into the variable.
 
     \b
     Examples:
       volcano-locks copy --from sqlite:///locks.db \\
-          --to postgresql://locks@db.internal/locks
+          --to 'postgresql://locks@db/locks?sslmode=verify-full'
 
     \b
     Exit codes:
@@ -66,12 +74,29 @@ def copy(source: str, target: str, as_json: bool) -> None:
       69  a store cannot be used, or the target is not empty
       70  the copy differs from the source: do not use it
     """
+    _refuse_exposing("source", "--from", source, allow_plaintext_store)
+    _refuse_exposing("target", "--to", target, allow_plaintext_store)
     with exit_on_startup_error():
         counts = run_to_end(lambda: _copy(source, target))
+    effect_is_done()
+    message("the history of holds stays in the source")
     if as_json:
         print_json(counts)
     else:
         print_line(f"copied {_counts_text(counts)}")
+
+
+def _refuse_exposing(parameter: str, flag: str, url: str, allow_plaintext_store: bool) -> None:
+    """Exit 64 for a URL that exposes a password or, without TLS, the traffic (CLI-37)."""
+    from ..runtime.store_setting import StoreRefusedError, refuse_password, refuse_plaintext  # noqa: PLC0415
+
+    try:
+        if click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE:
+            refuse_password(url, flag, f"VOLCANO_LOCKS_COPY_{flag[2:].upper()}")
+        if not allow_plaintext_store:
+            refuse_plaintext(url, flag, os.environ)
+    except StoreRefusedError as error:
+        raise Exit(str(error), USAGE) from None
 
 
 async def _copy(source_url: str, target_url: str) -> dict[str, int]:
@@ -85,7 +110,8 @@ async def _copy(source_url: str, target_url: str) -> dict[str, int]:
         target = await _opened(target_url, "--to", opened)
         refuse_clock_ahead(await target.newest_ms(), SystemClock().now_ms())
         read, found = Tally("copied"), Tally("compared")
-        await target.load(read.count_pages(source.pages()), await source.newest_ms())
+        history = await source.clock_history()
+        await target.load(read.count_pages(source.pages()), await source.newest_ms(), history)
         async for _ in found.count_pages(target.pages()):
             pass
     if read != found:
@@ -140,7 +166,13 @@ class Tally:
     @property
     def counts(self) -> dict[str, int]:
         """The number of entries of each kind."""
-        names = {"projects": "Project", "service_keys": "StoredServiceKey", "locks": "StoredLock"}
+        names = {
+            "projects": "Project",
+            "service_keys": "StoredServiceKey",
+            "admin_tokens": "StoredAdminToken",
+            "audit_entries": "AuditEntry",
+            "locks": "StoredLock",
+        }
         return {name: self.kinds[kind] for name, kind in names.items()}
 
     async def count_pages(self, pages: "AsyncIterator[Sequence[Entry]]") -> "AsyncIterator[Sequence[Entry]]":

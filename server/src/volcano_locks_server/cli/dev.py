@@ -6,12 +6,11 @@ store. Each start creates a new secret for the service key `dev` of the project 
 
 import secrets
 import shutil
-import sys
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from volcano_locks.cli.output import message, print_line
+from volcano_locks.cli.output import effect_is_done, is_unicode, message, print_line
 
 from .startup import exit_on_startup_error, serve_until_stopped
 
@@ -40,19 +39,21 @@ def dev(port: str | None, store: str | None, log_level: str | None) -> None:
       volcano-locks dev
       volcano-locks dev --store sqlite:///locks.db --port 8000
     """
-    from ..runtime.server import ListenError  # noqa: PLC0415
+    from ..runtime.listen_errors import ListenError  # noqa: PLC0415
     from ..runtime.settings import PORT_DEFAULT, Settings  # noqa: PLC0415
 
     flags = {
         "store": store or "memory://",
         "log_level": log_level or "warning",
         "admin_token": f"dev-{secrets.token_urlsafe(ADMIN_TOKEN_BYTES)}",
+        "dashboard": True,
     }
     ports = [port] if port is not None else range(PORT_DEFAULT, PORT_DEFAULT + PORTS_TRIED)
     with exit_on_startup_error():
         for candidate in ports:
             try:
-                serve_until_stopped(Settings.load({**flags, "port": candidate}, {}), _announce)
+                settings = Settings.load({**flags, "port": candidate}, {})
+                serve_until_stopped(settings, _announce, ends_with_terminal=True)
             except ListenError:
                 if candidate == ports[-1]:
                     raise
@@ -65,14 +66,16 @@ def dev(port: str | None, store: str | None, log_level: str | None) -> None:
 async def _announce(server: "Server") -> None:
     secret = (await server.issue_service_key(NAME, NAME)).secret
     width = min(WIDTH_MAX, shutil.get_terminal_size((80, 24)).columns - 1)
-    rule = "─" if (sys.stdout.encoding or "").lower().startswith("utf") else "-"
+    rule = "─" if is_unicode() else "-"
+    effect_is_done()
     print_line(f"{rule * 2} DEVELOPMENT ONLY ".ljust(width, rule))
-    for text in _instructions(server, secret):
+    link = await server.dashboard_link(secret)
+    for text in _instructions(server, secret, link):
         print_line(text)
     print_line(rule * width)
 
 
-def _instructions(server: "Server", secret: str) -> list[str]:
+def _instructions(server: "Server", secret: str, link: str) -> list[str]:
     from ..stores import shown_url  # noqa: PLC0415
 
     in_memory = server.settings.store == "memory://"
@@ -89,6 +92,11 @@ def _instructions(server: "Server", secret: str) -> list[str]:
         "  Then try:",
         "",
         "  volcano-locks run hello -- echo it works",
+        "",
+        "  The dashboard, by a link that works once, within a minute",
+        "  (the command `volcano-locks dashboard` opens another one):",
+        "",
+        f"  {link}",
         "",
         "  To create projects and keys, also paste:",
         "",

@@ -2,15 +2,15 @@
 
 import click
 
-from volcano_locks.cli.output import print_json, print_line
+from volcano_locks.cli.output import effect_is_done, print_json, print_line
 
-from .startup import run_on_store, store_option
+from .startup import StoreOptions, run_on_store, store_options
 
 
 @click.command(short_help="Upgrade a store's schema to this release.")
-@store_option
+@store_options
 @click.option("--json", "as_json", is_flag=True, help="Print the versions as JSON.")
-def migrate(store: str | None, as_json: bool) -> None:
+def migrate(store: StoreOptions, as_json: bool) -> None:
     """Upgrade a store's schema to this release's version; create it if missing.
 
     serve does the same when it starts. Use this to do it earlier, or as another
@@ -19,7 +19,7 @@ def migrate(store: str | None, as_json: bool) -> None:
     \b
     Examples:
       volcano-locks migrate --store sqlite:///locks.db
-      volcano-locks migrate --store postgresql://owner@db/locks
+      volcano-locks migrate --store 'postgresql://owner@db/locks?sslmode=verify-full'
 
     \b
     Exit codes:
@@ -30,6 +30,7 @@ def migrate(store: str | None, as_json: bool) -> None:
     from ..stores.maintenance import migrate as migrate_store  # noqa: PLC0415
 
     shown_url, (before, after) = run_on_store(store, migrate_store)
+    effect_is_done()
     if as_json:
         print_json({"store": shown_url, "before": before, "after": after})
     elif before == after:

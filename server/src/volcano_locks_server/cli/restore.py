@@ -2,15 +2,18 @@
 
 import time
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from volcano_locks.cli.exit_codes import USAGE, Exit
-from volcano_locks.cli.output import message, print_json, print_line
+from volcano_locks.cli.output import effect_is_done, message, print_json, print_line
 
 from .backup import contents_json, counts_text, sqlite_store
 from .startup import exit_on_startup_error
+
+if TYPE_CHECKING:
+    from ..stores.sqlite.restore import RestoreResult
 
 HOLD_SECONDS_DEFAULT_MAX: Final = 600
 HOLD_SECONDS_MAX: Final = 90 * 24 * 3600
@@ -39,7 +42,8 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     The backup lacks leases granted or renewed after it. This command waits
     --hold-seconds before it installs the backup, so that those leases
     have expired before another client can get their locks. Fencing tokens keep
-    rising. Keys revoked after the backup are valid again: revoke them again.
+    rising. Keys that the previous file knows as revoked stay revoked. If that
+    file is lost, revoke them again.
 
     \b
     Examples:
@@ -62,18 +66,31 @@ def restore(file: str, store: str, hold_seconds: int | None, as_json: bool) -> N
     contents = contents_json(done.contents)
     kept = None if done.kept_aside is None else str(done.kept_aside)
     since = contents["written_at"] or "it was made"
-    message(f"this backup does not contain leases granted or renewed since {since}, nor revocations of keys since")
+    message(f"this backup does not contain leases granted or renewed since {since}")
+    message(_keys_text(done))
     if kept is not None:
         message(f"the previous file is now {kept}")
+    effect_is_done()
     if as_json:
         serves_from = format_instant(done.serves_from_ms).replace("+00:00", "Z")
         print_json(
             {"store": str(path)}
             | contents
             | {"kept_aside": kept, "held_seconds": done.held_seconds, "serves_from": serves_from}
+            | {"keys_revoked": done.keys_revoked, "secrets_replaced": done.secrets_replaced}
         )
     else:
         print_line(f"restored {counts_text(done.contents)} to {path}")
+
+
+def _keys_text(done: "RestoreResult") -> str:
+    """What became of revoked service keys, for people."""
+    if done.keys_revoked is None:
+        return "the previous file is lost, so keys that were revoked since then are valid again: revoke them again"
+    return (
+        f"of the keys in the backup, {done.keys_revoked} stay revoked and {done.secrets_replaced} keep a newer secret; "
+        "a deleted project is back, without its keys"
+    )
 
 
 def _default_hold_seconds(longest_ttl_seconds: int) -> int:

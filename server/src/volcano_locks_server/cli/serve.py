@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from volcano_locks.cli.output import effect_is_done, print_line
+
 from ..runtime.admin_token import token_path
 from ..runtime.settings import SETTINGS, Setting, Settings
 from ..stores import shown_url, sqlite_path
@@ -41,13 +43,14 @@ def serve(**flags: object) -> None:
     Examples:
       volcano-locks serve --store sqlite:////var/lib/volcano-locks/locks.db
       volcano-locks serve --host 0.0.0.0 --behind-proxy
-      volcano-locks serve --store postgresql://locks@db/locks --workers 4
+      volcano-locks serve --store-url-file /etc/locks.url --workers 4
       volcano-locks serve --host 0.0.0.0 \\
           --tls-certificate /etc/tls/cert.pem --tls-key /etc/tls/key.pem
 
     The address is printed on stdout; the log is JSON lines on stderr. SIGTERM
     or SIGINT stops the server after it has answered the requests in progress;
     a second signal stops it at once. Acknowledged changes are never lost.
+    SIGHUP reloads the TLS certificate and its key.
 
     \b
     Exit codes:
@@ -65,8 +68,9 @@ serve.params += [_option(setting) for setting in SETTINGS if not setting.secret]
 
 async def _announce(server: "Server") -> None:
     """Prints the address and where the admin token is, on stdout: stderr is the JSON log."""
-    click.echo(f"listening on {server.url}, data in {shown_url(server.settings.store)}")
-    click.echo(_admin_token_text(server.settings))
+    effect_is_done()
+    print_line(f"listening on {server.url}, data in {shown_url(server.settings.store)}")
+    print_line(_admin_token_text(server.settings))
 
 
 def _admin_token_text(settings: Settings) -> str:
@@ -75,5 +79,10 @@ def _admin_token_text(settings: Settings) -> str:
         return "the admin token is the one in VOLCANO_LOCKS_ADMIN_TOKEN"
     database = sqlite_path(settings.store)
     if database is None:
-        return "no admin token is set, so no projects can be created: set VOLCANO_LOCKS_ADMIN_TOKEN"
+        if settings.store == "memory://":
+            return "no admin token is set, so no projects can be created: set VOLCANO_LOCKS_ADMIN_TOKEN"
+        return (
+            "the admin API takes the tokens in the store: volcano-locks admin-token create NAME --offline makes one; "
+            "VOLCANO_LOCKS_ADMIN_TOKEN is not set"
+        )
     return f"the admin token is in {token_path(database).absolute()}"

@@ -6,19 +6,20 @@ and no digest of one (LEASE-15), so every reader of locks may see it.
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, get_args
 
 from ..ports.lock_store import RecordKey
 from ..rules.lease import GRACE_MS, Command, ForceRelease, Granted, Held, LockRecord, Outcome, Released, blocks_others
 
 Kind = Literal["acquired", "renewed", "released", "expired", "force_released", "waiting", "gave_up"]
+EVENT_NAMES: Final[tuple[str, ...]] = (*get_args(Kind), "reset")
 NOT_RENEWED: Final = "not_renewed"
 
 
 @dataclass(frozen=True, slots=True)
 class LockEvent:
     """One event of a lock. `fencing_token` is None if the event concerns no lease, `expires_at_ms` if no lease
-    continues; `holder` is the label that the client gave, if any.
+    continues; `holder` is the label that the client gave, and `reason` why an operator forced the release, if any.
     """
 
     kind: Kind
@@ -28,6 +29,7 @@ class LockEvent:
     at_ms: int
     why: str
     expires_at_ms: int | None = None
+    reason: str | None = None
 
 
 def lock_events(
@@ -51,7 +53,8 @@ def lock_events(
     if not blocks_others(before, now_ms):
         return (expired_event(lock, before.fencing_token, before.holder, before.expires_at_ms),)  # freed nothing
     if isinstance(command, ForceRelease):
-        return (LockEvent("force_released", lock, before.fencing_token, before.holder, now_ms, why or "forced"),)
+        token, holder, reason = before.fencing_token, before.holder, command.reason
+        return (LockEvent("force_released", lock, token, holder, now_ms, why or "forced", reason=reason),)
     return (LockEvent("released", lock, before.fencing_token, before.holder, now_ms, why or "released"),)
 
 

@@ -4,14 +4,15 @@
     hub.publish(events)         events of this node, after their commit
     hub.subscribe(subscriber)   sends it the events from now on, or since an id
 
-A project has a feed while it has subscribers and LINGER_MS after, so that a client resumes without a gap; the feeds
-keep at most RING_MAX events together. The hub is live while a feed exists or a peer wants this node's events.
+A project has a feed while it has subscribers and LINGER_MS after, so that a client resumes without a gap. The hub is
+live while a feed exists or a peer wants this node's events. Subscribers, events that are kept, and leases whose expiry
+is watched are bounded by budgets of the node, of which each project has a share (HTTP-32). Subscribers of a project of
+which not all leases are watched get resets (`unwatched`).
 
 The hub decides nothing about leases. Publishing never waits: all queues are bounded.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -20,33 +21,52 @@ from ..ports.lock_store import LockQuery, LockStore, RecordKey
 from ..ports.signals import Signals
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.lease import Held
+from ..rules.shares import Budgets, past_share
 from .event import LockEvent
-from .lease_expiry import LEASES_MAX, LeaseExpiries
+from .lease_expiry import LeaseExpiries
 from .peers import LocalQueues, Peers
 from .project_feed import ProjectFeed
 from .subscriber import Subscriber
+from .unwatched import RESETS_APART_MS, UnwatchedProjects
 
-RING_MAX: Final = 20_000
-SUBSCRIBERS_MAX: Final = 1_000
 LINGER_MS: Final = 60_000
 LIST_LIMIT: Final = 500
 LIST_RETRY_SECONDS: Final = 1.0
-RESETS_APART_MS: Final = 10_000
 MISSED: Final = "missed"
 
 
 class EventHub:
     """One per process. `start`, then `close`. All methods are called on the server's event loop."""
 
-    def __init__(self, store: LockStore, clock: Clock, queues: LocalQueues, *, signals: Signals | None = None) -> None:
+    def __init__(
+        self,
+        store: LockStore,
+        clock: Clock,
+        queues: LocalQueues,
+        *,
+        signals: Signals | None = None,
+        budgets: Budgets | None = None,
+    ) -> None:
         self.live = False
-        self.subscriber_count = 0
+        budgets = budgets or Budgets()
+        self._streams: Final = budgets.streams
+        self._kept: Final = budgets.kept_events
+        self._watched: Final = budgets.watched_leases
         self.on_live: Callable[[bool], None] = lambda _live: None
         """Called when `live` changes."""
         self._store: Final = store
         self.clock: Final = clock
         self._queues: Final = queues
-        self._expiries: Final = LeaseExpiries(clock, self._publish_to_feed)
+        self._unwatched: Final = UnwatchedProjects(
+            clock, budgets.watched_leases, reset=self._reset_feed, list_again=self._list
+        )
+        self._expiries: Final = LeaseExpiries(
+            clock,
+            budgets.watched_leases,
+            budgets.ended_leases,
+            on_expired=self._publish_to_feed,
+            on_unwatched=self._unwatched.note,
+        )
         self._peers: Final = (
             None
             if signals is None
@@ -55,8 +75,7 @@ class EventHub:
             )
         )
         self._feeds: Final[dict[str, ProjectFeed]] = {}
-        self._ring: Final[deque[ProjectFeed]] = deque()  # the feed of each event that is kept, oldest first
-        self._to_list: Final[deque[str]] = deque()
+        self._to_list: Final[dict[str, LockQuery]] = {}  # the next page of each project to list
         self._listing: asyncio.Task[None] | None = None
         self._forget_timer: Timer | None = None
         self._reset_at_ms: int | None = None
@@ -67,6 +86,10 @@ class EventHub:
     def is_idle(self) -> bool:
         """Whether the list of leases is read for each new feed. For tests that move the clock."""
         return self._listing is None
+
+    @property
+    def subscriber_count(self) -> int:
+        return self._streams.used
 
     def start(self) -> None:
         """Begin to receive from peers."""
@@ -81,6 +104,7 @@ class EventHub:
                 timer.cancel()
         self._feeds.clear()
         self._expiries.close()
+        self._unwatched.close()
         if self._peers is not None:
             self._peers.close()
         if self._listing is not None:
@@ -101,10 +125,14 @@ class EventHub:
         """Queue the events from now on; with `after`, first those since that id, or a reset if it is unknown.
 
         Returns when peers send their events too. The caller must then call `unsubscribe`, even if this was cancelled.
-        Raises LockError `lock_service_unavailable` if the server stops or has SUBSCRIBERS_MAX subscribers.
+        Raises LockError `too_many_streams` past the project's share, and `lock_service_unavailable` if the server stops
+        or its budget of subscribers is used up.
         """
-        if self._closed or self.subscriber_count >= SUBSCRIBERS_MAX:
-            why = "this server is stopping" if self._closed else f"{SUBSCRIBERS_MAX} event streams are open here"
+        excess = None if self._closed else self._streams.take(subscriber.project_id)
+        if excess == "share":
+            raise past_share("too_many_streams", "event streams")
+        if self._closed or excess is not None:
+            why = "this server is stopping" if self._closed else f"{self._streams.limit} event streams are open here"
             raise LockError("lock_service_unavailable", f"{why}: retry in a moment", retry_after_seconds=1)
         feed = self._feeds.get(subscriber.project_id)
         if feed is None:
@@ -112,7 +140,6 @@ class EventHub:
             self._update_live()
             self._list(subscriber.project_id)
         feed.add(subscriber, after, self.clock.now_ms())
-        self.subscriber_count += 1
         if self._peers is not None:
             await self._peers.interest_settled()
 
@@ -123,7 +150,7 @@ class EventHub:
         if feed is None or subscriber not in feed.subscribers:
             return
         feed.remove(subscriber, self.clock.now_ms())
-        self.subscriber_count -= 1
+        self._streams.give_back(subscriber.project_id)
         self._set_forget_timer()
 
     # --- events ---
@@ -147,6 +174,11 @@ class EventHub:
         """The wait queue of that lock grew or shrank."""
         if self._peers is not None:
             self._peers.queue_changed(lock)
+
+    def token_withdrawn(self, lock: RecordKey) -> None:
+        """An owner token was released that holds no lease: it may wait for that lock on other nodes (WAIT-13)."""
+        if self._peers is not None and self.others_wait(lock):
+            self._peers.send_freed(lock)
 
     def others_wait(self, lock: RecordKey) -> bool:
         """Whether requests are known to wait for that lock on other nodes."""
@@ -177,11 +209,12 @@ class EventHub:
             self._publish_to_feed(event)
 
     def _publish_to_feed(self, event: LockEvent) -> None:
-        feed = self._feeds[event.lock.project_id]
-        feed.publish(event)
-        self._ring.append(feed)
-        if len(self._ring) > RING_MAX:
-            self._ring.popleft().drop_oldest()
+        project_id = event.lock.project_id
+        while (displaced := self._kept.displaced(project_id)) is not None:
+            self._feeds[displaced].drop_oldest()
+            self._kept.give_back(displaced)
+        self._kept.add(project_id)
+        self._feeds[project_id].publish(event)
 
     def _set_forget_timer(self) -> None:
         """One timer, for the feed that became idle first."""
@@ -196,9 +229,9 @@ class EventHub:
         for project_id, feed in list(self._feeds.items()):
             if feed.idle_since_ms is not None and now_ms >= feed.idle_since_ms + LINGER_MS:
                 del self._feeds[project_id]
+                self._kept.give_back(project_id, feed.kept_count)
                 self._expiries.forget(project_id)
-        if not self._feeds:
-            self._ring.clear()
+                self._unwatched.forget(project_id)
         self._update_live()
         self._set_forget_timer()
 
@@ -215,37 +248,47 @@ class EventHub:
     def _reset(self) -> None:
         self._reset_timer = None
         self._reset_at_ms = self.clock.now_ms()
-        for project_id, feed in self._feeds.items():
-            feed.reset(self._reset_at_ms, MISSED)
+        for project_id in self._feeds:
+            self._reset_feed(project_id)
             self._list(project_id)
+
+    def _reset_feed(self, project_id: str) -> None:
+        feed = self._feeds[project_id]
+        self._kept.give_back(project_id, feed.kept_count)
+        feed.reset(self.clock.now_ms(), MISSED)
 
     # --- leases from before a feed began ---
 
     def _list(self, project_id: str) -> None:
-        """List that project's leases in the background, to publish their ends in time."""
-        if project_id not in self._to_list:
-            self._to_list.append(project_id)
+        """List that project's leases in the background, to publish their ends in time. Projects take turns."""
+        self._to_list[project_id] = LockQuery(project_id, LIST_LIMIT, held=True)
         if self._listing is None and not self._closed:
             self._listing = asyncio.get_running_loop().create_task(self._list_all(), name="subscribed-leases")
 
     async def _list_all(self) -> None:
         try:
             while self._to_list:
+                project_id, query = next(iter(self._to_list.items()))
+                del self._to_list[project_id]
                 try:
-                    await self._list_one(self._to_list[0])
-                    self._to_list.popleft()
+                    following = await self._list_page(project_id, query)
                 except StoreUnavailableError:
+                    following = query
                     await asyncio.sleep(LIST_RETRY_SECONDS)
+                if following is not None:
+                    self._to_list.setdefault(project_id, following)
         finally:
             self._listing = None
 
-    async def _list_one(self, project_id: str) -> None:
-        query = LockQuery(project_id, LIST_LIMIT, held=True)
-        while project_id in self._feeds and len(self._expiries) < LEASES_MAX:
-            page = await self._store.list_locks(query)
-            for key, record in page.records:
-                if isinstance(record, Held) and project_id in self._feeds:
-                    self._expiries.note_listed(RecordKey(project_id, key), record, page.now_ms)
-            if page.next_after is None:
-                return
-            query = query._replace(after=page.next_after)
+    async def _list_page(self, project_id: str, query: LockQuery) -> LockQuery | None:
+        """Watch the leases of one page. Returns the query of the next one, None at the end or without room."""
+        if project_id not in self._feeds:
+            return None
+        if self._watched.excess(project_id) is not None:
+            self._unwatched.note(project_id)
+            return None
+        page = await self._store.list_locks(query)
+        for key, record in page.records:
+            if isinstance(record, Held) and project_id in self._feeds:
+                self._expiries.note_listed(RecordKey(project_id, key), record, page.now_ms)
+        return None if page.next_after is None else query._replace(after=page.next_after)

@@ -8,6 +8,7 @@ from .peer_messages import Interest, QueueLength, lock_of
 
 INTEREST_VALID_MS: Final = 30_000
 QUEUE_LENGTH_VALID_MS: Final = 12_000
+SILENT_MS: Final = 25_000  # two interests without a reply, and some time for the messages
 PEERS_MAX: Final = 1_000
 PEER_QUEUES_MAX: Final = 100_000
 
@@ -30,12 +31,14 @@ class _PeerQueue(NamedTuple):
 
 
 class PeerState:
-    """At most PEERS_MAX interests and the queues of PEER_QUEUES_MAX locks."""
+    """At most PEERS_MAX interests and PEER_QUEUES_MAX queues; further ones are ignored (EVENT-8)."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock: Final = clock
         self._interests: Final[dict[str, _PeerInterest]] = {}
         self._queues: Final[dict[RecordKey, dict[str, _PeerQueue]]] = {}
+        self._queue_count = 0
+        self._replied_at_ms: Final[dict[str, int]] = {}  # of peers that replied to this node's interest
 
     def __bool__(self) -> bool:
         """Whether anything is known."""
@@ -66,22 +69,36 @@ class PeerState:
         before = Wanted() if known is None else known.wanted
         return Wanted(message.events and not before.events, message.freed and not before.freed)
 
+    def note_reply(self, node: str) -> None:
+        """That peer replied to this node's interest, and will reply to the next one too."""
+        if node in self._replied_at_ms or len(self._replied_at_ms) < PEERS_MAX:
+            self._replied_at_ms[node] = self._clock.now_ms()
+
+    def note_left(self, node: str) -> None:
+        """That peer stopped, or owes no reply any more."""
+        self._replied_at_ms.pop(node, None)
+
+    def forget_silent(self) -> bool:
+        """Forget the peers that have not replied for SILENT_MS. Returns whether there was one."""
+        since_ms = self._clock.now_ms() - SILENT_MS
+        silent = [node for node, replied_at_ms in self._replied_at_ms.items() if replied_at_ms < since_ms]
+        for node in silent:
+            del self._replied_at_ms[node]
+        return bool(silent)
+
     def note_queue_length(self, message: QueueLength) -> None:
         lock = lock_of(message)
         if lock is None:
             return
-        queues = self._queues.get(lock)
-        if message.waiters <= 0:
-            if queues is not None:
-                queues.pop(message.node, None)
-                if not queues:
-                    del self._queues[lock]
+        if message.waiters == 0:
+            self._forget_queue(lock, message.node)
             return
-        if queues is None:
-            if len(self._queues) >= PEER_QUEUES_MAX:
-                return
-            queues = self._queues[lock] = {}
-        queues[message.node] = _PeerQueue(message.waiters, self._clock.now_ms() + QUEUE_LENGTH_VALID_MS)
+        is_known = message.node in self._queues.get(lock, ())
+        if not is_known and self._queue_count >= PEER_QUEUES_MAX:
+            return
+        self._queue_count += not is_known
+        until_ms = self._clock.now_ms() + QUEUE_LENGTH_VALID_MS
+        self._queues.setdefault(lock, {})[message.node] = _PeerQueue(message.waiters, until_ms)
 
     def forget_expired(self) -> None:
         now_ms = self._clock.now_ms()
@@ -89,6 +106,11 @@ class PeerState:
             del self._interests[node]
         for lock, queues in list(self._queues.items()):
             for node in [node for node, queue in queues.items() if now_ms >= queue.until_ms]:
-                del queues[node]
+                self._forget_queue(lock, node)
+
+    def _forget_queue(self, lock: RecordKey, node: str) -> None:
+        queues = self._queues.get(lock)
+        if queues is not None and queues.pop(node, None) is not None:
+            self._queue_count -= 1
             if not queues:
                 del self._queues[lock]

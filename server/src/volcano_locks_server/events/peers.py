@@ -5,6 +5,9 @@ INTEREST_EVERY_MS and its queue lengths every QUEUE_LENGTHS_EVERY_MS; peers forg
 QUEUE_LENGTH_VALID_MS. A node that receives a new interest answers with `InterestAccepted`. The peer sent no events
 before that answer, so the node that receives it rechecks its queues and resets its subscribers.
 
+A node that crashes may have committed a change that it has not published. So peers reply to each repeated interest in
+events. A peer that falls silent without a farewell is taken for dead, and the subscribers get a reset.
+
 Delivery is best effort. So queues are also rechecked on a timer (WAIT-10), and subscribers get a `reset` when events
 may be missing (EVENT-5).
 """
@@ -88,9 +91,9 @@ class Peers:
         self._state: Final = PeerState(clock)
         self.waiters: Final = self._state.waiters
         self._subscribed = False
-        self._waited_for: set[RecordKey] = set()
+        self._waited_for: dict[RecordKey, None] = {}  # ordered, as `_changed`: messages have the order of their causes
         self._waits_until_ms = 0
-        self._changed: Final[set[RecordKey]] = set()
+        self._changed: Final[dict[RecordKey, None]] = {}
         self._flush_timer: asyncio.TimerHandle | None = None
         self._repeat_timer: Timer | None = None
         self._interest_sent_at_ms = 0
@@ -107,7 +110,7 @@ class Peers:
             return
         for lock in self._waited_for | self._changed:
             self._send(QueueLength(self.node, lock.project_id, str(lock.key), 0))
-        if self._subscribed or self._wants_freed_here:
+        if self._subscribed or self._wants_freed_here or self.wanted.events:
             self._send(Interest(self.node, events=False, freed=False, asks=False))
         self._closed = True
         for timer in (self._flush_timer, self._repeat_timer, self._settle_timer):
@@ -134,13 +137,13 @@ class Peers:
         """The wait queue of that lock on this node grew or shrank."""
         wanted_freed = self._wants_freed_here
         if self._queues.count(lock):
-            self._waited_for.add(lock)
+            self._waited_for[lock] = None
         else:
-            self._waited_for.discard(lock)
+            self._waited_for.pop(lock, None)
         self._waits_until_ms = self._clock.now_ms() + WAITS_KEPT_MS
         if not wanted_freed:
             self._send_interest(asks=False)
-        self._changed.add(lock)
+        self._changed[lock] = None
         if self._flush_timer is None and not self._closed:
             loop = asyncio.get_running_loop()
             self._flush_timer = loop.call_later(QUEUE_LENGTH_COALESCE_SECONDS, self._send_changed)
@@ -189,7 +192,9 @@ class Peers:
         is_interested = self._subscribed or self._wants_freed_here
         if is_interested and now_ms - self._interest_sent_at_ms >= INTEREST_EVERY_MS:
             self._send_interest(asks=False)
-        waited_for = set(self._queues.keys())  # a request that rejoins a kept waiter reports no change
+        if self._state.forget_silent() and self._subscribed:
+            self._on_missed()
+        waited_for = dict.fromkeys(self._queues.keys())  # a request that rejoins a kept waiter reports no change
         for lock in self._waited_for | waited_for:
             self._send_queue_length(lock)
         self._waited_for = waited_for
@@ -228,7 +233,7 @@ class Peers:
                 if lock is not None and self._queues.count(lock):
                     self._queues.recheck(lock)
             case EventMessage():
-                event = event_of(message)
+                event = event_of(message, self._clock.now_ms())
                 if event is not None and self._subscribed:
                     self._on_event(event)
 
@@ -243,16 +248,21 @@ class Peers:
         self._queues.recheck_all()
 
     def _receive_accepted(self, accepted: InterestAccepted) -> None:
-        if accepted.to == self.node and accepted.freed:
+        if accepted.to != self.node:
+            return
+        self._state.note_reply(accepted.node)
+        if accepted.freed:
             self._queues.recheck_all()
-        if accepted.to == self.node and accepted.events and self._settled.is_set():
+        if accepted.events and self._settled.is_set():
             self._on_missed()
 
     def _receive_interest(self, interest: Interest) -> None:
         new = self._state.note_interest(interest)
         self._update_wanted()
-        if any(new):
+        if any(new) or interest.events:
             self._send(InterestAccepted(self.node, interest.node, new.events, new.freed))
+        if not (interest.events or interest.freed or interest.asks):
+            self._state.note_left(interest.node)
         if interest.asks and (self._subscribed or self._wants_freed_here):
             self._send_interest(asks=False)
         self._set_repeat_timer()

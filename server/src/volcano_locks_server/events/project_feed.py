@@ -24,18 +24,22 @@ class ProjectFeed:
     def __init__(self, now_ms: int) -> None:
         self.since_ms: Final = now_ms
         self.idle_since_ms: int | None = None
-        self.subscribers: Final[set[Subscriber]] = set()
-        self._by_key: Final[dict[str, set[Subscriber]]] = {}
-        self._by_prefix: Final[dict[str, set[Subscriber]]] = {}
+        self.subscribers: Final[dict[Subscriber, None]] = {}  # in order of arrival, as the two below
+        self._by_key: Final[dict[str, dict[Subscriber, None]]] = {}
+        self._by_prefix: Final[dict[str, dict[Subscriber, None]]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
         self._epoch: Final = secrets.token_hex(6)
         self._number = 0
         self._recent: Final[deque[NumberedEvent]] = deque()
-        self._reset_count = 0  # calls of `drop_oldest` to skip, for events that a reset dropped
 
     @property
     def last_id(self) -> str:
         return f"{self._epoch}-{self._number}"
+
+    @property
+    def kept_count(self) -> int:
+        """How many events are kept."""
+        return len(self._recent)
 
     def publish(self, event: LockEvent) -> None:
         """Keep an event and queue it for its subscribers. Subscribers of other locks cost nothing."""
@@ -53,23 +57,18 @@ class ProjectFeed:
     def reset(self, now_ms: int, why: str) -> None:
         """Events may be missing: notify all subscribers, and drop the events before."""
         self._number += 1
-        self._reset_count += len(self._recent)
         self._recent.clear()
         numbered = NumberedEvent(self.last_id, None, now_ms, why)
         for subscriber in self.subscribers:
             subscriber.put(numbered)
 
     def drop_oldest(self) -> None:
-        """Drop the oldest event; called once for each that was published."""
-        if self._reset_count:
-            self._reset_count -= 1
-        else:
-            self._recent.popleft()
+        self._recent.popleft()
 
     def add(self, subscriber: Subscriber, after: str | None, now_ms: int) -> None:
         """Subscribe from now on; with `after`, first queue the events since that id, or a reset if it is unknown."""
-        self.subscribers.add(subscriber)
-        self._subscribers_like(subscriber).add(subscriber)
+        self.subscribers[subscriber] = None
+        self._subscribers_like(subscriber)[subscriber] = None
         self._prefix_lengths = tuple({len(prefix) for prefix in self._by_prefix})
         self.idle_since_ms = None
         subscriber.began_at = self.last_id
@@ -93,9 +92,9 @@ class ProjectFeed:
             subscriber.put(numbered)
 
     def remove(self, subscriber: Subscriber, now_ms: int) -> None:
-        self.subscribers.remove(subscriber)
+        del self.subscribers[subscriber]
         alike = self._subscribers_like(subscriber)
-        alike.remove(subscriber)
+        del alike[subscriber]
         if not alike:
             if subscriber.key is not None:
                 del self._by_key[subscriber.key]
@@ -105,8 +104,8 @@ class ProjectFeed:
         if not self.subscribers:
             self.idle_since_ms = now_ms
 
-    def _subscribers_like(self, subscriber: Subscriber) -> set[Subscriber]:
+    def _subscribers_like(self, subscriber: Subscriber) -> dict[Subscriber, None]:
         """Those of the same key or the same prefix."""
         if subscriber.key is not None:
-            return self._by_key.setdefault(subscriber.key, set())
-        return self._by_prefix.setdefault(subscriber.prefix, set())
+            return self._by_key.setdefault(subscriber.key, {})
+        return self._by_prefix.setdefault(subscriber.prefix, {})

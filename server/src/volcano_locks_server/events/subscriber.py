@@ -6,6 +6,7 @@ is ended, and may resume from the last id that it saw (EVENT-5).
 
 import asyncio
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,22 +28,28 @@ class NumberedEvent:
 
 
 class Subscriber:
-    """Subscribes to one lock of a project (`key`), or to all whose keys begin with `prefix`.
+    """Subscribes to one lock of a project (`key`), or to all whose keys begin with `prefix`; to the events of these
+    `kinds`, None for all.
 
     `began_at` is the id to resume from if it took no event.
     """
 
-    def __init__(self, project_id: str, *, key: str | None = None, prefix: str = "") -> None:
+    def __init__(
+        self, project_id: str, *, key: str | None = None, prefix: str = "", kinds: Collection[str] | None = None
+    ) -> None:
         self.project_id: Final = project_id
         self.key: Final = key
         self.prefix: Final = prefix
+        self.kinds: Final = kinds
         self.began_at = ""
         self._queue: Final[deque[NumberedEvent]] = deque()
         self._awake: Final = asyncio.Event()
         self.ended = False
 
     def matches(self, event: LockEvent) -> bool:
-        """Whether it subscribes to the lock of this event, in its own project."""
+        """Whether it subscribes to this event, of its own project."""
+        if self.kinds is not None and event.kind not in self.kinds:
+            return False
         key = event.lock.key
         return key == self.key if self.key is not None else key.startswith(self.prefix)
 
@@ -50,7 +57,9 @@ class Subscriber:
         return len(self._queue) + count <= QUEUE_MAX
 
     def put(self, numbered: NumberedEvent) -> None:
-        """Queue an event; if the queue is full, end the subscriber."""
+        """Queue an event of its lock if it has subscribed to that kind; if the queue is full, end the subscriber."""
+        if self.kinds is not None and numbered.event is not None and numbered.event.kind not in self.kinds:
+            return
         if not self.can_queue(1):
             self.end()
         elif not self.ended:

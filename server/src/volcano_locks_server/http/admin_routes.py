@@ -5,16 +5,17 @@ this node's credential cache, so that the change takes effect with the next requ
 """
 
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..ports.audit_entry import Act
 from ..ports.clock import Clock
-from ..ports.registry import NewSecret, Page, Project, Registry, ServiceKey
+from ..ports.registry import Listed, NewSecret, Page, Project, Registry, ServiceKey
 from ..rules.errors import LockError
 from ..rules.values import (
     KEEP_OLD_SECONDS_MAX,
@@ -29,9 +30,12 @@ from ..rules.values import (
     shown,
 )
 from ..telemetry import Log
+from .acts import act_of
+from .audit_log import log_error, made_by
 from .auth import PREFIX_LENGTH, Authenticator, new_secret, secret_digest
 from .codec import instant, json_object, parse_instant_ms, read_body
 from .responses import json_response
+from .store_deadline import store_deadline
 
 
 class AdminRoutes:
@@ -48,16 +52,19 @@ class AdminRoutes:
         project = Project(
             str(uuid.uuid4()), parse_name(fields.get("name")), REQUESTS_PER_MINUTE_DEFAULT, self._clock.now_ms()
         )
-        await self._registry.add_project(project)
+        async with store_deadline():
+            await self._registry.add_project(project, by=self._act(request))
         self._log_event("project_created", request, project_id=project.id, name=project.name)
-        return json_response(_entry(project), 201)
+        return json_response(entry_of(project), 201)
 
     async def projects(self, request: Request) -> Response:
-        limit, cursor = _page_position(request)
-        return _page(await self._registry.projects(limit=limit, cursor=cursor))
+        limit, cursor = page_position(request)
+        async with store_deadline():
+            return page_response(await self._registry.projects(limit=limit, cursor=cursor), request, self._log)
 
     async def project(self, request: Request) -> Response:
-        return json_response(_entry(await self._registry.project(_project_id(request))))
+        async with store_deadline():
+            return json_response(entry_of(await self._registry.project(_project_id(request))))
 
     async def change_project(self, request: Request) -> Response:
         project_id = _project_id(request)
@@ -69,18 +76,18 @@ class AdminRoutes:
         if "requests_per_minute" in fields:
             asked = fields["requests_per_minute"]
             requests_per_minute = parse_whole_number(asked, "requests_per_minute", 0, REQUESTS_PER_MINUTE_MAX)
-        with self._effective_at_once():
+        async with self._effective_at_once(), store_deadline():
             project = await self._registry.change_project(
-                project_id, name=name, requests_per_minute=requests_per_minute
+                project_id, name=name, requests_per_minute=requests_per_minute, by=self._act(request)
             )
         now = {"name": project.name, "requests_per_minute": project.requests_per_minute}
         self._log_event("project_changed", request, project_id=project.id, **now)
-        return json_response(_entry(project))
+        return json_response(entry_of(project))
 
     async def delete_project(self, request: Request) -> Response:
         project_id = _project_id(request)
-        with self._effective_at_once():
-            await self._registry.delete_project(project_id)
+        async with self._effective_at_once():  # without a deadline: it deletes the project's locks too
+            await self._registry.delete_project(project_id, by=self._act(request))
         self._log_event("project_deleted", request, project_id=project_id)
         return Response(status_code=204)
 
@@ -98,21 +105,25 @@ class AdminRoutes:
             created_at_ms=now_ms,
             expires_at_ms=_expiry(fields.get("expires_at"), now_ms),
         )
-        await self._registry.add_service_key(service_key, secret_digest(secret))
+        async with store_deadline():
+            await self._registry.add_service_key(service_key, secret_digest(secret), by=self._act(request))
         self._log_key("service_key_created", request, service_key)
-        return json_response(_entry(service_key) | {"key_value": secret}, 201)
+        return json_response(entry_of(service_key) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
-        limit, cursor = _page_position(request)
-        return _page(await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor))
+        limit, cursor = page_position(request)
+        async with store_deadline():
+            page = await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor)
+            return page_response(page, request, self._log)
 
     async def service_key(self, request: Request) -> Response:
-        return json_response(_entry(await self._registry.service_key(_project_id(request), _key_id(request))))
+        async with store_deadline():
+            return json_response(entry_of(await self._registry.service_key(_project_id(request), _key_id(request))))
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
-        with self._effective_at_once():
-            await self._registry.delete_service_key(project_id, key_id)
+        async with self._effective_at_once(), store_deadline():
+            await self._registry.delete_service_key(project_id, key_id, by=self._act(request))
         self._log_event("service_key_deleted", request, project_id=project_id, key_id=key_id)
         return Response(status_code=204)
 
@@ -122,23 +133,26 @@ class AdminRoutes:
         asked = fields.get("keep_old_seconds", 0)
         keep_old_seconds = parse_whole_number(asked, "keep_old_seconds", 0, KEEP_OLD_SECONDS_MAX)
         secret = new_secret()
-        with self._effective_at_once():
+        async with self._effective_at_once(), store_deadline():
             until_ms = self._clock.now_ms() + keep_old_seconds * 1_000 if keep_old_seconds else None
             new = NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH], until_ms)
-            service_key = await self._registry.replace_secret(project_id, key_id, new)
+            service_key = await self._registry.replace_secret(project_id, key_id, new, by=self._act(request))
         self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
-        return json_response(_entry(service_key) | {"key_value": secret})
+        return json_response(entry_of(service_key) | {"key_value": secret})
 
-    @contextmanager
-    def _effective_at_once(self) -> Iterator[None]:
+    @asynccontextmanager
+    async def _effective_at_once(self) -> AsyncIterator[None]:
         """Invalidate cached credentials, even if the store fails: the change may have happened, whole or in part."""
         try:
             yield
         finally:
             self._authenticator.invalidate()
 
+    def _act(self, request: Request) -> Act:
+        return act_of(request.scope, self._clock.now_ms())
+
     def _log_event(self, event: str, request: Request, **about: object) -> None:
-        self._log.info(event, request_id=request.scope["volcano.request_id"], **about)
+        self._log.info(event, **made_by(request.scope), **about)
 
     def _log_key(self, event: str, request: Request, service_key: ServiceKey, **more: object) -> None:
         about = {"project_id": service_key.project_id, "key_id": service_key.id, "name": service_key.name}
@@ -149,14 +163,14 @@ class AdminRoutes:
 
 
 def _project_id(request: Request) -> str:
-    return _id(request.path_params["project_id"], "project")
+    return known_id(request.path_params["project_id"], "project")
 
 
 def _key_id(request: Request) -> str:
-    return _id(request.path_params["key_id"], "service key")
+    return known_id(request.path_params["key_id"], "service key")
 
 
-def _id(text: str, what: str) -> str:
+def known_id(text: str, what: str) -> str:
     """The id if this server can have made it, else LockError `not_found`."""
     try:
         if str(uuid.UUID(text)) == text:
@@ -166,7 +180,7 @@ def _id(text: str, what: str) -> str:
     raise LockError("not_found", f"there is no {what} with the id {shown(text)}")
 
 
-def _page_position(request: Request) -> tuple[int, str | None]:
+def page_position(request: Request) -> tuple[int, str | None]:
     query = request.query_params
     return parse_limit(query.get("limit"), PAGE_LIMIT_DEFAULT, PAGE_LIMIT_MAX), query.get("cursor")
 
@@ -183,13 +197,16 @@ def _expiry(value: object, now_ms: int) -> int | None:
 # --- responses --------------------------------------------------------------------------------------------
 
 
-def _entry(entry: Project | ServiceKey) -> dict[str, object]:
-    """All fields of a project or a key, which are public; those that end with `_ms` as instants in text."""
+def entry_of(entry: Listed) -> dict[str, object]:
+    """All fields of a project, a key or an admin token, which are public; those named `…_ms` as instants in text."""
     return {
         name.removesuffix("_ms"): instant(value) if name.endswith("_ms") and value is not None else value
-        for name, value in asdict(entry).items()
+        for name, value in asdict(entry).items()  # type: ignore[call-overload]  # each is a dataclass
     }
 
 
-def _page(page: Page) -> Response:
-    return json_response({"items": [_entry(item) for item in page.items], "next_cursor": page.next_cursor})
+def page_response(page: Page, request: Request, log: Log) -> Response:
+    """A page of a list; logs its damaged entries (LEASE-18)."""
+    for error in page.damaged:
+        log_error(log, error, made_by(request.scope))
+    return json_response({"items": [entry_of(item) for item in page.items], "next_cursor": page.next_cursor})

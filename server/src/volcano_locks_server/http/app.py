@@ -4,24 +4,28 @@ The same object runs under any ASGI server, and in-process in tests. Every respo
 error code and has a request id. `drain` completes the requests in flight and refuses new ones (HTTP-23).
 """
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Literal
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..ports.admin_tokens import AdminTokens
+from ..ports.audit import AuditLog
 from ..ports.clock import Clock
 from ..ports.lock_store import LockStore
 from ..ports.registry import Registry
 from ..ports.snapshot import Backups
 from ..rules.errors import LockError
+from ..rules.shares import Budget, Budgets, past_share
 from ..service.lock_service import LockService
 from ..telemetry import Log, Metrics
 from .admin_routes import AdminRoutes
-from .audit_log import log_error
-from .auth import Authenticator
+from .admin_token_routes import AdminTokenRoutes
+from .audit_log import address_of, log_error, made_by
+from .audit_routes import AuditRoutes
+from .auth import AdminPrincipal, Authenticator, CredentialRefusedError, Principal
 from .backup_routes import BackupRoutes
 from .codec import (
     AUTHORIZATION,
@@ -34,23 +38,34 @@ from .codec import (
     Send,
     header_fields,
 )
+from .dashboard_headers import with_dashboard_headers
+from .dashboard_routes import DashboardRoutes, is_under_dashboard
+from .failed_credentials import FailedCredentials
 from .health_routes import HealthRoutes
+from .history_routes import HistoryReader
+from .in_flight import InFlight
+from .lease_requests import LeaseRequests
 from .lock_list_routes import LockListReader
-from .lock_operations import ALL_LOCKS, PREFIX
+from .lock_operations import is_lock_address
 from .lock_routes import LockRoutes
+from .node_routes import NodeRoutes, ThisNode
 from .problems import INTERNAL_MESSAGE, MethodNotAllowedError, error_for_client
 from .request_checks import check_after_credential, check_before_credential, request_id_of
 from .responses import error_response, send_response
+from .sessions import NO_STORE, admin_of
 
 ADDRESS_BYTES_MAX: Final = 1_024  # longer than every address of the table with valid ids
+TAKE_SESSION: Final = frozenset({"activity", "audit", "nodes", "projects"})
+"""First names of the addresses that accept the dashboard's session."""
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 ByMethod = dict[str, Endpoint]
 Routes = dict[str, ByMethod]
+Access = Literal["admin", "reader", "none"]
 
 
-def _admin_routes(admin: AdminRoutes, backups: BackupRoutes) -> Routes:
-    """The addresses that need the admin token."""
+def _admin_routes(admin: AdminRoutes, tokens: AdminTokenRoutes, audit: AuditRoutes, backups: BackupRoutes) -> Routes:
+    """The addresses that need an admin token."""
     keys = "/projects/{project_id}/service-keys"
     return {
         "/projects": {"GET": admin.projects, "POST": admin.create_project},
@@ -62,13 +77,25 @@ def _admin_routes(admin: AdminRoutes, backups: BackupRoutes) -> Routes:
         keys: {"GET": admin.service_keys, "POST": admin.create_service_key},
         keys + "/{key_id}": {"GET": admin.service_key, "DELETE": admin.delete_service_key},
         keys + "/{key_id}/regenerate": {"POST": admin.regenerate_service_key},
+        "/admin-tokens": {"GET": tokens.page, "POST": tokens.create},
+        "/admin-tokens/{token_id}": {"DELETE": tokens.delete},
+        "/audit": {"GET": audit.page},
         "/backups": {"POST": backups.create},
         "/backups/{backup_id}": {"GET": backups.part, "DELETE": backups.delete},
     }
 
 
+def _reader_routes(audit: AuditRoutes, nodes: NodeRoutes) -> Routes:
+    """The addresses that need an admin token, or a service key that may read locks."""
+    return {
+        "/projects/{project_id}/audit": {"GET": audit.project_page},
+        "/nodes": {"GET": nodes.nodes},
+        "/activity": {"GET": nodes.activity},
+    }
+
+
 def _open_routes(health: HealthRoutes) -> Routes:
-    """The addresses that need no credential."""
+    """The addresses that need no credential, the metrics if they are configured so (OPS-15)."""
     return {
         "/healthz": {"GET": health.healthz},
         "/readyz": {"GET": health.readyz},
@@ -86,27 +113,51 @@ class App:
         service: LockService,
         store: LockStore,
         registry: Registry,
+        admin_tokens: AdminTokens,
+        audit: AuditLog,
         authenticator: Authenticator,
         clock: Clock,
         log: Log,
         metrics: Metrics,
         backups: Backups | None = None,
+        dashboard: DashboardRoutes | None = None,
+        node: ThisNode | None = None,
     ) -> None:
         self._log: Final = log
         self._metrics: Final = metrics
         self._service: Final = service
-        lock_list = LockListReader(store, service.hub.waiters)
-        self._locks: Final = LockRoutes(service, lock_list, authenticator, log, metrics)
-        self._health: Final = HealthRoutes(store, metrics)
-        self._backups: Final = BackupRoutes(backups, log)
-        admin = AdminRoutes(registry, authenticator, clock, log)
-        self._router: Final = _Router(
-            need_admin_token=_admin_routes(admin, self._backups),
-            need_no_credential=_open_routes(self._health),
-            authenticator=authenticator,
+        lock_list = LockListReader(store, service.hub.waiters, log, service.budgets, first=service.queues.first)
+        history = HistoryReader(store, service.budgets)
+        self._failures: Final = FailedCredentials(clock, metrics)
+        sessions = None if dashboard is None else dashboard.sessions
+        self._locks: Final = LockRoutes(
+            service,
+            lock_list,
+            authenticator,
+            log,
+            metrics,
+            history=history,
+            failures=self._failures,
+            sessions=sessions,
         )
-        self._in_flight = 0
-        self._idle: Final = asyncio.Event()
+        self._health: Final = HealthRoutes(store, metrics, clock, log, authenticator)
+        self._backups: Final = BackupRoutes(backups, audit, clock, log)
+        admin = AdminRoutes(registry, authenticator, clock, log)
+        tokens = AdminTokenRoutes(admin_tokens, authenticator, clock, log)
+        audit_routes = AuditRoutes(audit)
+        self._router: Final = _Router(
+            {
+                "admin": _admin_routes(admin, tokens, audit_routes, self._backups),
+                "reader": _reader_routes(audit_routes, NodeRoutes(node or ThisNode(), service, self._health, clock)),
+                "none": _open_routes(self._health),
+            },
+            authenticator=authenticator,
+            budgets=service.budgets,
+            dashboard=dashboard,
+        )
+        self._has_dashboard: Final = dashboard is not None
+        self._in_flight: Final = InFlight()
+        self.lease_requests: Final = LeaseRequests(service, authenticator, log, metrics, self._in_flight)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -118,39 +169,36 @@ class App:
         if scope.get("root_path"):
             raw_path = raw_path.removeprefix(quote(scope["root_path"], safe="/:").encode())
         stream = None
-        self._in_flight += 1
+        self._in_flight.enter()
         try:
-            if raw_path.startswith(PREFIX) or raw_path == ALL_LOCKS:
+            if is_lock_address(raw_path):
                 stream = await self._locks.serve(scope, raw_path, receive, send)
             else:
                 await self._serve_route(scope, raw_path, receive, send)
         finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._idle.set()
+            self._in_flight.leave()
         if stream is not None:
             await stream.run(receive, send)  # not counted as in flight: `drain` ends it at once
 
     def is_idle_but_for(self, waiting: int) -> bool:
         """Whether nothing runs but `waiting` requests in wait queues; for tests that move the clock."""
         still = self._service.is_idle and self._service.hub.is_idle
-        return still and self._in_flight == waiting == self._service.queues.table.request_count
+        return still and self._in_flight.count == waiting == self._service.queues.table.request_count
+
+    async def probe_store(self) -> None:
+        """The probe of `/readyz`, without its deadline. Raises StoreUnavailableError."""
+        await self._health.probe_store()
 
     async def drain(self, seconds: float) -> bool:
         """Refuse new requests and complete those in flight. Returns False if some are left after `seconds`."""
+        self.lease_requests.enabled = False
         self._locks.draining = self._health.draining = True
         self._service.queues.stop()
         self._service.hub.end_subscribers()
         self._backups.discard()
-        self._idle.clear()
-        if not self._in_flight:
-            return True
-        try:
-            async with asyncio.timeout(seconds):
-                await self._idle.wait()
-        except TimeoutError:
-            return False
-        return True
+        self._failures.stop()
+        await self._health.stop_counting()
+        return await self._in_flight.wait_until_idle(seconds)
 
     async def _serve_route(self, scope: Scope, raw_path: bytes, receive: Receive, send: Send) -> None:
         fields = header_fields(scope)
@@ -163,14 +211,22 @@ class App:
             "volcano.request_id": request_id.decode(),
             "volcano.request_id_fault": fault,
             "volcano.draining": self._health.draining,
+            "volcano.actor": None,
+            "volcano.has_session": False,
         }
         started = False
+        is_of_dashboard = self._has_dashboard and is_under_dashboard(scope["path"])
 
         async def send_with_id(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message = {**message, "headers": [*message["headers"], (REQUEST_ID, request_id)]}
+                headers = [*message["headers"], (REQUEST_ID, request_id)]
+                if is_of_dashboard:
+                    headers = with_dashboard_headers(headers)
+                elif scope["volcano.has_session"]:
+                    headers.append(NO_STORE)
+                message = {**message, "headers": headers}
             await send(message)
 
         try:
@@ -178,8 +234,14 @@ class App:
         except ClientGoneError:
             return
         except LockError as error:
-            log_error(self._log, error, {"request_id": request_id.decode(), "project_id": None})
+            log_error(self._log, error, made_by(scope))
+            if isinstance(error, CredentialRefusedError) and error.is_failed_credential:
+                await self._failures.slow_down(address_of(scope))
             response = error_response(error_for_client(error, self._metrics))
+            if is_of_dashboard:
+                response = response._replace(headers=with_dashboard_headers(response.headers))
+            elif scope["volcano.has_session"]:
+                response.headers.append(NO_STORE)
             await send_response(send, response, request_id, None)
         except Exception as error:  # noqa: BLE001 - the client gets a response without the trace
             self._log.unexpected_error("internal", error, request_id=request_id.decode())
@@ -190,33 +252,86 @@ class App:
 class _Router:
     """Finds the endpoint of an address. Every second segment of a path is an id of what the segment before it names."""
 
-    def __init__(self, *, need_admin_token: Routes, need_no_credential: Routes, authenticator: Authenticator) -> None:
+    def __init__(
+        self,
+        routes: Mapping[Access, Routes],
+        *,
+        authenticator: Authenticator,
+        budgets: Budgets,
+        dashboard: DashboardRoutes | None,
+    ) -> None:
         self._authenticator: Final = authenticator
-        self._found: Final[dict[tuple[tuple[str, ...], int], tuple[ByMethod, list[str], bool]]] = {}
-        for routes, needs_admin in ((need_admin_token, True), (need_no_credential, False)):
-            for path, by_method in routes.items():
+        self._budgets: Final = budgets
+        self._dashboard: Final = dashboard
+        self._found: Final[dict[tuple[tuple[str, ...], int], tuple[ByMethod, list[str], Access]]] = {}
+        for access, by_path in routes.items():
+            for path, by_method in by_path.items():
                 names, ids = _split(path)
-                self._found[names, len(ids)] = by_method, [one.strip("{}") for one in ids], needs_admin
+                self._found[names, len(ids)] = by_method, [one.strip("{}") for one in ids], access
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
-        names, ids = _split(path if len(path) <= ADDRESS_BYTES_MAX else "")
+        if self._dashboard is not None and is_under_dashboard(path):
+            await (await self._dashboard.serve(Request(scope, receive)))(scope, receive, send)
+            return
+        names, ids = _split(path if len(path) <= ADDRESS_BYTES_MAX and path.startswith("/") else "")
         found = self._found.get((names, len(ids)))
         if found is None or "" in ids:
             raise LockError("not_found", "there is no such address: see /openapi.json for all addresses")
-        by_method, id_names, needs_admin = found
+        by_method, id_names, access = found
         scope["path_params"] = dict(zip(id_names, ids, strict=True))
         request = Request(scope, receive)
         endpoint = by_method.get(request.method)
         if endpoint is None:
             raise MethodNotAllowedError(", ".join(by_method))
+        is_open = access == "none"
         fields: dict[bytes, bytes] = scope[FIELDS_IN_SCOPE]
         query: bytes = scope["query_string"]
-        check_before_credential(query, fields, draining=needs_admin and scope["volcano.draining"])
-        if needs_admin:
-            await self._authenticator.require_admin(fields.get(AUTHORIZATION))
-        check_after_credential(query, scope["volcano.request_id_fault"] if needs_admin else None)
-        await (await endpoint(request))(scope, receive, send)
+        check_before_credential(query, fields, draining=not is_open and scope["volcano.draining"])
+        if not is_open:
+            takes_session = names[0] in TAKE_SESSION
+            scope["volcano.actor"] = await self._actor(access, scope, takes_session=takes_session)
+        check_after_credential(query, None if is_open else scope["volcano.request_id_fault"])
+        if is_open:
+            await (await endpoint(request))(scope, receive, send)
+            return
+        actor = scope["volcano.actor"]
+        project_id = actor.project_id if isinstance(actor, Principal) else None
+        budget = self._budgets.admin_requests if project_id is None else self._budgets.reader_requests
+        _take_place(budget, project_id)
+        try:
+            await (await endpoint(request))(scope, receive, send)
+        finally:
+            budget.give_back(project_id)
+
+    async def _actor(self, access: Access, scope: Scope, *, takes_session: bool) -> Principal | AdminPrincipal:
+        """Whose request this is: by its credential, or else by the dashboard's session (UI-5). Raises LockError."""
+        fields: dict[bytes, bytes] = scope[FIELDS_IN_SCOPE]
+        authorization = fields.get(AUTHORIZATION)
+        sessions = None if self._dashboard is None or not takes_session else self._dashboard.sessions
+        if authorization is None and sessions is not None and sessions.is_sent(fields):
+            session = await sessions.authenticate(fields, is_change=scope["method"] != "GET")
+            scope["volcano.has_session"] = True
+            actor = session.principal if access == "reader" else admin_of(session)
+            sessions.admit(session)
+        elif access == "reader":
+            actor = await self._authenticator.any_principal(authorization)
+        else:
+            return await self._authenticator.require_admin(authorization)
+        if isinstance(actor, Principal) and not actor.may_read_locks:
+            needed = "this service key lacks a permission: the request needs locks.read, locks.manage or *"
+            raise LockError("missing_permission", needed)
+        return actor
+
+
+def _take_place(budget: Budget, project_id: str | None) -> None:
+    """Raise LockError `too_many_requests` or `lock_service_unavailable` if the budget has no place (HTTP-33)."""
+    excess = budget.take(project_id)
+    if excess == "share":
+        raise past_share("too_many_requests", "requests in progress")
+    if excess is not None:
+        busy = f"{budget.limit} such requests are in progress here: try again in a moment"
+        raise LockError("lock_service_unavailable", busy, retry_after_seconds=1)
 
 
 def _split(path: str) -> tuple[tuple[str, ...], list[str]]:

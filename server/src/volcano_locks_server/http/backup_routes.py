@@ -12,10 +12,15 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from ..ports.audit import AuditLog
+from ..ports.audit_entry import entry_of
+from ..ports.clock import Clock
 from ..ports.snapshot import BackupFile, Backups
 from ..rules.errors import LockError
 from ..rules.values import shown
 from ..telemetry import Log
+from .acts import act_of
+from .audit_log import made_by
 from .codec import json_object, read_body
 from .responses import json_response
 
@@ -27,8 +32,10 @@ _OFFSET_DIGITS_MAX: Final = 15
 class BackupRoutes:
     """The endpoints under `/backups`. `backups` is None for a store that is backed up by other means."""
 
-    def __init__(self, backups: Backups | None, log: Log) -> None:
+    def __init__(self, backups: Backups | None, audit: AuditLog, clock: Clock, log: Log) -> None:
         self._backups: Final = backups
+        self._audit: Final = audit
+        self._clock: Final = clock
         self._log: Final = log
         self._id = ""
         self._file: BackupFile | None = None
@@ -39,10 +46,17 @@ class BackupRoutes:
         if self._backups is None:
             raise LockError("not_found", "this server's store is not one file: back it up with its engine's own tools")
         made = await self._backups.take()
+        try:
+            facts = {"size_bytes": made.size_bytes}
+            act = act_of(request.scope, self._clock.now_ms())
+            await self._audit.append(entry_of(act, "backup_taken", ("store", None, None), after=facts))
+        except BaseException:
+            made.close()
+            raise
         self.discard()
         self._id, self._file = str(uuid.uuid4()), made
         self._keep()
-        self._log.info("backup_taken", request_id=request.scope["volcano.request_id"], size_bytes=made.size_bytes)
+        self._log.info("backup_taken", **made_by(request.scope), size_bytes=made.size_bytes)
         return json_response({"id": self._id, "size_bytes": made.size_bytes, "part_bytes": PART_BYTES}, 201)
 
     async def part(self, request: Request) -> Response:

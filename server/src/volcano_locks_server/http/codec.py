@@ -16,21 +16,51 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from ..rules.errors import Code, LockError
-from ..rules.values import LockKey, parse_ttl_seconds, parse_wait_ms, shown
+from ..rules.record_check import INSTANT_MS_MAX
+from ..rules.values import LockKey, parse_holder, parse_ttl_seconds, parse_wait_ms, shown
 
 BODY_BYTES_MAX: Final = 16_384
 QUERY_BYTES_MAX: Final = 2_048
 PARAMETERS_MAX: Final = 16
+PARSED_VALUES_KEPT: Final = 4_096  # keys and holder labels: a worker sends the same ones with each renewal
 
 AUTHORIZATION: Final = b"authorization"
 CONTENT_LENGTH: Final = b"content-length"
+COOKIE: Final = b"cookie"
+CSRF: Final = b"x-volcano-csrf"
+FORWARDED_PROTO: Final = b"x-forwarded-proto"
+HOST: Final = b"host"
 LAST_EVENT_ID: Final = b"last-event-id"
 LOCK_HOLDER: Final = b"x-volcano-lock-holder"
 LOCK_TOKEN: Final = b"x-volcano-lock-token"
+ORIGIN: Final = b"origin"
+REASON: Final = b"x-volcano-reason"
 REQUEST_ID: Final = b"x-volcano-request-id"
-FIELDS_READ: Final = frozenset({AUTHORIZATION, CONTENT_LENGTH, LAST_EVENT_ID, LOCK_HOLDER, LOCK_TOKEN, REQUEST_ID})
+SEC_FETCH_SITE: Final = b"sec-fetch-site"
+USER_AGENT: Final = b"user-agent"
+X_FORWARDED_FOR: Final = b"x-forwarded-for"
+FIELDS_READ: Final = frozenset(
+    {
+        AUTHORIZATION,
+        CONTENT_LENGTH,
+        COOKIE,
+        CSRF,
+        FORWARDED_PROTO,
+        HOST,
+        LAST_EVENT_ID,
+        LOCK_HOLDER,
+        LOCK_TOKEN,
+        ORIGIN,
+        REASON,
+        REQUEST_ID,
+        SEC_FETCH_SITE,
+        USER_AGENT,
+        X_FORWARDED_FOR,
+    }
+)
 SENT_REPEATEDLY: Final = b"(sent more than once)"
 FIELDS_IN_SCOPE: Final = "volcano.fields"  # where the HTTP/1.1 connection leaves what `single_fields` returned
+CLIENT_IS_GONE: Final = "volcano.client_is_gone"  # whether nothing can be sent to the client, before `receive` shows it
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -56,7 +86,6 @@ def instant(ms: int) -> str:
     return f"{_second(ms // 1_000)}.{ms % 1_000:03d}Z"
 
 
-INSTANT_MS_MAX: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last with a four-digit year
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _INSTANT: Final = re.compile(r"\d{4}-\d{2}-\d{2}[Tt]\d{2}:\d{2}:\d{2}(\.\d{1,9})?([Zz]|[+-]\d{2}:\d{2})", re.ASCII)
 
@@ -79,11 +108,18 @@ def parse_instant_ms(value: object, field: str) -> int:
 # --- requests ---------------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=PARSED_VALUES_KEPT)
 def lock_key(raw: bytes) -> LockKey:
     """The key in a path, percent-decoded once, or LockError `invalid_lock_key` (HTTP-7)."""
     if b"%" in raw:
         raw = unquote_to_bytes(raw)
     return LockKey.parse(raw.decode("utf-8", "backslashreplace"))
+
+
+@lru_cache(maxsize=PARSED_VALUES_KEPT)
+def holder_label(raw: bytes) -> str:
+    """The value of X-Volcano-Lock-Holder, or LockError `invalid_holder` (HTTP-10)."""
+    return parse_holder(raw.decode("latin-1"))
 
 
 def header_fields(scope: Scope) -> dict[bytes, bytes]:

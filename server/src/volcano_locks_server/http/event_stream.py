@@ -12,6 +12,7 @@ PING_MS, CREDENTIAL_SECONDS_MAX of the credential cache, and RECHECK_SECONDS_MAX
 
 import asyncio
 import contextlib
+from collections.abc import Awaitable, Callable
 from typing import Final, Self
 from urllib.parse import parse_qsl
 
@@ -20,8 +21,8 @@ import msgspec
 from ..events import EventHub, LockEvent, NumberedEvent, Subscriber
 from ..ports.clock import Timer
 from ..rules.errors import LockError
-from .auth import Authenticator
-from .codec import AUTHORIZATION, LAST_EVENT_ID, Receive, Send, client_disconnect, instant
+from .auth import Principal
+from .codec import Receive, Send, client_disconnect, instant
 from .problems import Headers
 
 PING_MS: Final = 8_000
@@ -42,26 +43,29 @@ class EventStreamResponse:
     """The response of one stream. Its owner calls either `run` or `close`."""
 
     def __init__(
-        self, hub: EventHub, authenticator: Authenticator, subscriber: Subscriber, authorization: bytes | None
+        self, hub: EventHub, current_principal: Callable[[], Awaitable[Principal]], subscriber: Subscriber
     ) -> None:
         self.headers: Headers = []
         self._hub: Final = hub
-        self._authenticator: Final = authenticator
+        self._current_principal: Final = current_principal
         self._subscriber: Final = subscriber
-        self._authorization: Final = authorization
         self._ping_due = False
         self._timer: Timer | None = None
 
     @classmethod
     async def open(
-        cls, hub: EventHub, authenticator: Authenticator, subscriber: Subscriber, fields: dict[bytes, bytes]
+        cls,
+        hub: EventHub,
+        current_principal: Callable[[], Awaitable[Principal]],
+        subscriber: Subscriber,
+        after: bytes | None,
     ) -> Self:
-        """A stream of what the subscriber follows, resumed after the last id in `fields`.
+        """A stream of what the subscriber follows, resumed after the event with the id `after`.
 
+        `current_principal` authenticates the stream's client again, and raises LockError if it no longer may.
         Raises LockError `lock_service_unavailable` if too many streams are open (EVENT-7).
         """
-        stream = cls(hub, authenticator, subscriber, fields.get(AUTHORIZATION))
-        after = fields.get(LAST_EVENT_ID) or None
+        stream = cls(hub, current_principal, subscriber)
         try:
             await hub.subscribe(subscriber, after=None if after is None else after.decode("latin-1"))
         except BaseException:
@@ -109,7 +113,7 @@ class EventStreamResponse:
         """Whether the key may still read its project's locks. False if the check fails or takes too long."""
         with contextlib.suppress(LockError, TimeoutError):
             async with asyncio.timeout(RECHECK_SECONDS_MAX):
-                principal = await self._authenticator.principal(self._authorization)
+                principal = await self._current_principal()
             return principal.may_read_locks and principal.project_id == self._subscriber.project_id
         return False
 
@@ -142,4 +146,6 @@ def _data(event: LockEvent) -> dict[str, str | int | None]:
     }
     if event.expires_at_ms is not None:
         data["expires_at"] = instant(event.expires_at_ms)
+    if event.reason is not None:
+        data["reason"] = event.reason
     return data

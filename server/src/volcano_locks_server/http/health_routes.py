@@ -1,7 +1,8 @@
 """Health, readiness, metrics and the API description, for operators and their tools (OPS-1 to OPS-5).
 
-These routes need no credential, so anyone may call them often. Concurrent requests therefore share one call of the
-store. Counting held locks takes longer the more there are, so that result is reused for HELD_FRESH_SECONDS.
+Except the metrics, if a metrics token is configured (OPS-15), these routes need no credential, so anyone may call them
+often. Concurrent readiness requests therefore share one call
+of the store, and scrapes share a count of the held locks (see `held_count`).
 """
 
 import asyncio
@@ -13,28 +14,35 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..ports.lock_store import LockStore
-from ..rules.errors import LockError, StoreUnavailableError
-from ..telemetry import Metrics
+from ..ports.clock import Clock
+from ..ports.lock_store import STORE_SECONDS_MAX, LockStore, TakeoverHold
+from ..rules.errors import STOPPING, LockError, StoreUnavailableError
+from ..telemetry import Log, Metrics
+from .auth import Authenticator
+from .codec import AUTHORIZATION, FIELDS_IN_SCOPE, instant
+from .held_count import HeldCount
 from .problems import DRAINING_MESSAGE
+from .readiness import Readiness
 from .responses import json_response
 
 T = TypeVar("T")
 
-READY_SECONDS_MAX: Final = 5.0
-HELD_SECONDS_MAX: Final = 2.0
-HELD_FRESH_SECONDS: Final = 1.0
+READY_SECONDS_MAX: Final = STORE_SECONDS_MAX
 METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class HealthRoutes:
     """The four addresses. While `draining`, `/readyz` is 503."""
 
-    def __init__(self, store: LockStore, metrics: Metrics) -> None:
+    def __init__(
+        self, store: LockStore, metrics: Metrics, clock: Clock, log: Log, authenticator: Authenticator
+    ) -> None:
         self.draining = False
-        self._ready: Final = _SharedCall(store.ready)
-        self._held: Final = _SharedCall(store.count_held, fresh_seconds=HELD_FRESH_SECONDS)
+        self._store: Final = store
+        self._ready: Final = Readiness(store.ready, clock)
+        self._held: Final = HeldCount(store.count_held, clock, log)
         self._metrics: Final = metrics
+        self._authenticator: Final = authenticator
         self._openapi: Final = msgspec.Raw(files(__package__).joinpath("openapi.json").read_bytes())
 
     async def healthz(self, _request: Request) -> Response:
@@ -42,7 +50,7 @@ class HealthRoutes:
         return json_response({"status": "ok"})
 
     async def readyz(self, _request: Request) -> Response:
-        """200 if the store can write and the server is not stopping; else LockError `lock_service_unavailable`."""
+        """200 if an acquire would succeed and the server is not stopping, else LockError `lock_service_unavailable`."""
         if self.draining:
             raise LockError("lock_service_unavailable", DRAINING_MESSAGE, retry_after_seconds=1)
         try:
@@ -51,44 +59,74 @@ class HealthRoutes:
         except StoreUnavailableError as error:
             message = f"the store cannot answer ({error.cause_code}): run volcano-locks doctor for details"
         except TimeoutError:
-            message = f"the store did not answer within {READY_SECONDS_MAX:.0f} s: run volcano-locks doctor for details"
+            message = f"the store did not answer within {READY_SECONDS_MAX:g} s: run volcano-locks doctor for details"
         else:
-            return json_response({"status": "ok"})
+            return json_response({"status": "ok", **self._held_takeovers()})
         raise LockError("lock_service_unavailable", message, retry_after_seconds=1)
 
-    async def metrics(self, _request: Request) -> Response:
-        """The Prometheus text format; without `volcano_locks_held` if the store does not answer in time."""
-        held: int | None = None
+    async def summary(self) -> dict[str, object]:
+        """What `/readyz` would say, and the cause if the store cannot answer."""
+        cause = STOPPING[0] if self.draining else None
         try:
-            async with asyncio.timeout(HELD_SECONDS_MAX):
-                held = await self._held.result()
-        except (StoreUnavailableError, TimeoutError):
-            held = None
-        return Response(self._metrics.text(held), headers={"content-type": METRICS_TYPE})
+            async with asyncio.timeout(READY_SECONDS_MAX):
+                await self._ready.result()
+        except StoreUnavailableError as error:
+            cause = error.cause_code
+        except TimeoutError:
+            cause = "store_late"
+        held = self._held_takeovers().get("takeovers_held")
+        return {"status": "ok" if cause is None else "unavailable", "cause": cause, "takeovers_held": held}
+
+    async def probe_store(self) -> None:
+        """Wait for the probe that all share, however long it takes. Raises StoreUnavailableError."""
+        await self._ready.result()
+
+    def _held_takeovers(self) -> dict[str, object]:
+        """The field about a hold (LEASE-17), if there is one. The server is ready: only takeovers wait."""
+        hold = self._store.takeover_hold()
+        if hold is None:
+            return {}
+        seconds = -(-hold.left_ms // 1_000)
+        return {"takeovers_held": {"until": instant(hold.until_ms), "seconds": seconds, "why": hold_reason(hold)}}
+
+    async def metrics(self, request: Request) -> Response:
+        """The Prometheus text format; without `volcano_locks_held` if that is unknown."""
+        await self._authenticator.require_scraper(request.scope[FIELDS_IN_SCOPE].get(AUTHORIZATION))
+        return Response(self._metrics.text(await self._held.newest()), headers={"content-type": METRICS_TYPE})
 
     async def openapi(self, _request: Request) -> Response:
         """spec/openapi.yaml as JSON."""
         return json_response(self._openapi)
 
+    async def stop_counting(self) -> None:
+        """End the count in the background; later scrapes get the newest result."""
+        await self._held.close()
+
+
+def hold_reason(hold: TakeoverHold) -> str:
+    """Why takeovers are held, for operators."""
+    return (
+        f"the store's clock moved ahead by {hold.jumped_ms / 1_000:.1f} s that are not known to have passed: leases "
+        "from before that are taken over only when the time that they had left has passed"
+    )
+
 
 class _SharedCall(Generic[T]):
-    """A call whose result concurrent callers share, and later callers while it is fresh."""
+    """A call whose result concurrent callers share."""
 
-    def __init__(self, call: Callable[[], Coroutine[Any, Any, T]], *, fresh_seconds: float = 0.0) -> None:
+    def __init__(self, call: Callable[[], Coroutine[Any, Any, T]]) -> None:
         self._call: Final = call
-        self._fresh_seconds: Final = fresh_seconds
         self._task: asyncio.Task[T] | None = None
-        self._fresh_until = 0.0
 
     async def result(self) -> T:
         """The result or the error. Cancelling one caller does not cancel the call."""
-        loop = asyncio.get_running_loop()
-        if self._task is None or (self._task.done() and loop.time() >= self._fresh_until):
-            self._task = loop.create_task(self._call(), name="store-question")
-            self._task.add_done_callback(self._finished)
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._call(), name="store-question")
+            self._task.add_done_callback(_read_error)
         return await asyncio.shield(self._task)
 
-    def _finished(self, task: "asyncio.Task[T]") -> None:
-        """A result stays fresh, an error does not. Reading the error prevents asyncio from logging it."""
-        if not task.cancelled() and task.exception() is None:
-            self._fresh_until = asyncio.get_running_loop().time() + self._fresh_seconds
+
+def _read_error(task: "asyncio.Task[Any]") -> None:
+    """Reading the error prevents asyncio from logging it."""
+    if not task.cancelled():
+        task.exception()

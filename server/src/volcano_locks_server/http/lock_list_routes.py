@@ -1,27 +1,34 @@
 """The lists of locks: `GET /locks` and `GET /locks/{key}?view=full` (LIST rules in spec/watching.md).
 
-Lists must not slow down lock traffic. Therefore at most LISTS_AT_ONCE queries run in the store and at most
-LISTS_WAITING_MAX wait, each for at most LIST_SECONDS_MAX.
+Lists must not slow down lock traffic. Therefore few queries run in the store at once (`list_slots`), and a request
+waits for at most LIST_SECONDS_MAX.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from ..ports.lock_store import LockPage, LockQuery, LockStore, RecordKey
-from ..rules.errors import LockError, StoreUnavailableError
-from ..rules.lease import Held, LockRecord, blocks_others
+from ..events import EVENT_NAMES
+from ..ports.lock_store import STORE_SECONDS_MAX, LockPage, LockQuery, LockStore, RecordKey, lock_name
+from ..queue.waiter import Waiter
+from ..rules.errors import DamagedRecordError, LockError, StoreUnavailableError
+from ..rules.lease import Damaged, Held, LockRecord, blocks_others
+from ..rules.shares import Budgets
 from ..rules.values import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, LockKey, parse_key_prefix, parse_limit, shown
+from ..telemetry import Log
+from .audit_log import log_error
 from .codec import instant
+from .list_slots import ListSlots
 
-LISTS_AT_ONCE: Final = 4
-LISTS_WAITING_MAX: Final = 100
-LIST_SECONDS_MAX: Final = 10.0
+LIST_SECONDS_MAX: Final = STORE_SECONDS_MAX
+QUEUE_SHOWN_MAX: Final = 20
 
 Waiters = Callable[[RecordKey], int]
+FirstWaiters = Callable[[RecordKey, int], Sequence[Waiter]]
+"""The first waiters of a lock on this node, in order; at most so many."""
 
 _HELD_BY_STATE: Final = {"held": True, "free": False, "all": None}
 _CURSOR: Final = "locks."
@@ -39,6 +46,15 @@ class _LockRow(msgspec.Struct):
     waiters: int = 0
 
 
+class _Queued(msgspec.Struct):
+    holder: str | None
+    since: str
+
+
+class _FullRow(_LockRow):
+    queue: list[_Queued] = []
+
+
 class _LockPage(msgspec.Struct):
     items: list[_LockRow]
     next_cursor: str | None
@@ -48,26 +64,51 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class LockListReader:
-    """Reads pages and rows of one store's locks as JSON. `waiters` counts the waiters of a lock."""
+    """Reads pages and rows of one store's locks as JSON. `waiters` counts the waiters of a lock on all nodes, `first`
+    returns those of this node. `budgets` are the node's.
 
-    def __init__(self, store: LockStore, waiters: Waiters) -> None:
+    A page leaves out damaged records and logs them (LEASE-18).
+    """
+
+    def __init__(
+        self,
+        store: LockStore,
+        waiters: Waiters,
+        log: Log,
+        budgets: Budgets,
+        *,
+        first: FirstWaiters = lambda _lock, _count: (),
+    ) -> None:
+        self._log: Final = log
         self._store: Final = store
         self._waiters: Final = waiters
-        self._at_once: Final = asyncio.Semaphore(LISTS_AT_ONCE)
-        self._pending = 0
+        self._first: Final = first
+        self._slots: Final = ListSlots(budgets.lists_at_once, budgets.lists_waiting)
 
     async def page(self, project_id: str, query: bytes) -> bytes:
-        """The page that the query asks for. Raises LockError `invalid_request`, `lock_service_unavailable`."""
+        """The page that the query asks for. Raises LockError `invalid_request`, `too_many_requests`,
+        `lock_service_unavailable`.
+        """
         page = await self._query(lock_query(project_id, query))
+        for key, damaged in page.damaged:
+            log_error(self._log, _damage(project_id, key, damaged), {"project_id": project_id})
         rows = [self._row(project_id, key, record, page.now_ms) for key, record in page.records]
         next_cursor = None if page.next_after is None else _CURSOR + page.next_after
         return _encode(_LockPage(rows, next_cursor))
 
     async def row(self, project_id: str, key: LockKey) -> bytes:
-        """The row of one lock, known or not. Raises LockError `lock_service_unavailable`."""
+        """The row of one lock, known or not, with its queue (LIST-9). Raises LockError `too_many_requests`,
+        `lock_service_unavailable`, `lock_record_damaged`.
+        """
         page = await self._query(LockQuery(project_id, 1, prefix=key))  # a key sorts before the keys that begin with it
+        for damaged_key, damaged in page.damaged:
+            if damaged_key == key:
+                raise _damage(project_id, key, damaged)
         record = next((record for found, record in page.records if found == key), None)
-        return _encode(self._row(project_id, key, record, page.now_ms))
+        row = self._row(project_id, key, record, page.now_ms)
+        waiters = self._first(RecordKey(project_id, key), QUEUE_SHOWN_MAX)
+        queue = [_Queued(one.acquire.holder, instant(one.since_ms)) for one in waiters]
+        return _encode(_FullRow(**msgspec.structs.asdict(row), queue=queue))
 
     def _row(self, project_id: str, key: LockKey, record: LockRecord | None, now_ms: int) -> _LockRow:
         waiters = self._waiters(RecordKey(project_id, key))
@@ -87,26 +128,21 @@ class LockListReader:
         )
 
     async def _query(self, query: LockQuery) -> LockPage:
-        if self._pending >= LISTS_AT_ONCE + LISTS_WAITING_MAX:
-            raise LockError(
-                "lock_service_unavailable",
-                "too many requests are listing locks: try again in a moment",
-                retry_after_seconds=1,
-            )
-        self._pending += 1
         try:
-            async with asyncio.timeout(LIST_SECONDS_MAX), self._at_once:
+            async with asyncio.timeout(LIST_SECONDS_MAX), self._slots.slot(query.project_id):
                 return await self._store.list_locks(query)
         except TimeoutError:
             late = f"the store did not list locks within {LIST_SECONDS_MAX:g} s"
             raise StoreUnavailableError("list_late", late) from None
-        finally:
-            self._pending -= 1
+
+
+def _damage(project_id: str, key: LockKey, damaged: Damaged) -> DamagedRecordError:
+    return DamagedRecordError(lock_name(RecordKey(project_id, key)), damaged.reason)
 
 
 def wants_row(query: bytes) -> bool:
     """Whether a read of one lock asks for its row (`view=full`). Raises LockError `invalid_request` (LIST-5)."""
-    view = _parameters(query, ("view",)).get("view")
+    view = parameters(query, ("view",)).get("view")
     if view not in (None, "full"):
         raise LockError("invalid_request", f"view must be full, or be left out; got {shown(view)}")
     return view is not None
@@ -114,12 +150,26 @@ def wants_row(query: bytes) -> bool:
 
 def watched_prefix(query: bytes) -> str:
     """The prefix of the keys to watch, or LockError `invalid_request` (EVENT-1)."""
-    return parse_key_prefix(_parameters(query, ("prefix",)).get("prefix", ""))
+    return parse_key_prefix(parameters(query, ("prefix",)).get("prefix", ""))
+
+
+def watched_events(query: bytes) -> frozenset[str] | None:
+    """The names of the events to send, None for all, or LockError `invalid_request` (EVENT-11)."""
+    named = parameters(query, ("events",)).get("events")
+    if named is None:
+        return None
+    asked = named.split(",")
+    unknown = [one for one in asked if one not in EVENT_NAMES]
+    if unknown:
+        raise LockError(
+            "invalid_request", f"events must be names of {', '.join(EVENT_NAMES)}, with commas; got {shown(unknown[0])}"
+        )
+    return frozenset(asked)
 
 
 def lock_query(project_id: str, query: bytes) -> LockQuery:
     """The query for a page, or LockError `invalid_request` (LIST-1, LIST-6)."""
-    named = _parameters(query, ("prefix", "state", "limit", "cursor"))
+    named = parameters(query, ("prefix", "state", "limit", "cursor"))
     state = named.get("state", "all")
     if state not in _HELD_BY_STATE:
         raise LockError("invalid_request", f"state must be held, free or all; got {shown(state)}")
@@ -141,12 +191,16 @@ def after_of(cursor: str) -> str:
             return LockKey.parse(key)
     except LockError:
         pass
-    raise LockError(
+    raise invalid_cursor(cursor)
+
+
+def invalid_cursor(cursor: str) -> LockError:
+    return LockError(
         "invalid_request", f"cursor must be the next_cursor of an earlier page of this list; got {shown(cursor)}"
     )
 
 
-def _parameters(query: bytes, names: Iterable[str]) -> dict[str, str]:
+def parameters(query: bytes, names: Iterable[str]) -> dict[str, str]:
     """The query parameters with these names. Raises LockError `invalid_request` for one that is repeated."""
     known = frozenset(names)
     found: dict[str, str] = {}

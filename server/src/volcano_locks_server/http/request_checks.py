@@ -47,6 +47,6 @@ def request_id_of(sent: bytes | None) -> tuple[bytes, LockError | None]:
     if sent is None:
         return new_request_id(), None
     try:
-        return parse_request_id(sent.decode("latin-1")).encode(), None
+        return parse_request_id(sent), None
     except LockError as error:
         return new_request_id(), error

@@ -1,6 +1,14 @@
-"""The responses of the lock routes (HTTP-1, HTTP-3, QUOTA-3)."""
+"""Responses, and the only place that makes their bytes (HTTP-1, HTTP-3, QUOTA-3).
 
-from typing import NamedTuple
+The first part turns outcomes and errors into a `LockResponse`; `send_response` sends it through ASGI. The second part
+makes the bytes of HTTP/1.1: `response_bytes` of a lease request, `head_bytes` of every other response.
+"""
+
+import time
+from collections.abc import Iterable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import Final, NamedTuple
 
 import msgspec
 from starlette.responses import Response
@@ -8,7 +16,7 @@ from starlette.responses import Response
 from ..rules.errors import LockError
 from ..rules.lease import Granted, Outcome, Refused, Released, State
 from ..rules.quota import Admission
-from .codec import FREE_BODY, REQUEST_ID, Send, held_body, instant, lease_body
+from .codec import FREE_BODY, REQUEST_ID, Field, Send, held_body, instant, lease_body, new_request_id
 from .lock_operations import LockOperation
 from .problems import JSON_TYPE, STATUS_BY_CODE, Headers, error_headers, problem_body
 
@@ -78,3 +86,60 @@ async def send_response(send: Send, response: LockResponse, request_id: bytes, a
     headers += request_headers(request_id, admission)
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
+
+
+# --- bytes ------------------------------------------------------------------------------------------------
+
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_STATUS_LINES: Final = {one.value: f"HTTP/1.1 {one.value} {one.phrase}\r\n".encode() for one in HTTPStatus}
+_date = (0, b"")  # a second, and the field of that second
+
+
+_RESPONSE: Final = (
+    b"%b%b%b%bx-volcano-request-id: %b\r\n"
+    b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %d\r\nx-ratelimit-reset: %d\r\n%b\r\n%b"
+)
+
+
+def response_bytes(response: LockResponse, request_id: bytes, admission: Admission, *, keep_alive: bool) -> bytes:
+    """A complete response to a counted request."""
+    _verdict, limit, remaining, reset_at_seconds, _retry = admission
+    status, body, _outcome, fields = response
+    return _RESPONSE % (
+        _STATUS_LINES[status],
+        _date_field(),
+        b"".join([b"%b: %b\r\n" % field for field in fields]) if fields else b"",
+        b"content-type: application/json\r\ncontent-length: %d\r\n" % len(body) if body else b"",
+        request_id,
+        limit,
+        remaining,
+        reset_at_seconds,
+        b"" if keep_alive else b"connection: close\r\n",
+        body,
+    )
+
+
+def head_bytes(status: int, fields: Iterable[Field], *, keep_alive: bool) -> bytes:
+    """The head of a response. No field is searched for line breaks, because none holds text that a client chose."""
+    lines = [_STATUS_LINES[status], _date_field()]
+    lines += [b"%b: %b\r\n" % field for field in fields]
+    lines.append(b"\r\n" if keep_alive else b"connection: close\r\n\r\n")
+    return b"".join(lines)
+
+
+def closing_response(error: LockError) -> bytes:
+    """A complete response that announces the end of the connection."""
+    status, body, _outcome, fields = error_response(error)
+    fields += [JSON_TYPE, (b"content-length", b"%d" % len(body)), (REQUEST_ID, new_request_id())]
+    return head_bytes(status, fields, keep_alive=False) + body
+
+
+def _date_field() -> bytes:
+    """The field `Date`, made once a second."""
+    global _date  # noqa: PLW0603 - a cache of one entry
+    now = int(time.time())
+    second, field = _date
+    if second != now:
+        field = b"date: %b\r\n" % formatdate(now, usegmt=True).encode()
+        _date = (now, field)
+    return field

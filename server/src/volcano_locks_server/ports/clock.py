@@ -5,15 +5,38 @@ once and then counts with a monotonic clock that includes suspended time (LEASE-
 changes no lease. If the wall clock is wrong at the start, it stays wrong until a restart; a store refuses a clock that
 is behind the newest instant it has stored.
 
-`Clock.call_in` sets timers, which a test fires by moving its clock.
+`Clock.call_in` sets timers, which a test fires by moving its clock. `boot` and `synchronised_ms` are evidence of how
+much time has really passed (LEASE-17).
 """
 
 import asyncio
+import ctypes
+import sys
 import time
 from collections.abc import Callable
-from typing import Final, Protocol
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol, cast
+
+from ..rules.clock_history import ClockMark
 
 TIMER_STEP_MS: Final = 15_000
+AGREES_MS: Final = 250
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_TIME_OFFSETS: Final = Path("/proc/self/timens_offsets")
+_TIME_ERROR: Final = 5  # the kernel's state of an unsynchronised clock
+_STA_UNSYNC: Final = 0x40
+
+
+class Boot(NamedTuple):
+    """How long the machine has been up, suspended time included. No one can set that clock.
+
+    Instants of one `id` can be compared. The id is empty if the system has none.
+    """
+
+    id: str
+    up_ms: int
 
 
 class Timer(Protocol):
@@ -38,6 +61,21 @@ class Clock(Protocol):
         """
         ...
 
+    def boot(self) -> Boot:
+        """The boot of this machine."""
+        ...
+
+    def synchronised_ms(self) -> int | None:
+        """The machine's wall time if its kernel reports it as synchronised now, else None."""
+        ...
+
+
+def mark_of(clock: Clock, now_ms: int) -> ClockMark:
+    """A mark of the instant `now_ms` of a store's clock, taken now on the machine of `clock`."""
+    boot, wall_ms = clock.boot(), clock.synchronised_ms()
+    agrees = wall_ms is not None and abs(wall_ms - now_ms) <= AGREES_MS
+    return ClockMark(now_ms, boot.id, boot.up_ms, agrees)
+
 
 def _steady_ns() -> int:
     """Nanoseconds of the monotonic clock, including suspended time if the system can count it."""
@@ -47,12 +85,58 @@ def _steady_ns() -> int:
 _STEADY: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
+@cache
+def _boot_id() -> str:
+    """The kernel's id of this boot and the offsets of this process's clocks; empty on a system without such an id."""
+    if not hasattr(time, "CLOCK_BOOTTIME"):
+        return ""
+    with suppress(OSError):
+        offsets = _TIME_OFFSETS.read_text().split() if _TIME_OFFSETS.exists() else []
+        moved = "".join(f"+{part}" for part in offsets if part.lstrip("-").isdigit() and part != "0")
+        return _BOOT_ID.read_text().strip() + moved
+    return ""
+
+
+class _Timex(ctypes.Structure):
+    """The kernel's `struct timex`; the fields after `status` are not used here."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("unused", ctypes.c_byte * 512),
+    )
+
+
+@cache
+def _adjtimex() -> Callable[[object], int] | None:
+    """The C library's function, None on other systems than Linux."""
+    with suppress(OSError, AttributeError):
+        if sys.platform.startswith("linux"):
+            # It returns at once. Each write asks, and giving up the interpreter's lock for it would cost 38 µs, not 3.
+            return cast("Callable[[object], int]", ctypes.PyDLL(None).adjtimex)
+    return None
+
+
+def kernel_is_synchronised() -> bool:
+    """Whether the kernel reports its wall clock as synchronised; False if the system cannot say."""
+    adjtimex, timex = _adjtimex(), _Timex()
+    if adjtimex is None:
+        return False
+    state = adjtimex(ctypes.byref(timex))
+    return 0 <= state < _TIME_ERROR and not timex.status & _STA_UNSYNC
+
+
 class SystemClock:
     """The machine's wall clock, read once and then continued by its monotonic clock."""
 
-    __slots__ = ("_steady_ns", "_wall_minus_steady_ns")
+    __slots__ = ("_steady_ns", "_wall_minus_steady_ns", "_wall_ns")
 
     def __init__(self, wall_ns: Callable[[], int] = time.time_ns, steady_ns: Callable[[], int] = _steady_ns) -> None:
+        self._wall_ns: Final = wall_ns
         self._steady_ns: Final = steady_ns
         self._wall_minus_steady_ns: Final = wall_ns() - steady_ns()
 
@@ -61,6 +145,12 @@ class SystemClock:
 
     def call_in(self, ms: int, call: Callable[[], None], *, slack_ms: int = 0) -> Timer:
         return _SteppedTimer(self, self.now_ms() + ms, call, max(1, slack_ms))
+
+    def boot(self) -> Boot:
+        return Boot(_boot_id(), self._steady_ns() // 1_000_000)
+
+    def synchronised_ms(self) -> int | None:
+        return self._wall_ns() // 1_000_000 if kernel_is_synchronised() else None
 
 
 class _SteppedTimer:

@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, Self
 
+from ..rules.errors import DamagedRecordError
+from .audit_entry import Act
+
 
 @dataclass(frozen=True, slots=True)
 class Project:
@@ -61,36 +64,68 @@ class NewSecret(NamedTuple):
     old_good_until_ms: int | None = None
 
 
-class Page(NamedTuple):
-    """A page of a list: `items` in the order of their creation, and the cursor of the next page, if any."""
+class Listed(Protocol):
+    """What every entry of a list has."""
 
-    items: Sequence[Project] | Sequence[ServiceKey]
+    @property
+    def id(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+
+
+class Page(NamedTuple):
+    """A page of a list: `items` in the order of their creation, and the cursor of the next page, if any.
+
+    The items are projects, service keys or admin tokens. `damaged` are entries that cannot be decoded; `items` leaves
+    them out (LEASE-18).
+    """
+
+    items: Sequence["Listed"]
     next_cursor: str | None
+    damaged: Sequence[DamagedRecordError] = ()
+
+
+class RegistryRepairs(Protocol):
+    """The port for repairs of damaged projects and service keys (CLI-31)."""
+
+    async def repair(self, record: str, now_ms: int) -> None:
+        """Repair the damaged record of that name, as `DamagedRecordError.record` has it.
+
+        A project is written anew, with defaults for what cannot be read. Everything else is deleted: a service key, of
+        which it is not known what it may do, and an admin token are thereby revoked.
+        """
+        ...
 
 
 class Registry(Protocol):
     """The port for projects and service keys.
 
-    Ids are UUIDs that the caller generates. Methods raise LockError `name_taken` for a name that is not unique,
+    Ids are UUIDs that the caller generates. A project or key that cannot be decoded raises `DamagedRecordError` for
+    itself only. Methods raise LockError `name_taken` for a name that is not unique,
     `not_found` for an unknown id, `invalid_request` for an unknown cursor, and `StoreUnavailableError`. Writes are
-    durable when the method returns.
+    durable when the method returns. `by` is who asked for a change: its entry of the audit is written in the same
+    transaction (AUDIT-2).
     """
 
-    async def add_project(self, project: Project) -> None: ...
+    async def add_project(self, project: Project, *, by: Act | None = None) -> None: ...
     async def project(self, project_id: str) -> Project: ...
     async def projects(self, *, limit: int, cursor: str | None) -> Page: ...
     async def change_project(
-        self, project_id: str, *, name: str | None, requests_per_minute: int | None
+        self, project_id: str, *, name: str | None, requests_per_minute: int | None, by: Act | None = None
     ) -> Project: ...
-    async def delete_project(self, project_id: str) -> None:
+    async def delete_project(self, project_id: str, *, by: Act | None = None) -> None:
         """Also deletes the project's service keys and lock records."""
         ...
 
-    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None: ...
+    async def add_service_key(
+        self, service_key: ServiceKey, secret_digest: bytes, *, by: Act | None = None
+    ) -> None: ...
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey: ...
     async def service_keys(self, project_id: str, *, limit: int, cursor: str | None) -> Page: ...
-    async def delete_service_key(self, project_id: str, key_id: str) -> None: ...
-    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey: ...
+    async def delete_service_key(self, project_id: str, key_id: str, *, by: Act | None = None) -> None: ...
+    async def replace_secret(
+        self, project_id: str, key_id: str, new: NewSecret, *, by: Act | None = None
+    ) -> ServiceKey: ...
     async def credential(self, secret_digest: bytes) -> Credential | None:
         """The credential of a secret, expired or not: the caller checks `good_until_ms`."""
         ...

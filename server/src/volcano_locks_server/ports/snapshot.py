@@ -7,7 +7,7 @@ in memory. Two promises of `load` keep copied locks safe:
   until a later `load` succeeds. A partial copy never serves.
 - *Time goes on.* Afterwards the store uses no instant before `newest_ms`, the newest one of the store that was read.
   So a lock that was purged before the copy gets a fencing token above its last one (LEASE-3), and an expired lease
-  stays expired (LEASE-1).
+  stays expired (LEASE-1). If this store's clock is ahead of the other one's, takeovers are held (LEASE-17).
 
 A snapshot of a store that is being written is not consistent. `Backups` is for that, if the store is one file; shared
 stores are backed up with their engines' tools.
@@ -16,8 +16,11 @@ stores are backed up with their engines' tools.
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from ..rules.errors import StoreUnavailableError
+from ..rules.clock_history import NO_HISTORY, ClockHistory
+from ..rules.errors import DamagedRecordError, StoreUnavailableError
 from ..rules.lease import LockRecord
+from .admin_tokens import AdminToken
+from .audit_entry import AuditEntry
 from .lock_store import RecordKey
 from .registry import Project, ServiceKey
 
@@ -38,6 +41,13 @@ class StoredServiceKey(NamedTuple):
     secrets: tuple[StoredSecret, ...]
 
 
+class StoredAdminToken(NamedTuple):
+    """An admin token with its SHA-256 digest."""
+
+    token: AdminToken
+    digest: bytes
+
+
 class StoredLock(NamedTuple):
     """A lock and its record."""
 
@@ -45,33 +55,41 @@ class StoredLock(NamedTuple):
     record: LockRecord
 
 
-Entry = Project | StoredServiceKey | StoredLock
+Entry = Project | StoredServiceKey | StoredAdminToken | AuditEntry | StoredLock
 
 
 class Snapshot(Protocol):
     """The port for reading and writing a whole store. Every method may raise `StoreUnavailableError`."""
 
     async def newest_ms(self) -> int:
-        """The newest instant that this store has used, 0 for a new one.
+        """This store's time now, or the newest instant that it has used if that is later."""
+        ...
 
-        A store that does not record it returns its clock's time, which is not earlier.
-        """
+    async def clock_history(self) -> ClockHistory:
+        """The past of this store's clock, to be loaded together with `newest_ms`."""
         ...
 
     def pages(self) -> AsyncIterator[Sequence[Entry]]:
         """Everything, in pages of 1 to PAGE_ENTRIES_MAX entries.
 
-        First all projects, then all service keys, both in the order of their creation, then all locks in any order,
-        including those that could be purged.
+        First all projects, then all service keys, then all admin tokens, each in the order of their creation, then the
+        audit in order, then all locks in any order, including those that could be purged. Raises
+        StoreUnavailableError at a record that cannot be decoded.
         """
         ...
 
-    async def load(self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int) -> None:
+    def damaged(self) -> AsyncIterator[DamagedRecordError]:
+        """The records that cannot be decoded (LEASE-18), in any order. `pages` raises at one."""
+        ...
+
+    async def load(
+        self, pages: AsyncIterator[Sequence[Entry]], newest_ms: int, history: ClockHistory = NO_HISTORY
+    ) -> None:
         """Fill this store, which must be empty, with the pages of another one; see the module's docstring.
 
         The order of creation is that of the pages. Raises `store_not_empty()` if the store has a project, a service
-        key or a lock, `stores.errors.clock_behind` if this store's clock is before `newest_ms` and the store cannot
-        wait for it later, and whatever `pages` raises.
+        key, an admin token, a lock or an entry of the audit, `stores.errors.clock_behind` if this store's clock is
+        before `newest_ms` and the store cannot wait for it later, and whatever `pages` raises.
         """
         ...
 
@@ -99,5 +117,6 @@ class Backups(Protocol):
 def store_not_empty() -> StoreUnavailableError:
     """Two stores cannot be merged, because the same lock may be held in both."""
     return StoreUnavailableError(
-        "store_not_empty", "the target store holds projects, keys or locks already: choose an empty one"
+        "store_not_empty",
+        "the target store holds projects, keys, admin tokens, locks or an audit already: choose an empty one",
     )

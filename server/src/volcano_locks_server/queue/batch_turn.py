@@ -6,34 +6,34 @@ from typing import Final, NamedTuple
 from ..ports.lock_store import RecordKey
 from ..rules.lease import Granted, Held, Refused, RevokeGrant
 from .fairness import Fairness
-from .handoff import HandoffStep, LockChange, QueuedWaiter, QueueSnapshot, StepReport, WaiterOutcome
+from .handoff import HandoffStep, LockChange, QueuedWaiter, QueueReport, QueueSnapshot, StepReport, WaiterOutcome
 from .recheck import Rechecks
 from .undelivered import UndeliveredGrants
 from .wait_queue import RETRY_MS_MIN, WaitQueue
 from .waiter import WaiterState, WaitResult
-from .waiter_table import WAITERS_PER_LOCK_MAX, WaiterTable
+from .waiter_table import WaiterTable
 
 
 class QueueParts(NamedTuple):
-    """The parts of a node's wait queues that a batch acts on."""
+    """The parts of a node's wait queues that a batch acts on; `fairness` is None if this node is the only one."""
 
     table: WaiterTable
-    fairness: Fairness
+    fairness: Fairness | None
     rechecks: Rechecks
     undelivered: UndeliveredGrants
 
-    def snapshot(self, key: RecordKey, queue: WaitQueue) -> QueueSnapshot:
+    def snapshot(self, key: RecordKey, queue: WaitQueue, now_ms: int) -> QueueSnapshot:
         """The queue as a batch that begins now sees it; its waiters are in that batch from here on."""
         queue.recheck_submitted = False
         queued = []
         joining, waiting, in_batch = WaiterState.JOINING, WaiterState.WAITING, WaiterState.IN_BATCH  # slow lookups
         for waiter in queue.waiters.values():
             if waiter.state is not joining and waiter.result is not None and not waiter.result.done():
-                queued.append(QueuedWaiter(waiter, waiter.acquire, waiter.uncertain_grant is not None))
+                waited_ms = max(0, now_ms - waiter.since_ms) if waiter.announced else None
+                queued.append(QueuedWaiter(waiter, waiter.acquire, waiter.uncertain_grant is not None, waited_ms))
                 if waiter.state is waiting:
                     waiter.state = in_batch
-        grants_left = self.fairness.grants_left(key, queue)
-        return QueueSnapshot(tuple(queued), WAITERS_PER_LOCK_MAX if grants_left is None else grants_left)
+        return QueueSnapshot(tuple(queued), None if self.fairness is None else self.fairness.turn(key, queue))
 
 
 class BatchTurn:
@@ -113,19 +113,35 @@ class BatchTurn:
         return [(key, queues[key]) for key in self._snapshots if key in queues]
 
     def _update_queues(self, report: StepReport) -> None:
-        fairness = self._parts.fairness
         for key, now in report.queues.items():
-            fairness.count_grants(key, report, 0 if now.record is None else now.record.fencing_token)
             queue = self._parts.table.queues.get(key)
+            if self._parts.fairness is not None:
+                self._update_turn(self._parts.fairness, key, queue, now)
             if queue is None:
                 continue
             queue.failing = False
             queue.retry_ms = RETRY_MS_MIN
+            before = queue.lease
             queue.lease = now.record if isinstance(now.record, Held) and now.free_in_ms else None
             if now.free_in_ms:
                 self._parts.rechecks.schedule(key, queue, self._began_ms + now.free_in_ms)
-            elif now.has_waiters and not queue.yielding:
-                fairness.yield_to_others(key, queue)
+            if now.awaits_turn:
+                self._parts.rechecks.await_turn(key, queue, is_same_lease=before == queue.lease)
+
+    def _update_turn(self, fairness: Fairness, key: RecordKey, queue: WaitQueue | None, now: QueueReport) -> None:
+        before = self._snapshots[key].turn
+        if now.turn is not None and before is not None and now.turn.fencing_token != before.fencing_token:
+            fairness.note_grants(key, now.turn)
+            if queue is not None:
+                queue.skipped = frozenset()
+        if queue is None:
+            return
+        if now.free_in_ms:
+            fairness.end_pause(queue)
+            if queue.blocked_by is None and now.record is not None:
+                queue.blocked_by = now.record.fencing_token
+        elif now.has_waiters and now.yields_to is not None:
+            fairness.pause(key, queue, now.yields_to)
 
     def _deliver(self, served: WaiterOutcome, report: StepReport) -> None:
         table, waiter, outcome = self._parts.table, served.waiter, served.outcome

@@ -5,6 +5,10 @@ the records. After each command it grants the lock to the first waiters of that 
 free. An acquire that finds the lock free while waiters are queued gets `lock_held`, so it overtakes none of them. A new
 waiter is in the queue from its own acquire on, so it overtakes no command that came before it.
 
+Over a store of several nodes, a waiter may use its token at another node too. One whose token holds the lock is served
+at once, and one whose token was released is refused at once (WAIT-13). Fairness decides whether a free lock is left to
+another node (`node_turn`).
+
 A `HandoffStep` is one run. It changes nothing outside itself, so a store may run the step again, and it uses waiters by
 identity only. The caller acts on the report of the run that was committed. If the outcome of the commit is unknown,
 `undelivered_grants` of all runs are the grants that may have become durable (WAIT-9).
@@ -13,13 +17,19 @@ identity only. The caller acts on the report of the run that was committed. If t
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from hmac import compare_digest
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
+from ..ports.audit import force_release_entry
+from ..ports.audit_entry import Act, AuditEntry
 from ..ports.lock_store import RecordKey
+from ..rules.history import HoldEntry, ended_hold
 from ..rules.lease import (
+    WITHDRAWN_BYTES,
     Acquire,
     Command,
+    Damaged,
     Granted,
     Held,
     LockRecord,
@@ -29,30 +39,43 @@ from ..rules.lease import (
     Released,
     Renew,
     RevokeGrant,
+    StoredRecord,
     acquire,
     blocks_others,
     decide,
     free_in_ms,
     held_by,
+    is_retired,
     owns,
+    refused_damaged,
 )
+from .node_turn import NodeTurn, after_grant, waiting_nodes, with_node, with_overtaken_node, yields_to
 from .waiter import Waiter
 
 
 class PendingCommand(NamedTuple):
     """A submitted command. `owner_only`: it passes only if its token owns the lock (QUOTA-5). `waiter` is that of an
-    acquire that waits.
+    acquire that waits. `act` is of a command that the audit names.
     """
 
     command: Command
     owner_only: bool = False
     waiter: Waiter | None = None
+    act: Act | None = None
 
 
 def evaluate(
+    record: StoredRecord | None, pending: PendingCommand, now_ms: int
+) -> tuple[StoredRecord | None, Outcome | None]:
+    """Apply the lease rules; None if only the owner may pass and the token is not the owner's."""
+    if isinstance(record, Damaged):
+        return record, refused_damaged(record)
+    return _evaluate(record, pending, now_ms)
+
+
+def _evaluate(
     record: LockRecord | None, pending: PendingCommand, now_ms: int
 ) -> tuple[LockRecord | None, Outcome | None]:
-    """Apply the lease rules; None if only the owner may pass and the token is not the owner's."""
     if pending.owner_only and not (
         isinstance(pending.command, Renew | Release) and owns(record, pending.command.owner_digest, now_ms)
     ):
@@ -60,19 +83,34 @@ def evaluate(
     return decide(record, pending.command, now_ms)
 
 
+def audit_entry(key: RecordKey, pending: PendingCommand, outcome: Outcome | None, now_ms: int) -> AuditEntry | None:
+    """The entry of the audit for a command that was carried out; None if the audit does not name it."""
+    if pending.act is None or not isinstance(outcome, Released):
+        return None
+    return force_release_entry(pending.act, key, outcome.ended, now_ms)
+
+
+def ended_by(before: StoredRecord | None, after: LockRecord, pending: PendingCommand, now_ms: int) -> HoldEntry | None:
+    """The entry of the hold that the command, or the hand-off after it, ended."""
+    return ended_hold(before, after, pending.command, now_ms)
+
+
 class QueuedWaiter(NamedTuple):
-    """A waiter as a batch sees it. `may_hold`: a batch that failed may have granted it the lock."""
+    """A waiter as a batch sees it. `may_hold`: a batch that failed may have granted it the lock. `waited_ms`: how long
+    it was queued when the batch began, None if it joins in this batch.
+    """
 
     waiter: Waiter
     acquire: Acquire
     may_hold: bool
+    waited_ms: int | None = None
 
 
 class QueueSnapshot(NamedTuple):
-    """The waiters of one key, in order, and to how many of them this batch may grant the lock."""
+    """The waiters of one key, in order, and the node's turn at that lock; None if this node is the only one."""
 
     waiters: tuple[QueuedWaiter, ...]
-    grants_max: int
+    turn: NodeTurn | None = None
 
 
 class WaiterOutcome(NamedTuple):
@@ -88,12 +126,19 @@ class WaiterOutcome(NamedTuple):
 
 class QueueReport(NamedTuple):
     """The lock of a queue after the step: free to others in `free_in_ms` (0: now), its record, and whether waiters of
-    the snapshot are left.
+    the snapshot are left. `turn` is the node's turn after the step, and `yields_to` the node that the lock is left to.
     """
 
     free_in_ms: int
     record: LockRecord | None
     has_waiters: bool
+    turn: NodeTurn | None = None
+    yields_to: str | None = None
+
+    @property
+    def awaits_turn(self) -> bool:
+        """Whether this node is listed in the record."""
+        return self.turn is not None and self.turn.node in waiting_nodes(self.record)
 
 
 class LockChange(NamedTuple):
@@ -129,7 +174,8 @@ class HandoffStep:
         self._may_hold: Final = {
             key for key, snapshot in snapshots.items() if any(queued.may_hold for queued in snapshot.waiters)
         }
-        self._grants_left: Final = {key: snapshot.grants_max for key, snapshot in snapshots.items()}
+        self._turns: Final = {key: snapshot.turn for key, snapshot in snapshots.items() if snapshot.turn is not None}
+        self._by_digest: Final[dict[RecordKey, dict[bytes, QueuedWaiter]]] = {}
         self._queued: Final = {queued.waiter for snapshot in snapshots.values() for queued in snapshot.waiters}
         self._outcomes: Final[dict[Waiter, Outcome]] = {}
         self._changes: Final[list[LockChange] | None] = [] if records_changes else None
@@ -143,9 +189,11 @@ class HandoffStep:
         return self._report
 
     def evaluate(
-        self, key: RecordKey, record: LockRecord | None, pending: PendingCommand, now_ms: int
-    ) -> tuple[LockRecord | None, Outcome | None]:
-        """Evaluate the command, then hand the lock on if it is free."""
+        self, key: RecordKey, record: StoredRecord | None, pending: PendingCommand, now_ms: int
+    ) -> tuple[StoredRecord | None, Outcome | None]:
+        """Evaluate the command, then hand the lock on if it is free. A damaged record refuses all (LEASE-18)."""
+        if isinstance(record, Damaged):
+            return record, self._refuse_all(key, refused_damaged(record), pending, now_ms)
         waiter, queue = pending.waiter, self._queues.get(key)
         if waiter is not None and (served := self._outcomes.get(waiter)) is not None:
             after: LockRecord | None = record
@@ -156,7 +204,7 @@ class HandoffStep:
                 self._changes.append(LockChange(key, pending.command, record, after, outcome, now_ms, waiter))
         if queue is not None:
             after = self._hand_on(key, queue, after, now_ms)
-            self._report.queues[key] = QueueReport(free_in_ms(after, now_ms), after, bool(queue))
+            self._report.queues[key] = self._queue_report(key, queue, after, now_ms)
         return after, outcome
 
     def _evaluate_command(
@@ -165,20 +213,41 @@ class HandoffStep:
         command, waiter = pending.command, pending.waiter
         if isinstance(command, RevokeGrant) and self._report.grant_counts[key, command.owner_digest]:
             return record, Released(None)  # its client acquired again in the meantime
-        if isinstance(command, Acquire) and not blocks_others(record, now_ms) and self._is_reserved(key, waiter):
-            decided: tuple[LockRecord | None, Outcome | None] = record, held_by(None)
+        if (
+            isinstance(command, Acquire)
+            and not blocks_others(record, now_ms)
+            and self._is_reserved(key, record, waiter)
+        ):
+            after: LockRecord | None = record
+            outcome: Outcome | None = held_by(None)
         else:
-            decided = evaluate(record, pending, now_ms)
-        _, outcome = decided
+            after, outcome = _evaluate(record, pending, now_ms)
         if isinstance(outcome, Granted) and isinstance(command, Acquire | Renew):
             self._report.grant_counts[key, command.owner_digest] += 1
         if waiter is not None and isinstance(command, Acquire) and isinstance(outcome, Granted | Refused):
+            after = self._count_grant(key, record, after, outcome)
             self._enqueue_or_serve(key, waiter, command, outcome, now_ms)
-        return decided
+        return after, outcome
 
-    def _is_reserved(self, key: RecordKey, waiter: Waiter | None) -> bool:
+    def _refuse_all(self, key: RecordKey, refused: Refused, pending: PendingCommand, now_ms: int) -> Refused:
+        queue = self._queues.get(key, deque())
+        waiting = [queued for queued in queue if queued.waiter is not pending.waiter]
+        queue.clear()
+        for waiter, command, *_ in waiting:
+            self._serve(key, waiter, command, refused, now_ms)
+        if pending.waiter is not None and pending.waiter not in self._outcomes and isinstance(pending.command, Acquire):
+            self._serve(key, pending.waiter, pending.command, refused, now_ms)
+        if key in self._queues:
+            self._report.queues[key] = QueueReport(0, None, has_waiters=False)
+        return refused
+
+    def _is_reserved(self, key: RecordKey, record: LockRecord | None, waiter: Waiter | None) -> bool:
         """Whether a free lock belongs to earlier waiters, here or on other nodes (WAIT-4, WAIT-10)."""
-        return bool(self._queues.get(key)) or (waiter is not None and self._grants_left[key] <= 0)
+        return bool(self._queues.get(key)) or (waiter is not None and self._yields_to(key, record) is not None)
+
+    def _yields_to(self, key: RecordKey, record: LockRecord | None) -> str | None:
+        turn = self._turns.get(key)
+        return None if turn is None else yields_to(turn, record)
 
     def _enqueue_or_serve(
         self, key: RecordKey, waiter: Waiter, command: Acquire, outcome: Granted | Refused, now_ms: int
@@ -189,41 +258,90 @@ class HandoffStep:
             self._report.joined.append(waiter)
             if waiter not in self._queued:
                 self._queued.add(waiter)
-                queue.append(QueuedWaiter(waiter, command, may_hold=False))
+                queued = QueuedWaiter(waiter, command, may_hold=False)
+                queue.append(queued)
+                if key in self._by_digest:
+                    self._by_digest[key][command.owner_digest[-WITHDRAWN_BYTES:]] = queued
             return
         for queued in queue:
             if queued.waiter is waiter:
                 queue.remove(queued)
                 break
-        self._grants_left[key] -= isinstance(outcome, Granted)
         self._serve(key, waiter, command, outcome, now_ms)
 
     def _hand_on(
         self, key: RecordKey, queue: deque[QueuedWaiter], record: LockRecord | None, now_ms: int
     ) -> LockRecord | None:
-        """Grant a free lock to the first waiters. If a failed batch granted it to a waiter, that one gets it."""
-        if key in self._may_hold and isinstance(record, Held) and blocks_others(record, now_ms):
-            for queued in queue:
-                if queued.may_hold and compare_digest(queued.acquire.owner_digest, record.owner_digest):
-                    queue.remove(queued)
-                    return self._acquire_for(key, queued, record, now_ms)
-        while queue and self._grants_left[key] > 0 and not blocks_others(record, now_ms):
+        """Serve the waiters whose tokens the record knows, then grant a free lock to the first waiters."""
+        for queued in self._known_to(key, queue, record, now_ms):
+            queue.remove(queued)
+            record = self._acquire_for(key, queued, record, now_ms)
+        while queue and not blocks_others(record, now_ms) and self._yields_to(key, record) is None:
             record = self._acquire_for(key, queue.popleft(), record, now_ms)
-        return record
+        return self._with_this_node(key, record, now_ms) if queue else record
+
+    def _with_this_node(self, key: RecordKey, record: LockRecord | None, now_ms: int) -> LockRecord | None:
+        """The record that is left with waiters; it lists this node if another one goes first."""
+        turn = self._turns.get(key)
+        if turn is None or record is None:
+            return record
+        if isinstance(record, Held) and blocks_others(record, now_ms):
+            return with_overtaken_node(turn, record)
+        return with_node(turn.node, record) if yields_to(turn, record) else record
+
+    def _known_to(
+        self, key: RecordKey, queue: deque[QueuedWaiter], record: LockRecord | None, now_ms: int
+    ) -> list[QueuedWaiter]:
+        """The waiters whose token holds the lock, by another node or a batch that failed, or is withdrawn (WAIT-13)."""
+        if not queue or record is None or (key not in self._turns and key not in self._may_hold):
+            return []
+        by_digest = self._by_digest.get(key)
+        if by_digest is None:
+            by_digest = {queued.acquire.owner_digest[-WITHDRAWN_BYTES:]: queued for queued in queue}
+            self._by_digest[key] = by_digest
+        digests = () if record.queue_state is None else record.queue_state.withdrawn
+        if isinstance(record, Held) and blocks_others(record, now_ms):
+            digests = (record.owner_digest[-WITHDRAWN_BYTES:], *digests)
+        known = [by_digest[digest] for digest in digests if digest in by_digest]
+        return [queued for queued in known if queued in queue and self._is_served(queued, record, now_ms)]
+
+    def _is_served(self, queued: QueuedWaiter, record: LockRecord, now_ms: int) -> bool:
+        digest = queued.acquire.owner_digest
+        return owns(record, digest, now_ms) or is_retired(record, digest, now_ms)
 
     def _acquire_for(
         self, key: RecordKey, queued: QueuedWaiter, record: LockRecord | None, now_ms: int
     ) -> LockRecord | None:
-        waiter, command, may_hold = queued
+        waiter, command, may_hold, waited_ms = queued
         after, outcome = acquire(record, command, now_ms)
         assert isinstance(outcome, Granted | Refused)
         if isinstance(outcome, Granted):
-            self._grants_left[key] -= 1
             self._report.grant_counts[key, command.owner_digest] += 1
+            if waited_ms is not None and outcome.how != "repeated" and isinstance(after, Held) and after.facts:
+                after = replace(after, facts=after.facts.waited(waited_ms))
+        after = self._count_grant(key, record, after, outcome)
         if self._changes is not None:
             self._changes.append(LockChange(key, command, record, after, outcome, now_ms, waiter))
         self._serve(key, waiter, command, outcome, now_ms, may_hold=may_hold)
         return after
+
+    def _count_grant(
+        self, key: RecordKey, before: LockRecord | None, after: LockRecord | None, outcome: Granted | Refused
+    ) -> LockRecord | None:
+        """The record after an acquire of a waiter, with the node's turn in it if a lease began."""
+        turn = self._turns.get(key)
+        if turn is None or not isinstance(outcome, Granted) or outcome.how == "repeated":
+            return after
+        assert isinstance(after, Held)
+        self._turns[key], lease = after_grant(turn, before, after)
+        return lease
+
+    def _queue_report(
+        self, key: RecordKey, queue: deque[QueuedWaiter], record: LockRecord | None, now_ms: int
+    ) -> QueueReport:
+        turn = self._turns.get(key)
+        left_to = None if turn is None else yields_to(turn, record)
+        return QueueReport(free_in_ms(record, now_ms), record, bool(queue), turn, left_to)
 
     def _serve(
         self,

@@ -14,12 +14,14 @@ own queues; no order between nodes is promised. Rules: spec/waiting.md, WAIT.
 
 import asyncio
 from collections.abc import Callable
+from itertools import islice
 from typing import Final
 
 from ..ports.clock import Clock
 from ..ports.lock_store import RecordKey
-from ..rules.errors import STOPPING, StoreUnavailableError
+from ..rules.errors import STOPPING, LockError, StoreUnavailableError
 from ..rules.lease import NOT_OWNER, Acquire, Outcome
+from ..rules.shares import Budget
 from .batch_turn import BatchTurn, QueueParts
 from .fairness import Fairness
 from .handoff import LockChange, PendingCommand
@@ -30,23 +32,24 @@ from .waiter_table import WaiterTable
 
 
 class WaitQueues:
-    """`submit` submits a command to the next batch; `close` ends every timer.
+    """`submit` submits a command to the next batch; `close` ends every timer. `budget` counts the waiters.
 
     `recheck_every_ms`: recheck all queues that often, for the sake of other nodes; None if this node is the only one.
     `on_changes` is called with what each committed batch did to locks; None while no event is published.
     """
 
-    def __init__(self, clock: Clock, submit: Submit, *, recheck_every_ms: int | None = None) -> None:
+    def __init__(self, clock: Clock, submit: Submit, budget: Budget, *, recheck_every_ms: int | None = None) -> None:
         self.clock: Final = clock
         self.on_changes: Callable[[list[LockChange]], None] | None = None
         self._undelivered: Final = UndeliveredGrants(clock, submit)
-        self.table: Final = WaiterTable(clock, self._undelivered)
+        self.table: Final = WaiterTable(clock, self._undelivered, budget)
         self._rechecks: Final = Rechecks(clock, submit, self.table.queues, every_ms=recheck_every_ms)
         self.fairness: Final = Fairness(clock, self._rechecks.recheck)
         self.recheck: Final = self._rechecks.recheck
         self.recheck_all: Final = self._rechecks.recheck_all
         self.revoke: Final = self._undelivered.revoke_result
-        self._parts: Final = QueueParts(self.table, self.fairness, self._rechecks, self._undelivered)
+        fairness = None if recheck_every_ms is None else self.fairness
+        self._parts: Final = QueueParts(self.table, fairness, self._rechecks, self._undelivered)
         self._submit: Final = submit
 
     def count(self, key: RecordKey) -> int:
@@ -54,13 +57,19 @@ class WaitQueues:
         queue = self.table.queues.get(key)
         return 0 if queue is None else queue.request_count
 
+    def first(self, key: RecordKey, count: int) -> list[Waiter]:
+        """The first waiters for that lock on this node whose requests wait now, in order."""
+        queue = self.table.queues.get(key)
+        waiters = () if queue is None else queue.waiters.values()
+        return list(islice((one for one in waiters if one.result is not None), count))
+
     def keys(self) -> list[RecordKey]:
         """The locks that requests wait for on this node now."""
         return [key for key, queue in self.table.queues.items() if queue.request_count]
 
     def join(self, key: RecordKey, acquire: Acquire, wait_ms: int) -> Waiter:
         """Enqueue a waiter, or attach to the one of the same token. The caller awaits its `result`, and calls `leave`
-        if it stops waiting. Raises LockError `too_many_waiters` and StoreUnavailableError.
+        if it stops waiting. Raises LockError `too_many_waiters`, `too_many_requests` and StoreUnavailableError.
         """
         table = self.table
         if table.stopped:
@@ -74,7 +83,7 @@ class WaitQueues:
             return waiter
         try:
             waiter.command = self._submit(key, PendingCommand(acquire, waiter=waiter))
-        except StoreUnavailableError:
+        except LockError:
             table.detach_request(waiter)
             table.keep(waiter)
             raise
@@ -105,14 +114,14 @@ class WaitQueues:
         """What a batch of `keys` does for waiters; None if it has only its commands to evaluate."""
         if not self.table.queues and not self._undelivered and self.on_changes is None:
             return None
-        snapshots = {}
+        snapshots, now_ms = {}, self.clock.now_ms()
         for key in keys:
             queue = self.table.queues.get(key)
             if queue is not None and queue.request_count:
-                snapshots[key] = self._parts.snapshot(key, queue)
+                snapshots[key] = self._parts.snapshot(key, queue, now_ms)
         if not snapshots and self.on_changes is None and not self._undelivered.has_any_of(keys):
             return None
-        return BatchTurn(self._parts, snapshots, self.clock.now_ms(), self.on_changes)
+        return BatchTurn(self._parts, snapshots, now_ms, self.on_changes)
 
     def stop(self) -> None:
         """End all waits and refuse new ones (WAIT-8). A waiter in a batch gets the outcome of that batch."""

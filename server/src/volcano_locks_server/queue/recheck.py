@@ -17,13 +17,15 @@ from typing import Final
 
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import LockError
 from ..rules.lease import Outcome, Read
 from .handoff import PendingCommand
 from .undelivered import RETRY_MS_MAX, Submit
 from .wait_queue import WaitQueue
 
 RECHECK_EVERY_SECONDS: Final = 2
+TURN_RECHECK_MS_MIN: Final = 100  # while the record lists this node, so that it uses its turn soon
+TURN_RECHECK_MS_MAX: Final = 1_600  # while the same lease blocks its waiters
 
 
 class Rechecks:
@@ -57,7 +59,7 @@ class Rechecks:
         queue.recheck_submitted = True
         try:
             submitted = self._submit(key, PendingCommand(Read()))
-        except StoreUnavailableError:
+        except LockError:
             queue.recheck_submitted = False
             self.retry_soon(key, queue)
         else:
@@ -70,15 +72,26 @@ class Rechecks:
 
     def retry_soon(self, key: RecordKey, queue: WaitQueue) -> None:
         """Recheck a queue after a back-off (WAIT-9)."""
+        if self.recheck_in(queue.retry_ms, key, queue):
+            queue.retry_ms = min(RETRY_MS_MAX, queue.retry_ms * 2)
+
+    def await_turn(self, key: RecordKey, queue: WaitQueue, *, is_same_lease: bool) -> None:
+        """The record lists this node: recheck soon, and less often while the same lease blocks its waiters."""
+        doubled_ms = min(TURN_RECHECK_MS_MAX, queue.turn_recheck_ms * 2)
+        queue.turn_recheck_ms = doubled_ms if is_same_lease else TURN_RECHECK_MS_MIN
+        self.recheck_in(queue.turn_recheck_ms, key, queue)
+
+    def recheck_in(self, delay_ms: int, key: RecordKey, queue: WaitQueue) -> bool:
+        """Recheck a queue after a delay. Returns False if that is scheduled already."""
         if queue.retry_timer is not None or self._stopped:
-            return
+            return False
 
         def retry() -> None:
             queue.retry_timer = None
             self.recheck(key)
 
-        queue.retry_timer = self._clock.call_in(queue.retry_ms, retry)
-        queue.retry_ms = min(RETRY_MS_MAX, queue.retry_ms * 2)
+        queue.retry_timer = self._clock.call_in(delay_ms, retry)
+        return True
 
     def schedule(self, key: RecordKey, queue: WaitQueue, free_at_ms: int) -> None:
         """Recheck when lease and grace are over. A renewal only moves the instant; the timer reads it when it fires."""
@@ -98,6 +111,8 @@ class Rechecks:
 
     def _poll(self) -> None:
         self._poll_timer = None
+        for queue in self._queues.values():
+            queue.overtaken_after, queue.blocked_by = queue.blocked_by, None
         self.recheck_all()
         if self._queues:
             self.keep_polling()

@@ -12,7 +12,7 @@ from typing import Final
 
 from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import LockError
 from ..rules.lease import Granted, Outcome, RevokeGrant
 from .handoff import PendingCommand
 from .waiter import WaitResult
@@ -85,7 +85,7 @@ class UndeliveredGrants:
         revocation.tries += 1
         try:
             revocation.submitted = self._submit(revocation.key, PendingCommand(revocation.command))
-        except StoreUnavailableError:
+        except LockError:
             self._retry_later(revocation)
         else:
             revocation.submitted.add_done_callback(lambda done: self._tried(revocation, done))

@@ -23,9 +23,14 @@ class WaitQueue:
     retry_ms: int = RETRY_MS_MIN
     failing: bool = False
     recheck_submitted: bool = False  # and in no batch yet
-    yielding: bool = False
+    turn_recheck_ms: int = 0
+    pause_timer: Timer | None = None
+    yields_to: str | None = None  # the node that the lock is left to until `pause_timer` fires
+    skipped: frozenset[str] = frozenset()  # nodes that left their turn unused
+    blocked_by: int | None = None  # fencing token of the first lease that blocked the waiters since the timed recheck
+    overtaken_after: int | None = None  # `blocked_by` of the timed recheck before, until a batch takes it
 
     def cancel_timers(self) -> None:
-        for timer in (self.expiry_timer, self.retry_timer):
+        for timer in (self.expiry_timer, self.retry_timer, self.pause_timer):
             if timer is not None:
                 timer.cancel()

@@ -19,11 +19,13 @@ from .waiter import WaitResult
 
 class WaitRequest(NamedTuple):
     """How an acquire waits: for `wait_ms` at most, or until `disconnected` is done. `authorize` is called before a
-    grant is returned; it raises the LockError to return instead.
+    grant is returned; it raises the LockError to return instead. `is_gone` is called last of all: a disconnect takes a
+    few turns of the event loop until `disconnected` is done, and a grant may come in between.
     """
 
     wait_ms: int
     disconnected: "asyncio.Future[None] | None" = None
+    is_gone: Callable[[], bool] | None = None
     authorize: Callable[[], Awaitable[object]] | None = None
 
 
@@ -32,8 +34,8 @@ async def wait_for_grant(
 ) -> Granted | Refused | None:
     """The outcome of an acquire that waits; None if its client disconnected.
 
-    Raises LockError `too_many_waiters`, what `authorize` raises, and StoreUnavailableError if it is not known whether
-    the lock was granted.
+    Raises LockError `too_many_waiters`, `too_many_requests`, what `authorize` raises, and StoreUnavailableError if it
+    is not known whether the lock was granted.
     """
     disconnected = wait.disconnected
     waiter = queues.join(key, acquire, wait.wait_ms)
@@ -60,7 +62,7 @@ async def wait_for_grant(
     finally:
         if disconnected is not None:
             disconnected.remove_done_callback(leave)
-    if disconnected is not None and disconnected.done():
+    if (disconnected is not None and disconnected.done()) or (wait.is_gone is not None and wait.is_gone()):
         queues.revoke(key, acquire.owner_digest, result)
         return None
     if _is_too_old(result, queues.clock):

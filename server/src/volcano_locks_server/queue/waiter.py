@@ -59,6 +59,7 @@ class Waiter:
 
     key: RecordKey
     acquire: Acquire
+    since_ms: int = 0  # by this node's clock
     state: WaiterState = WaiterState.JOINING
     result: asyncio.Future[WaitResult] | None = None
     command: asyncio.Future[Outcome | None] | None = None

@@ -1,6 +1,6 @@
 """All waiters of one node: how each is added, and how its wait ends.
 
-The table is bounded by WAITERS_PER_LOCK_MAX and WAITERS_MAX. It submits no commands and builds no batches.
+The table is bounded by WAITERS_PER_LOCK_MAX and a budget of the node. It submits no commands and builds no batches.
 """
 
 import asyncio
@@ -11,12 +11,12 @@ from ..ports.clock import Clock, Timer
 from ..ports.lock_store import RecordKey
 from ..rules.errors import STOPPING, LockError, StoreUnavailableError
 from ..rules.lease import Acquire, Outcome, held_by
+from ..rules.shares import Budget, past_share
 from .undelivered import UndeliveredGrants
 from .wait_queue import WaitQueue
 from .waiter import Waiter, WaiterState, WaitResult
 
 WAITERS_PER_LOCK_MAX: Final = 1_000
-WAITERS_MAX: Final = 10_000
 WAITER_KEPT_SECONDS: Final = 5
 WAIT_SLACK_SHARE: Final = 100  # a wait may end late by its hundredth, so that many waits end together
 WAIT_SLACK_MS_MAX: Final = 250
@@ -25,7 +25,7 @@ RemovalReason = Literal["granted", "refused", "left"]
 
 
 class WaiterTable:
-    def __init__(self, clock: Clock, undelivered: UndeliveredGrants) -> None:
+    def __init__(self, clock: Clock, undelivered: UndeliveredGrants, budget: Budget) -> None:
         self.queues: Final[dict[RecordKey, WaitQueue]] = {}
         self.request_count = 0
         self.stopped = False
@@ -33,10 +33,10 @@ class WaiterTable:
         self.on_removed: Callable[[RecordKey, str | None, RemovalReason], None] = lambda _key, _holder, _reason: None
         self._clock: Final = clock
         self._undelivered: Final = undelivered
-        self._waiter_count = 0
+        self._budget: Final = budget
 
     def __len__(self) -> int:
-        return self._waiter_count
+        return self._budget.used
 
     def find(self, key: RecordKey, owner_digest: bytes) -> Waiter | None:
         queue = self.queues.get(key)
@@ -46,7 +46,7 @@ class WaiterTable:
         return [waiter for queue in self.queues.values() for waiter in queue.waiters.values()]
 
     def add(self, key: RecordKey, acquire: Acquire) -> Waiter:
-        """Append a waiter to the queue of that lock. Raises LockError and StoreUnavailableError (WAIT-7)."""
+        """Append a waiter to the queue of that lock. Raises LockError and StoreUnavailableError (WAIT-7, WAIT-14)."""
         queue = self.queues.get(key)
         if queue is not None and len(queue.waiters) >= WAITERS_PER_LOCK_MAX:
             raise LockError(
@@ -54,12 +54,14 @@ class WaiterTable:
                 f"{WAITERS_PER_LOCK_MAX} requests wait for this lock on this node: retry in a second",
                 retry_after_seconds=1,
             )
-        if self._waiter_count >= WAITERS_MAX:
-            raise StoreUnavailableError("too_many_waiters", f"{WAITERS_MAX} requests wait on this node")
+        excess = self._budget.take(key.project_id)
+        if excess == "share":
+            raise past_share("too_many_waiters", "waiters")
+        if excess is not None:
+            raise StoreUnavailableError("too_many_waiters", f"{self._budget.limit} requests wait on this node")
         if queue is None:
             queue = self.queues[key] = WaitQueue()
-        waiter = queue.waiters[acquire.owner_digest] = Waiter(key, acquire)
-        self._waiter_count += 1
+        waiter = queue.waiters[acquire.owner_digest] = Waiter(key, acquire, self._clock.now_ms())
         return waiter
 
     def attach_request(self, waiter: Waiter, acquire: Acquire, wait_ms: int) -> None:
@@ -149,7 +151,7 @@ class WaiterTable:
         waiter.state = WaiterState.REMOVED
         queue = self.queues[waiter.key]
         del queue.waiters[waiter.acquire.owner_digest]
-        self._waiter_count -= 1
+        self._budget.give_back(waiter.key.project_id)
         if not queue.waiters:
             queue.cancel_timers()
             del self.queues[waiter.key]

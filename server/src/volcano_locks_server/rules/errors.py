@@ -15,11 +15,14 @@ Code = Literal[
     "invalid_ttl",
     "invalid_wait",
     "invalid_holder",
+    "invalid_reason",
     "invalid_request",
     "invalid_credentials",
     "service_key_required",
     "missing_permission",
     "admin_token_required",
+    "cross_site_refused",
+    "host_not_allowed",
     "not_found",
     "method_not_allowed",
     "uri_too_long",
@@ -28,9 +31,13 @@ Code = Literal[
     "name_taken",
     "lock_held",
     "lock_ownership_lost",
+    "lock_changed",
     "lock_rate_limited",
     "too_many_waiters",
+    "too_many_streams",
+    "too_many_requests",
     "lock_service_unavailable",
+    "lock_record_damaged",
     "internal",
 ]
 
@@ -62,6 +69,24 @@ class StoreUnavailableError(LockError):
         super().__init__("lock_service_unavailable", message, retry_after_seconds=1)
         self.cause_code: Final = cause_code
 
+
+class DamagedRecordError(LockError):
+    """A stored record cannot be decoded (LEASE-18).
+
+    `record` names it, `reason` says what is wrong, and `stored` what is there, without digests: for logs and operators.
+    """
+
+    def __init__(self, record: str, reason: str, stored: str = "") -> None:
+        super().__init__("lock_record_damaged", DAMAGED_MESSAGE)
+        self.record: Final = record
+        self.reason: Final = reason
+        self.stored: Final = stored
+
+
+DAMAGED_MESSAGE: Final = (
+    "the stored record that this request needs is damaged, so nothing is done with it: an operator has to look at it "
+    "with volcano-locks doctor and repair it; sending the request again does not help"
+)
 
 STOPPING: Final = ("stopping", "the service is stopping: retry at another node or in a moment")
 """The cause code and message of the `StoreUnavailableError` that a stopping server raises."""

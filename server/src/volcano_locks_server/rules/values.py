@@ -1,13 +1,16 @@
 """Parses the values that clients send, and names their limits.
 
-Values are parsed once, where they enter; inside the service a `LockKey` is always valid and an `OwnerToken` holds only
-a digest (LEASE-15). A parser raises `LockError` with a message that names the field, the limit and the value received.
+Values are parsed once, where they enter; inside the service a `LockKey` is always valid, and of an owner token there is
+only the digest (LEASE-15). A parser raises `LockError` with a message that names the field, the limit and the value
+received.
 """
 
 import re
+from contextlib import suppress
 from hashlib import sha256
 from math import ceil
 from typing import Final, Self
+from urllib.parse import unquote_to_bytes
 
 from .errors import LockError
 
@@ -16,6 +19,8 @@ TTL_SECONDS_MIN: Final = 5
 TTL_SECONDS_MAX: Final = 7_776_000
 WAIT_SECONDS_MAX: Final = 60
 HOLDER_LENGTH_MAX: Final = 128
+REASON_LENGTH_MAX: Final = 200
+FENCING_TOKEN_MAX: Final = 2**53 - 1
 NAME_LENGTH_MAX: Final = 255
 REQUESTS_PER_MINUTE_DEFAULT: Final = 600
 REQUESTS_PER_MINUTE_MAX: Final = 1_000_000_000
@@ -32,8 +37,12 @@ PERMISSION_LENGTH_MAX: Final = 64
 _OWN_PREFIX: Final = "locks."
 
 _KEY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}", re.ASCII)
-_UUID: Final = re.compile(r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}", re.ASCII)
+_UUID: Final = re.compile(rb"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}")
 _HOLDER: Final = re.compile(r"[\x21-\x7e]{1,128}", re.ASCII)
+_FENCING_TOKEN: Final = re.compile(rb"[1-9][0-9]{0,15}")
+_REASON_SENT: Final = re.compile(rb"(?:[\x21-\x24\x26-\x7e]|%[0-9A-Fa-f]{2})*")
+_REASON_BYTES_MAX: Final = REASON_LENGTH_MAX * 4 * 3  # four bytes of UTF-8, each as %XX
+_REASON: Final = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]{{1,{REASON_LENGTH_MAX}}}")
 _PERMISSION: Final = re.compile(r"\*|[a-z][a-z0-9_-]*(\.[a-z0-9_*-]+)*", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,255}", re.ASCII)
 
@@ -77,42 +86,30 @@ def parse_key_prefix(text: str) -> str:
     return text
 
 
-class OwnerToken:
-    """An owner token, of which only the SHA-256 digest is kept (LEASE-15)."""
+def parse_owner_token(text: bytes | None) -> bytes:
+    """The SHA-256 digest of an owner token; the token itself goes no further (LEASE-15).
 
-    __slots__ = ("digest",)
-
-    def __init__(self, digest: bytes) -> None:
-        self.digest: Final = digest
-
-    def __repr__(self) -> str:
-        return "OwnerToken(…)"
-
-    @classmethod
-    def parse(cls, text: str | None) -> Self:
-        """The token, or LockError `invalid_lock_token`, whose message does not repeat the value.
-
-        Case does not matter, as in every UUID.
-        """
-        if text is None:
-            raise LockError(
-                "invalid_lock_token", "header X-Volcano-Lock-Token is missing: send a random UUID as the owner token"
-            )
-        if _UUID.fullmatch(text) is None:
-            raise LockError(
-                "invalid_lock_token",
-                "header X-Volcano-Lock-Token must be one UUID such as xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx; "
-                f"got {len(text)} characters that are not a UUID",
-            )
-        return cls(sha256(text.lower().encode("ascii")).digest())
+    Raises LockError `invalid_lock_token`, whose message does not repeat the value. Case does not matter.
+    """
+    if text is None:
+        raise LockError(
+            "invalid_lock_token", "header X-Volcano-Lock-Token is missing: send a random UUID as the owner token"
+        )
+    if _UUID.fullmatch(text) is None:
+        raise LockError(
+            "invalid_lock_token",
+            "header X-Volcano-Lock-Token must be one UUID such as xxxxxxxx-xxxx-4xxx-yxxx-xxxxxxxxxxxx; "
+            f"got {len(text)} characters that are not a UUID",
+        )
+    return sha256(text.lower()).digest()
 
 
-def parse_request_id(text: str) -> str:
+def parse_request_id(text: bytes) -> bytes:
     """The request id in lower case, or LockError `invalid_request_id`."""
     if _UUID.fullmatch(text) is None:
         raise LockError(
             "invalid_request_id",
-            f"header X-Volcano-Request-Id must be a UUID or be left out; got {shown(text)}",
+            f"header X-Volcano-Request-Id must be a UUID or be left out; got {shown(text.decode('latin-1'))}",
         )
     return text.lower()
 
@@ -149,6 +146,41 @@ def parse_holder(text: str) -> str:
             f"blanks; got {shown(text)}",
         )
     return text
+
+
+def is_reason(text: str) -> bool:
+    """Whether a reason has 1 to REASON_LENGTH_MAX characters and no control character (HTTP-34).
+
+    Line separators and characters that override the direction of text count as control characters.
+    """
+    return _REASON.fullmatch(text) is not None
+
+
+def parse_reason(sent: bytes) -> str | None:
+    """The reason of a force release, decoded; None if it is empty. Raises LockError `invalid_reason` (HTTP-34)."""
+    if not sent:
+        return None
+    if len(sent) <= _REASON_BYTES_MAX and _REASON_SENT.fullmatch(sent) is not None:
+        with suppress(UnicodeDecodeError):
+            text = unquote_to_bytes(sent).decode()
+            if is_reason(text):
+                return text
+    raise LockError(
+        "invalid_reason",
+        f"header X-Volcano-Reason must be at most {REASON_LENGTH_MAX} characters in UTF-8 without control characters, "
+        f"percent-encoded: a blank is %20; got {shown(sent.decode('latin-1'))}",
+    )
+
+
+def parse_fencing_token(sent: bytes) -> int:
+    """The fencing token in an address, or LockError `invalid_request`."""
+    if _FENCING_TOKEN.fullmatch(sent) is None or int(sent) > FENCING_TOKEN_MAX:
+        raise LockError(
+            "invalid_request",
+            f"the fencing token in the address must be a whole number from 1 to {FENCING_TOKEN_MAX}; "
+            f"got {shown(sent.decode('latin-1'))}",
+        )
+    return int(sent)
 
 
 def parse_name(value: object, field: str = "name") -> str:

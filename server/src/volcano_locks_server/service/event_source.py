@@ -10,12 +10,22 @@ from ..ports.signals import Signals
 from ..queue.handoff import LockChange
 from ..queue.node_queues import WaitQueues
 from ..queue.waiter_table import RemovalReason
-from ..rules.lease import RevokeGrant
+from ..rules.lease import Refused, Release, RevokeGrant
+from ..rules.shares import Budgets
+from .activity import Activity
 
 
-def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: Signals | None) -> EventHub:
-    """The event hub of a service with these wait queues."""
-    hub = EventHub(store, clock, queues, signals=signals)
+def connected_hub(
+    store: LockStore,
+    clock: Clock,
+    queues: WaitQueues,
+    signals: Signals | None,
+    budgets: Budgets,
+    *,
+    activity: Activity,
+) -> EventHub:
+    """The event hub of a service with these wait queues. `activity` counts the waits."""
+    hub = EventHub(store, clock, queues, signals=signals, budgets=budgets)
 
     def set_live(live: bool) -> None:
         queues.on_changes = publish_changes if live else None
@@ -23,13 +33,19 @@ def connected_hub(store: LockStore, clock: Clock, queues: WaitQueues, signals: S
     def publish_changes(changes: list[LockChange]) -> None:
         if hub.live:
             hub.publish([event for change in changes for event in _events(change)])
+            for change in changes:
+                if isinstance(change.command, Release) and isinstance(change.outcome, Refused):
+                    hub.token_withdrawn(change.key)
 
     def waiting(lock: RecordKey, holder: str | None) -> None:
+        activity.queued(lock, clock.now_ms())
         hub.queue_changed(lock)
         if hub.live:
             hub.publish((LockEvent("waiting", lock, None, holder, clock.now_ms(), "held"),))
 
     def removed(lock: RecordKey, holder: str | None, reason: RemovalReason) -> None:
+        if reason == "granted":
+            activity.handed_off(lock, clock.now_ms())
         hub.queue_changed(lock)
         if hub.live and reason != "granted":
             hub.publish((LockEvent("gave_up", lock, None, holder, clock.now_ms(), reason),))

@@ -13,19 +13,22 @@ The HTTP layer decides who may call; `rules.lease` decides what a lease means.
 from collections.abc import Callable
 from typing import Final
 
+from ..ports.audit_entry import Act
 from ..ports.clock import Clock
 from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey
 from ..ports.quota_store import QuotaStore
 from ..ports.signals import Signals
-from ..queue.handoff import PendingCommand, evaluate
+from ..queue.handoff import PendingCommand, audit_entry, ended_by, evaluate
 from ..queue.node_queues import WaitQueues
 from ..queue.recheck import RECHECK_EVERY_SECONDS
 from ..queue.wait_request import WaitRequest, wait_for_grant
 from ..rules.errors import LockError
 from ..rules.lease import Acquire, Command, Outcome, Release
 from ..rules.quota import Admission, Verdict
+from ..rules.shares import Budgets
+from .activity import Activity
 from .event_source import connected_hub
-from .group_commit import GroupCommit
+from .group_commit import GroupCommit, Receiver
 from .rate_limiter import LocalRateLimiter, RateLimiter, SharedRateLimiter
 
 
@@ -34,7 +37,7 @@ class LockService:
 
     `quotas` is the count that nodes share, None if this process is the only one. `batches_in_flight` and `batch_max`
     are the store's preferences for group commit. With `several_nodes` over the store, wait queues are rechecked on a
-    timer. `signals` connects the hub to its peers, once `hub.start` is called.
+    timer. `signals` connects the hub to its peers, once `hub.start` is called. `budgets` are those of the node.
     """
 
     def __init__(
@@ -44,12 +47,17 @@ class LockService:
         *,
         quotas: QuotaStore | None = None,
         owner_reserve: bool = True,
+        keeps_history: bool = True,
         batches_in_flight: int = 1,
         batch_max: int = BATCH_MAX,
         several_nodes: bool = False,
         signals: Signals | None = None,
+        budgets: Budgets | None = None,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
     ) -> None:
+        self.budgets: Final = budgets or Budgets()
+        self.activity: Final = Activity()
+        self.keeps_history: Final = keeps_history
         self._limiter: Final[RateLimiter] = (
             LocalRateLimiter(clock, owner_reserve=owner_reserve)
             if quotas is None
@@ -57,17 +65,26 @@ class LockService:
         )
         self.admit_now: Final = self._limiter.admit_now
         self.admit: Final = self._limiter.admit
+        self.has_quota: Final = self._limiter.has_quota
+        self.admit_within_quota: Final = self._limiter.admit_within_quota
         self._commit: Final = GroupCommit[PendingCommand, Outcome | None](
             store,
             evaluate,
+            ended=ended_by if keeps_history else None,
+            audit_entry=audit_entry,
             begin_batch=lambda keys: self.queues.begin_batch(keys),  # noqa: PLW0108 - the queues are made from it
-            on_batch=on_batch,
+            on_batch=self._note_batch,
             batches_in_flight=batches_in_flight,
             batch_max=batch_max,
+            budget=self.budgets.commands_pending,
         )
         recheck_every_ms = RECHECK_EVERY_SECONDS * 1_000 if several_nodes else None
-        self.queues: Final = WaitQueues(clock, self._commit.submit, recheck_every_ms=recheck_every_ms)
-        self.hub: Final = connected_hub(store, clock, self.queues, signals)
+        self.queues: Final = WaitQueues(
+            clock, self._commit.submit, self.budgets.waiters, recheck_every_ms=recheck_every_ms
+        )
+        self.hub: Final = connected_hub(store, clock, self.queues, signals, self.budgets, activity=self.activity)
+        self._clock: Final = clock
+        self._on_batch: Final = on_batch
 
     @property
     def is_idle(self) -> bool:
@@ -75,9 +92,16 @@ class LockService:
         return self._commit.is_idle
 
     async def perform(
-        self, lock: RecordKey, command: Command, admission: Admission, *, wait: WaitRequest | None = None
+        self,
+        lock: RecordKey,
+        command: Command,
+        admission: Admission,
+        *,
+        wait: WaitRequest | None = None,
+        act: Act | None = None,
     ) -> Outcome | LockError | None:
         """Perform a command of an admitted request; an acquire with `wait` may wait for its lock (WAIT-1 to WAIT-9).
+        With `act`, the audit names the command once it is carried out.
 
         Cancelling a wait is a disconnect. Returns None only if `wait.disconnected` ended it; then nothing stays
         granted. Raises nothing: an error, also one that `wait.authorize` raises, is returned.
@@ -90,7 +114,7 @@ class LockService:
                 return await wait_for_grant(self.queues, lock, command, wait)
             if isinstance(command, Release) and not owner_only:
                 self.queues.withdraw(lock, command.owner_digest)
-            outcome = await self._commit.submit(lock, PendingCommand(command, owner_only))
+            outcome = await self._commit.submit(lock, PendingCommand(command, owner_only, act=act))
         except LockError as error:
             if owner_only:
                 self._limiter.refund(lock.project_id, admission)
@@ -99,6 +123,14 @@ class LockService:
             self._limiter.refund(lock.project_id, admission)
             return _quota_spent(admission)
         return outcome
+
+    def submit(self, lock: RecordKey, command: Command, receiver: Receiver[Outcome | None]) -> None:
+        """`perform` for a request that `admit_within_quota` admitted and that does not wait; its outcome goes to
+        `receiver`. Raises as `GroupCommit.submit_for`.
+        """
+        if isinstance(command, Release):
+            self.queues.withdraw(lock, command.owner_digest)
+        self._commit.submit_for(receiver, lock, PendingCommand(command))
 
     def abandon(self, project_id: str, admission: Admission) -> LockError | None:
         """End the admission of a request without a command. Returns the refusal if the quota is spent, else None.
@@ -110,6 +142,10 @@ class LockService:
         if admission.verdict is Verdict.RESERVE:
             self._limiter.refund(project_id, admission)
         return _quota_spent(admission)
+
+    def _note_batch(self, size: int, seconds: float) -> None:
+        self._on_batch(size, seconds)
+        self.activity.committed(seconds, self._clock.now_ms())
 
     async def close(self) -> None:
         """Commit what is pending, and refuse later commands."""

@@ -13,12 +13,29 @@ import asyncio
 from typing import Final
 
 from ..ports.clock import Clock
+from ..ports.lock_store import STORE_SECONDS_MAX
 from ..ports.quota_store import QuotaStore
 from ..rules.errors import STOPPING, StoreUnavailableError
-from ..rules.quota import WINDOW_MS, Admission, Draw, Share, Window, admit, admit_from, with_drawn, with_returned
+from ..rules.quota import (
+    WINDOW_MS,
+    Admission,
+    Draw,
+    Share,
+    Verdict,
+    Window,
+    admit,
+    admit_from,
+    admit_within,
+    has_quota,
+    return_draw,
+    share_at,
+    with_drawn,
+    with_returned,
+)
 
 WINDOWS_MAX: Final = 10_000
-DRAW_SECONDS_MAX: Final = 10.0
+_ADMITTED: Final = Verdict.ADMITTED  # a member of an enum takes long to look up
+DRAW_SECONDS_MAX: Final = STORE_SECONDS_MAX
 
 
 class LocalRateLimiter:
@@ -32,18 +49,19 @@ class LocalRateLimiter:
     def admit_now(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
         """Count one request of a project with this limit (0: none)."""
         now_ms = self._clock.now_ms()
-        window, admission = admit(
-            self._windows.get(project_id),
-            now_ms,
-            limit=limit,
-            may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve,
-        )
-        if project_id not in self._windows and len(self._windows) >= WINDOWS_MAX:
-            self._windows = {
-                known: kept for known, kept in self._windows.items() if now_ms - kept.started_at_ms < WINDOW_MS
-            }
-        self._windows[project_id] = window
-        return admission
+        window = self._windows.get(project_id) or self._new_window(project_id, now_ms)
+        return admit(window, now_ms, limit=limit, may_draw_on_reserve=self._owner_reserve and may_draw_on_reserve)
+
+    def has_quota(self, project_id: str, limit: int) -> bool:
+        """Whether a request could be counted now within the quota."""
+        window = self._windows.get(project_id)
+        return window is None or has_quota(window, self._clock.now_ms(), limit=limit)
+
+    def admit_within_quota(self, project_id: str, limit: int) -> Admission | None:
+        """Count one request within the quota. If the quota is spent, returns None and counts nothing."""
+        now_ms = self._clock.now_ms()
+        window = self._windows.get(project_id) or self._new_window(project_id, now_ms)
+        return admit_within(window, now_ms, limit=limit)
 
     async def admit(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
         return self.admit_now(project_id, limit, may_draw_on_reserve=may_draw_on_reserve)
@@ -52,10 +70,19 @@ class LocalRateLimiter:
         """Return to the reserve what was drawn for a client that proved not to be the owner."""
         window = self._windows.get(project_id)
         if window is not None:
-            self._windows[project_id] = with_returned(window, admission)
+            return_draw(window, admission)
 
     async def close(self) -> None:
         return
+
+    def _new_window(self, project_id: str, now_ms: int) -> Window:
+        """A window for a project that has none; forgets those of earlier minutes if there are too many."""
+        if len(self._windows) >= WINDOWS_MAX:
+            self._windows = {
+                known: kept for known, kept in self._windows.items() if now_ms - kept.started_at_ms < WINDOW_MS
+            }
+        self._windows[project_id] = window = Window()
+        return window
 
 
 class SharedRateLimiter:
@@ -77,6 +104,15 @@ class SharedRateLimiter:
         """Count one request; None if `admit` has to draw for it."""
         admission = self._count(project_id, limit, may_draw_on_reserve)
         return None if isinstance(admission, Draw) else admission
+
+    def has_quota(self, project_id: str, limit: int) -> bool:
+        """Whether a request could be counted now, from what was drawn."""
+        return limit == 0 or share_at(self._shares.get(project_id), self._clock.now_ms()).left > 0
+
+    def admit_within_quota(self, project_id: str, limit: int) -> Admission | None:
+        """Count one request from what was drawn. If nothing is left of it, returns None and counts nothing."""
+        admission = self.admit_now(project_id, limit, may_draw_on_reserve=False)
+        return admission if admission is not None and admission[0] is _ADMITTED else None
 
     async def admit(self, project_id: str, limit: int, *, may_draw_on_reserve: bool) -> Admission:
         """Count one request, and draw if necessary. Raises StoreUnavailableError if it was not counted."""

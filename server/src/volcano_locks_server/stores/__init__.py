@@ -10,12 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ..ports.admin_tokens import AdminTokens
+from ..ports.audit import AuditLog
 from ..ports.clock import Clock, SystemClock
 from ..ports.lock_store import BATCH_MAX, LockStore, StoreCounts
+from ..ports.nodes import NodeView
 from ..ports.quota_store import QuotaStore
-from ..ports.registry import Registry
+from ..ports.registry import Registry, RegistryRepairs
+from ..ports.session_store import SessionStore
 from ..ports.signals import Signals
 from ..ports.snapshot import Backups, Snapshot
+from ..ports.store_file import StoreFile
 from ..rules.values import shown
 
 if TYPE_CHECKING:
@@ -40,10 +45,17 @@ class OpenStore:
     - `snapshot`: reads and writes the store as a whole; None if the store cannot.
     - `backups`: None if the engine's own tools back the store up.
     - `signals`: None if there are no other nodes.
+    - `is_new`: opening it created the schema of a shared store.
+    - `file`: None if the store is not a file of this process.
+    - `repairs`: None if nothing in the store can be damaged.
+    - `nodes`: what the store knows about nodes; None if there are no others and no clock but this process's.
     """
 
     locks: LockStore
     registry: Registry
+    admin_tokens: AdminTokens
+    sessions: SessionStore
+    audit: AuditLog
     close: Callable[[], Awaitable[None]] = _nothing_to_close
     quotas: QuotaStore | None = None
     batches_in_flight: int = 1
@@ -52,6 +64,10 @@ class OpenStore:
     backups: Backups | None = None
     batch_max: int = BATCH_MAX
     signals: Signals | None = None
+    is_new: bool = False
+    file: StoreFile | None = None
+    repairs: RegistryRepairs | None = None
+    nodes: NodeView | None = None
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -98,15 +114,30 @@ async def open_store(url: str, clock: Clock) -> OpenStore:
         from .sqlite import SqliteFile  # noqa: PLC0415 - load only the store in use
 
         file = await SqliteFile.open(path, clock)
-        return OpenStore(file.locks, file.registry, file.close, snapshot=file.snapshot, backups=file.backups)
+        return OpenStore(
+            file.locks,
+            file.registry,
+            file.admin_tokens,
+            file.sessions,
+            file.audit,
+            file.close,
+            snapshot=file.snapshot,
+            backups=file.backups,
+            file=file,
+            repairs=file.repairs,
+        )
     scheme = url.partition("://")[0]
     if scheme in POSTGRES | {ETCD}:
         return await _open_shared(url, clock)
     from .memory import MemoryRegistry, MemorySnapshot, MemoryStore  # noqa: PLC0415
+    from .memory_admin_tokens import MemoryAdminTokens  # noqa: PLC0415
+    from .memory_sessions import MemorySessions  # noqa: PLC0415
 
     locks = MemoryStore(clock)
+    admin_tokens = MemoryAdminTokens(locks.audit)
     registry = MemoryRegistry(locks)
-    return OpenStore(locks, registry, snapshot=MemorySnapshot(locks, registry))
+    snapshot = MemorySnapshot(locks, registry, admin_tokens)
+    return OpenStore(locks, registry, admin_tokens, MemorySessions(locks.audit), locks.audit, snapshot=snapshot)
 
 
 async def _open_shared(url: str, clock: Clock) -> OpenStore:
@@ -124,6 +155,9 @@ def _shared(opened: "PostgresDatabase | EtcdCluster") -> OpenStore:
     return OpenStore(
         opened.locks,
         opened.registry,
+        opened.admin_tokens,
+        opened.sessions,
+        opened.audit,
         opened.close,
         opened.quotas,
         batches_in_flight=opened.batches_in_flight,
@@ -131,6 +165,9 @@ def _shared(opened: "PostgresDatabase | EtcdCluster") -> OpenStore:
         snapshot=opened.snapshot,
         batch_max=opened.batch_max,
         signals=opened.signals,
+        is_new=opened.is_new,
+        repairs=opened.repairs,
+        nodes=opened.nodes,
     )
 
 

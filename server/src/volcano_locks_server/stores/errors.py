@@ -22,6 +22,14 @@ def service_key_name_taken(name: str) -> LockError:
     return LockError("name_taken", f"this project has a service key named {shown(name)} already: choose another name")
 
 
+def admin_token_not_found() -> LockError:
+    return LockError("not_found", "no admin token has this id")
+
+
+def admin_token_name_taken(name: str) -> LockError:
+    return LockError("name_taken", f"an admin token named {shown(name)} exists already: choose another name")
+
+
 def clock_behind(now_ms: int, newest_ms: int) -> StoreUnavailableError:
     """The clock reads earlier than an instant that this store has served, so deciding by it could revive a lease."""
     return StoreUnavailableError(
@@ -40,7 +48,7 @@ def refuse_clock_far_behind(clock: str, now_ms: int, newest_ms: int, behind_max_
             "clock_behind",
             f"{clock} reads {format_instant(now_ms)} but the store was written at "
             f"{format_instant(newest_ms)}: set {clock} right, then start again; "
-            "if the store was written under a wrong clock, start again after that instant",
+            "if the store was written under a clock that was ahead, see volcano-locks reset-clock",
         )
 
 

@@ -1,10 +1,13 @@
 """The findings of `volcano-locks doctor`: one fact each, with advice if something is wrong."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from statistics import median
 from time import perf_counter
 from typing import Final, NamedTuple
 
+from ..rules.errors import DamagedRecordError
+
+DAMAGED_SHOWN_MAX: Final = 20
 SKEW_MS_MAX: Final = 1_000
 SLOW_MS_MAX: Final = 500.0
 TRIES: Final = 3
@@ -32,6 +35,21 @@ async def latency_finding(write: Callable[[], Awaitable[object]], if_slow: str, 
     median_ms = median(latencies_ms)
     found = f"a durable write takes {median_ms:.1f} ms"
     return HealthFinding("latency", found, if_slow if median_ms > SLOW_MS_MAX else "")
+
+
+async def record_findings(damaged: AsyncIterator[DamagedRecordError]) -> Sequence[HealthFinding]:
+    """One finding for each damaged record, up to DAMAGED_SHOWN_MAX, or one that there is none (LEASE-18)."""
+    findings: list[HealthFinding] = []
+    count = 0
+    async for error in damaged:
+        count += 1
+        if count <= DAMAGED_SHOWN_MAX:
+            found = f"{error.record} is damaged: {error.reason}"
+            findings.append(HealthFinding("records", found, f"volcano-locks doctor --repair {error.record}"))
+    if count > DAMAGED_SHOWN_MAX:
+        found = f"{count} records are damaged, {count - DAMAGED_SHOWN_MAX} more than shown"
+        findings.append(HealthFinding("records", found, "repair those, or restore a backup, then run this again"))
+    return findings or [HealthFinding("records", "all records can be decoded")]
 
 
 def schema_finding(version: int, newest: int) -> HealthFinding:

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from ..ports.lock_store import LockPage, LockQuery
-from ..rules.lease import LockRecord, blocks_others
+from ..rules.clock_history import ClockHistory
+from ..rules.lease import Damaged, LockRecord, StoredRecord, blocks_others
 from ..rules.values import LockKey
 
 SCAN_RECORDS_MAX: Final = 1_000
@@ -33,17 +34,28 @@ def scan_limit(query: LockQuery) -> int:
 
 
 def build_page(
-    query: LockQuery, scanned: Iterable[tuple[LockKey, LockRecord]], now_ms: int, *, requested: int
+    query: LockQuery,
+    scanned: Iterable[tuple[LockKey, StoredRecord]],
+    now_ms: int,
+    *,
+    history: ClockHistory,
+    requested: int,
 ) -> LockPage:
     """The page. `scanned`: the first `requested` records of the range, in any order; fewer if the range ends."""
     found = sorted(scanned, key=lambda row: row[0])
-    matching = found
-    if query.held is not None:
-        matching = [row for row in found if blocks_others(row[1], now_ms) is query.held]
+    matching: list[tuple[LockKey, LockRecord]] = []
+    damaged: list[tuple[LockKey, Damaged]] = []
+    for key, record in found:
+        if isinstance(record, Damaged):
+            damaged.append((key, record))
+            continue
+        presented = history.present(record, now_ms)
+        if query.held in (None, blocks_others(presented, now_ms)):
+            matching.append((key, presented))
     records = matching[: query.limit]
     next_after = None
     if len(matching) > query.limit:
         next_after = records[-1][0]
     elif len(found) >= requested:
         next_after = found[-1][0]
-    return LockPage(records, now_ms, next_after)
+    return LockPage(records, now_ms, next_after, damaged)

@@ -1,6 +1,8 @@
-"""Maintains a store without serving from it: migrates its schema, and checks its health.
+"""Maintains a store without serving from it: migrates its schema, checks its health, repairs damaged records, and sets
+its clock back.
 
-Like `open_store`, this module maps a URL to a store; the module `health` of the store's own package does the work.
+Like `open_store`, this module maps a URL to a store; the modules `health` and `reset` of the store's own package do the
+work.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +12,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from ..ports.audit_entry import Act, entry_of
 from ..ports.clock import Clock, SystemClock
-from . import POSTGRES, driver_needed, sqlite_path
+from ..ports.lock_store import LOCK_KIND, LockStore, RecordKey, Records, StepResult, lock_name
+from ..rules.errors import DamagedRecordError
+from ..rules.lease import Damaged, Free
+from ..rules.values import LockKey
+from . import POSTGRES, driver_needed, open_store, sqlite_path
+from .clock_reset import ClockReset
 from .health_findings import HealthFinding
 
 
@@ -27,7 +35,7 @@ async def migrate(url: str, clock: Clock | None = None) -> MigrationResult:
 
     Raises ValueError if `url` names no durable store, and StoreUnavailableError, whose message says what to do.
     """
-    with _health(url, "so it has no schema") as (health, where):
+    with _module("health", url, "so it has no schema") as (health, where):
         return MigrationResult(*await health.migrate(where, clock or SystemClock()))
 
 
@@ -36,16 +44,77 @@ async def check_health(url: str, clock: Clock | None = None) -> Sequence[HealthF
 
     A check that an earlier failure makes impossible is left out. Raises ValueError if `url` names no durable store.
     """
-    with _health(url, "so there is nothing to check") as (health, where):
+    with _module("health", url, "so there is nothing to check") as (health, where):
         findings: Sequence[HealthFinding] = await health.check_health(where, clock or SystemClock())
         return findings
 
 
+async def find_damaged(url: str, record: str) -> DamagedRecordError | None:
+    """The damaged record of that name; None if there is none. Raises ValueError and StoreUnavailableError."""
+    store = await open_store(url, SystemClock())
+    try:
+        if store.snapshot is not None:
+            async for error in store.snapshot.damaged():
+                if error.record == record:
+                    return error
+    finally:
+        await store.close()
+    return None
+
+
+async def repair(url: str, record: str, *, by: Act | None = None) -> None:
+    """Repair that damaged record (CLI-31). The audit names the act. Raises ValueError and StoreUnavailableError."""
+    store = await open_store(url, SystemClock())
+    try:
+        kind, _, name = record.partition("/")
+        if kind == LOCK_KIND:
+            project_id, _, key = name.partition("/")
+            await _free_lock(store.locks, RecordKey(project_id, LockKey(key)), by)
+        elif store.repairs is not None:
+            await store.repairs.repair(record, SystemClock().now_ms())
+            if by is not None:
+                await store.audit.append(entry_of(by, "record_repaired", ("record", None, record)))
+    finally:
+        await store.close()
+
+
+async def _free_lock(locks: LockStore, key: RecordKey, by: Act | None) -> None:
+    """Free a lock whose record is damaged. Its next fencing token is above the clock, as after a purge (LEASE-3)."""
+
+    def step(records: Records, now_ms: int) -> StepResult:
+        if not isinstance(records[key], Damaged):
+            return StepResult({}, ())
+        target = ("record", None, lock_name(key))
+        project_id = key.project_id
+        audit = [] if by is None else [entry_of(by, "record_repaired", target, project_id=project_id, at_ms=now_ms)]
+        return StepResult({key: Free(now_ms, now_ms)}, (), audit=audit)
+
+    await locks.update([key], step)
+
+
+async def plan_reset(url: str, clock: Clock | None = None) -> ClockReset:
+    """What `reset_clock` would do (LEASE-19). Raises ValueError if `url` names no durable store, and
+    StoreUnavailableError if the store is in use or cannot be used.
+    """
+    with _module("reset", url, "so its clock needs no reset") as (reset, where):
+        plan: ClockReset = await reset.plan_reset(where, clock or SystemClock())
+        return plan
+
+
+async def reset_clock(url: str, shown: ClockReset, clock: Clock | None = None) -> None:
+    """Set the clock back, as `plan_reset` has shown. Raises as it does."""
+    with _module("reset", url, "so its clock needs no reset") as (reset, where):
+        await reset.reset_clock(where, clock or SystemClock(), shown)
+
+
 @contextmanager
-def _health(url: str, if_memory: str) -> Iterator[tuple[ModuleType, Path | str]]:
-    """The module `health` of the store, and its file or URL. ValueError for a URL of no store, and for memory://."""
+def _module(name: str, url: str, if_memory: str) -> Iterator[tuple[ModuleType, Path | str]]:
+    """The module of that name in the package of the store, and its file or URL.
+
+    ValueError for a URL of no store, and for memory://.
+    """
     path, scheme = sqlite_path(url), url.partition("://")[0]
     if scheme == "memory":
         raise ValueError(f"store memory:// keeps nothing, {if_memory}: name serve's store")
     with driver_needed(url):  # only the store in use is loaded
-        yield import_module(f".{'postgres' if scheme in POSTGRES else scheme}.health", __package__), path or url
+        yield import_module(f".{'postgres' if scheme in POSTGRES else scheme}.{name}", __package__), path or url

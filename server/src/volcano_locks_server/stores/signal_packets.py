@@ -8,8 +8,8 @@ The header names the format, the node and the packet's number at that node, and 
 before it. Each further line is one message. Everything but printable ASCII, and `%`, `'` and the backslash, is
 percent-encoded, so a packet passes unchanged through any engine's text type, encoding and quoting.
 
-A client with write access to the engine can forge packets. Text that does not parse is ignored, and a message is only
-ever a reason to recheck.
+A client with write access to the engine can forge packets. Text that does not parse is ignored, as are packets and
+messages above their limits of size, and a message is only ever a reason to recheck.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ from uuid import uuid4
 from ..ports.signals import SIGNAL_BYTES_MAX
 
 SIGNALS_QUEUED_MAX: Final = 10_000
+PACKET_CHARACTERS_MAX: Final = 65_536
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) not in "%'\\")
 _HEADER: Final = re.compile(r"1 ([0-9a-f]{12}) ([0-9]{1,15}) (whole|lost)", re.ASCII)
 
@@ -87,11 +88,14 @@ class SignalOutbox:
 
 def parse_packet(text: str) -> SignalPacket | None:
     """The packet in `text`, or None if it is not one."""
+    if len(text) > PACKET_CHARACTERS_MAX:
+        return None
     header, *lines = text.split("\n")
     match = _HEADER.fullmatch(header)
     if match is None or not text.isascii():
         return None
-    return SignalPacket(match[1], int(match[2]), match[3] == "lost", [unquote_to_bytes(line) for line in lines])
+    messages = [message for message in map(unquote_to_bytes, lines) if len(message) <= SIGNAL_BYTES_MAX]
+    return SignalPacket(match[1], int(match[2]), match[3] == "lost", messages)
 
 
 class PacketSignals:
@@ -113,9 +117,13 @@ class PacketSignals:
     def _deliver(self, text: str, came_back: asyncio.Event) -> None:
         """Deliver a packet; `came_back` is set if it is one of this node."""
         packet = parse_packet(text)
-        if packet is None:
-            return
+        if packet is not None:
+            self._deliver_packet(packet, came_back)
+
+    def _deliver_packet(self, packet: SignalPacket, came_back: asyncio.Event) -> None:
         if packet.node == self._outbox.node:
+            if packet.number > self._outbox.number:
+                return  # forged
             self._echoed = packet.number
             came_back.set()
         if not self._is_closed:

@@ -37,6 +37,7 @@ async def refusal(url: str) -> str:
     with pytest.raises(StoreUnavailableError) as caught:
         await open_store(url, ManualClock())
     assert "p@ss" not in caught.value.message
+    assert "127.0.0.1:" in caught.value.message, "CLI-15: it names the member"
     return caught.value.cause_code
 
 

@@ -8,6 +8,7 @@ from shutil import copytree, rmtree
 
 import pytest
 from testsupport.engines import etcd
+from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.ports.clock import SystemClock
 from volcano_locks_server.ports.lock_store import RecordKey, Records, StepResult
@@ -135,35 +136,42 @@ async def test_a_failure_clears_the_cache(nodes: tuple[OpenStore, OpenStore]) ->
 @pytest.mark.real_time
 async def test_a_restored_cluster_clears_the_cache() -> None:
     """LEASE-14: a restored cluster counts revisions on from the backup, so another record may have the revision of a
-    cached one. The node sent nothing while the cluster was down.
+    cached one. The node reaches it again only when it has passed all revisions that the node has seen (OPS-8).
     """
     with etcd.cluster(1) as cluster:
         (member,) = cluster.members
         stored, backup = member.folder / member.name, member.folder / "backup"
-        url = cluster.url("restored")
         name = b"restored/1/lock/" + "/".join(key("a")).encode()
 
-        def seen_at() -> int:
-            return int(member.ask("kv/range", key=b64encode(name).decode())["kvs"][0]["mod_revision"])
+        def seen() -> tuple[int, int]:
+            """The revision of the record, and that of the cluster."""
+            found = member.ask("kv/range", key=b64encode(name).decode())
+            return int(found["kvs"][0]["mod_revision"]), int(found["header"]["revision"])
 
         async with AsyncExitStack() as stack:
-            node = await open_store(url, SystemClock())
+            proxy = await stack.enter_async_context(FaultProxy(int(member.host.rpartition(":")[2])))
+            node = await open_store(f"etcd://127.0.0.1:{proxy.port}/restored", SystemClock())
             stack.push_async_callback(node.close)
             await increment(node.locks, key("a"))
             member.kill()
             copytree(stored, backup)
-            cluster.start()
+            await asyncio.to_thread(cluster.start)
             await until_ready(node)
             for _ in range(40):  # more than the node's own announcements after the backup
                 await increment(node.locks, key("a"))
-            revision = seen_at()
+            proxy.hold_all()
+            proxy.cut()
+            of_record, of_cluster = seen()
             member.kill()
             rmtree(stored)
             backup.rename(stored)
-            cluster.start()
-            while seen_at() < revision:
+            await asyncio.to_thread(cluster.start)
+            while seen()[0] < of_record:
                 member.put(name, records.encode(Free(777, 1)))
-            assert seen_at() == revision
+            assert seen()[0] == of_record
+            while seen()[1] <= of_cluster:
+                member.put(b"another", b"")
+            proxy.forward_all()
             await until_ready(node)
             assert await increment(node.locks, key("a")) == 778
 

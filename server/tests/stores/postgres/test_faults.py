@@ -246,6 +246,32 @@ async def test_the_doctor_detects_commits_that_wait_for_a_missing_standby(node: 
     assert all(finding.good for finding in await check_health(url, SystemClock()))
 
 
+async def test_the_doctor_detects_tables_that_a_crash_would_empty(node: PostgresDatabase) -> None:
+    """CLI-25, LEASE-14"""
+    with connect(node) as other:
+        other.execute("ALTER TABLE volcano_locks.lock SET UNLOGGED")
+    findings = {
+        finding.about: finding for finding in await check_health(node._connections.hosts._hosts[0], SystemClock())
+    }
+    assert not findings["durability"].good
+    assert "unlogged: lock" in findings["durability"].found
+
+
+async def test_nothing_is_decided_after_the_row_of_the_clock_was_deleted(node: PostgresDatabase) -> None:
+    """LEASE-1, LEASE-16, OPS-10: whether the records that are asked for exist or not."""
+    await write_records(node.locks, (key("a"), Free(1, 1)))
+    with connect(node) as other:
+        other.execute("DELETE FROM volcano_locks.newest_instant")
+    for call in (
+        increment(node.locks, key("a")),
+        increment(node.locks, key("b")),
+        node.locks.ready(),
+        node.locks.count_held(),
+        node.locks.list_locks(LockQuery(PROJECT, limit=1)),
+    ):
+        assert await unavailable(call) == "store_corrupt"
+
+
 @pytest.mark.real_time
 async def test_close_ends_hung_calls_and_refuses_new_ones(
     node: PostgresDatabase, server: Postgres, monkeypatch: pytest.MonkeyPatch
@@ -303,6 +329,9 @@ async def test_a_demoted_primary_is_abandoned_although_it_responds(server: Postg
     with postgres.primary(fsync=False) as promoted:
         await (await PostgresDatabase.open(promoted.url())).close()
         promoted.execute(f"CREATE DATABASE {database} TEMPLATE postgres")
+        await (await PostgresDatabase.open(server.url(database))).close()
+        for one in (server, promoted):  # a standby has the schema of its primary
+            one.execute("UPDATE volcano_locks.migration SET applied_at = '2026-01-01'", database)
         url = f"postgresql://postgres@127.0.0.1:{server.port},127.0.0.1:{promoted.port}/{database}"
         node, onlooker = await PostgresDatabase.open(url), await PostgresDatabase.open(url)
         await node.registry.add_project(Project("p-old", "old", 0, 1))

@@ -10,8 +10,9 @@ import psycopg
 import pytest
 from testsupport.engines import postgres
 
+from volcano_locks_server.ports.lock_store import LockQuery
 from volcano_locks_server.rules.errors import StoreUnavailableError
-from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord
+from volcano_locks_server.rules.lease import GRACE_MS, Free, LockRecord, QueueState
 from volcano_locks_server.stores import lock_rows, open_store
 from volcano_locks_server.stores.maintenance import migrate
 from volcano_locks_server.stores.postgres import PostgresDatabase, lock_pages, locks, schema
@@ -23,6 +24,7 @@ from ..sqlite.test_schema import WRONG
 from ..store_actions import PROJECT, held, key, read_records, write_records
 
 SOURCE = "CREATE TABLE volcano_locks.{} (a integer)"
+NEWEST = migrations()[-1].number
 
 
 @pytest.fixture
@@ -44,9 +46,8 @@ def test_migrations_are_numbered_from_one_and_need_no_later_one() -> None:
 
 
 async def test_an_empty_database_is_migrated_once(database: str) -> None:
-    newest = migrations()[-1].number
-    assert await migrate(database) == (0, newest)
-    assert await migrate(database) == (newest, newest)
+    assert await migrate(database) == (0, NEWEST)
+    assert await migrate(database) == (NEWEST, NEWEST)
 
 
 async def test_nodes_that_start_together_take_turns(database: str) -> None:
@@ -54,7 +55,8 @@ async def test_nodes_that_start_together_take_turns(database: str) -> None:
     nodes = await asyncio.gather(*(PostgresDatabase.open(database) for _ in range(6)))
     await asyncio.gather(*(write_records(one.locks, (key(f"{place}"), Free(1, 1))) for place, one in enumerate(nodes)))
     with psycopg.connect(database) as connection:
-        assert connection.execute("SELECT number FROM volcano_locks.migration").fetchall() == [(1,)]
+        rows = connection.execute("SELECT number FROM volcano_locks.migration ORDER BY 1").fetchall()
+        assert rows == [(number,) for number in range(1, NEWEST + 1)]
         assert connection.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").fetchone() == (0,)
     for one in nodes:
         await one.close()
@@ -64,21 +66,43 @@ async def test_an_old_node_runs_beside_a_new_one(
     opened: PostgresDatabase, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script that old nodes can ignore lets them continue, and start."""
-    steps = [*migrations(), Migration(2, 1, SOURCE.format("two")), Migration(3, 1, SOURCE.format("three"))]
-    monkeypatch.setattr(schema, "migrations", lambda: steps)
-    assert await migrate(database) == (1, 3)
+    later = [Migration(NEWEST + 1, 1, SOURCE.format("one_more")), Migration(NEWEST + 2, 1, SOURCE.format("another"))]
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), *later])
+    assert await migrate(database) == (NEWEST, NEWEST + 2)
     monkeypatch.undo()
     await write_records(opened.locks, (key("a"), Free(1, 1)))
     old = await PostgresDatabase.open(database)
     assert await read_records(old.locks, key("a")) == [Free(1, 1)]
     await old.close()
-    assert await migrate(database) == (3, 3)
+    assert await migrate(database) == (NEWEST + 2, NEWEST + 2)
+
+
+async def test_a_record_that_a_node_of_0_1_0_wrote_is_read(opened: PostgresDatabase, database: str) -> None:
+    """WAIT-12: such a node keeps the column queue_state as it was, and leaves it out of new rows."""
+    state = QueueState(waiting_nodes=("0123456789ab",))
+    await write_records(opened.locks, (key("a"), Free(1, 1, queue_state=state)))
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE volcano_locks.lock SET fencing_token = 2")
+        values = (PROJECT, "b", 3, 4, b"")
+        names = "project_id, key, fencing_token, freed_at_ms, retired_digests"
+        connection.execute(f"INSERT INTO volcano_locks.lock ({names}) VALUES (%s, %s, %s, %s, %s)", values)
+    assert await read_records(opened.locks, key("a"), key("b")) == [Free(2, 1, queue_state=state), Free(3, 4)]
+
+
+@pytest.mark.parametrize("text", ["", "soon", "[]", '{"waiting_nodes": 7}', '{"withdrawn": ["*"]}'])
+async def test_a_queue_state_of_another_format_is_unknown(opened: PostgresDatabase, database: str, text: str) -> None:
+    """WAIT-12: no lease depends on it."""
+    await write_records(opened.locks, (key("a"), Free(1, 1)))
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE volcano_locks.lock SET queue_state = %s", (text,))
+    assert await read_records(opened.locks, key("a")) == [Free(1, 1)]
 
 
 async def test_a_schema_that_needs_a_newer_release_is_left_alone(
     database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(2, 2, SOURCE.format("two"))])
+    needed = Migration(NEWEST + 1, NEWEST + 1, SOURCE.format("one_more"))
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), needed])
     await migrate(database)
     monkeypatch.undo()
     with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
@@ -86,14 +110,60 @@ async def test_a_schema_that_needs_a_newer_release_is_left_alone(
     assert caught.value.cause_code == "newer_version"
 
 
+async def test_a_running_node_stops_when_the_schema_needs_a_newer_release(
+    opened: PostgresDatabase, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS-8: from the next transaction on, and it says so."""
+    needed = Migration(NEWEST + 1, NEWEST + 1, SOURCE.format("one_more"))
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), needed])
+    await migrate(database)
+    monkeypatch.undo()
+    for asked in (
+        write_records(opened.locks, (key("a"), Free(1, 1))),
+        opened.locks.ready(),
+        opened.locks.list_locks(LockQuery(PROJECT, 1)),
+        opened.registry.credential(b"s" * 32),
+    ):
+        with pytest.raises(StoreUnavailableError, match="use a newer release") as caught:
+            await asked
+        assert caught.value.cause_code == "newer_version"
+
+
+async def test_a_running_node_does_not_serve_a_schema_that_replaced_its_own(
+    opened: PostgresDatabase, database: str
+) -> None:
+    """OPS-8: the schema was dropped, and a node that started later made a new one."""
+    await write_records(opened.locks, (key("a"), Free(1, 1)))
+    with psycopg.connect(database) as connection:
+        connection.execute("DROP SCHEMA volcano_locks CASCADE")
+    with pytest.raises(StoreUnavailableError, match="restore the database") as caught:
+        await read_records(opened.locks, key("a"))
+    assert caught.value.cause_code == "no_schema"
+    await migrate(database)
+    for asked in (read_records(opened.locks, key("a")), opened.registry.credential(b"s" * 32)):
+        with pytest.raises(StoreUnavailableError, match="start again") as caught:
+            await asked
+        assert caught.value.cause_code == "schema_replaced"
+
+
+async def test_a_schema_without_its_migrations_is_not_made_anew(database: str) -> None:
+    """OPS-8."""
+    await migrate(database)
+    with psycopg.connect(database) as connection:
+        connection.execute("DROP TABLE volcano_locks.migration")
+    with pytest.raises(StoreUnavailableError, match="restore the database") as caught:
+        await PostgresDatabase.open(database)
+    assert caught.value.cause_code == "schema_missing"
+
+
 async def test_a_failed_migration_leaves_the_previous_version(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = SOURCE.format("two") + "; SELECT * FROM nowhere"
-    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), Migration(2, 1, broken)])
+    broken = Migration(NEWEST + 1, 1, SOURCE.format("one_more") + "; SELECT * FROM nowhere")
+    monkeypatch.setattr(schema, "migrations", lambda: [*migrations(), broken])
     with pytest.raises(StoreUnavailableError):
         await migrate(database)
     monkeypatch.undo()
-    assert await migrate(database) == (1, 1)
-    assert "two" not in tables(database)
+    assert await migrate(database) == (NEWEST, NEWEST)
+    assert "one_more" not in tables(database)
 
 
 async def test_a_user_who_may_not_create_a_schema_needs_one_given(database: str) -> None:
@@ -105,7 +175,7 @@ async def test_a_user_who_may_not_create_a_schema_needs_one_given(database: str)
         await migrate(theirs)
     assert caught.value.cause_code == "no_permission"
     server.execute(f"CREATE SCHEMA volcano_locks AUTHORIZATION {user}", name)
-    assert await migrate(theirs) == (0, 1)
+    assert await migrate(theirs) == (0, NEWEST)
 
 
 @pytest.mark.parametrize("record", WRONG.values(), ids=WRONG.keys())
@@ -131,7 +201,8 @@ async def test_count_purge_and_list_use_an_index(opened: PostgresDatabase, datab
             (lock_pages.HELD, f"'{PROJECT}'", "lock_by_free_from"),
             (lock_pages.BY_KEY, f"'{PROJECT}'", "Index Scan using lock_pkey"),
         ):
-            values = {"$1": first, "$2": "1" if first == "0" else "'a'", "$3": "'b'", "$4": "10", "$5": "0"}
+            numbers = {f"${place}": "0" for place in range(1, 9)}
+            values = numbers if first == "0" else {**numbers, "$1": first, "$2": "'a'", "$3": "'b'", "$4": "10"}
             text = re.sub(r"\$\d", lambda place: values[place[0]], sql)  # noqa: B023 - called at once
             plan = "\n".join(row[0] for row in connection.execute(f"EXPLAIN {text}"))
             assert index in plan

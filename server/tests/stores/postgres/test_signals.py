@@ -10,7 +10,8 @@ from testsupport.engines import postgres
 from testsupport.fault_proxy import FaultProxy
 
 from volcano_locks_server.stores.postgres import PostgresDatabase
-from volcano_locks_server.stores.postgres.signals import CHANNEL, PostgresSignals
+from volcano_locks_server.stores.postgres.schema import migration_number
+from volcano_locks_server.stores.postgres.signals import OPEN_CHANNEL, PostgresSignals
 
 from ..signal_recorder import SignalRecorder
 
@@ -132,14 +133,75 @@ async def test_behind_a_pooler_a_node_sends_and_knows_that_it_cannot_receive(dat
                 assert one.received == []
 
 
+def named_channel(database: str) -> str:
+    with psycopg.connect(database) as connection:
+        row = connection.execute("SELECT signal_channel FROM volcano_locks.newest_instant").fetchone()
+    assert row is not None
+    return str(row[0])
+
+
+def set_needs(database: str, needs: int) -> None:
+    """As after an upgrade from 0.1.0 (1), or once a migration needs the named channel."""
+    with psycopg.connect(database) as connection:
+        connection.execute("UPDATE volcano_locks.migration SET needs = %s", (needs,))
+
+
+async def test_the_channel_has_a_name_that_cannot_be_guessed(database: str) -> None:
+    """EVENT-8, case 62: a role that may not read the schema receives nothing, and its packets are ignored."""
+    packet = f"1 {'a' * 12} 7 whole\nfrom a stranger"
+    async with receiving(database) as one, receiving(database) as other:
+        stranger = f"stranger_{database.rpartition('/')[2]}"
+        postgres.shared().execute(f"CREATE ROLE {stranger} LOGIN")
+        theirs = database.replace("postgres@", f"{stranger}@")
+        with psycopg.connect(theirs, autocommit=True) as connection:
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute("SELECT signal_channel FROM volcano_locks.newest_instant")
+            connection.execute(f"LISTEN {OPEN_CHANNEL}")
+            connection.execute("SELECT pg_notify(%s, %s)", (OPEN_CHANNEL, packet))
+            one.signals.publish(b"held by web-1")
+            await one.until_received(b"held by web-1")
+            await other.until_received(b"held by web-1")
+            received = [notify.payload for notify in connection.notifies(timeout=1)]
+        assert received == [packet]
+        assert one.received == other.received == [b"held by web-1"]
+
+
+async def test_nodes_receive_from_0_1_0_until_the_schema_needs_the_channel(database: str) -> None:
+    """EVENT-8: during a rolling upgrade both channels are used, and each packet is delivered once."""
+    async with receiving(database):
+        pass
+    set_needs(database, 1)
+    from_old = f"1 {'a' * 12} 7 whole\nfrom an old node"
+    async with receiving(database) as one, receiving(database) as other:
+        with psycopg.connect(database, autocommit=True) as old:
+            old.execute(f"LISTEN {OPEN_CHANNEL}")
+            old.execute("SELECT pg_notify(%s, %s)", (OPEN_CHANNEL, from_old))
+            await one.until_received(b"from an old node")
+            one.signals.publish(b"from a new node")
+            await other.until_received(b"from a new node")
+            assert any("from a new node" in notify.payload for notify in old.notifies(timeout=1))
+            assert isinstance(one.signals, PostgresSignals)
+            copied = f"1 {one.signals._outbox.node} 900000000000000 lost\nforged"
+            old.execute("SELECT pg_notify(%s, %s)", (OPEN_CHANNEL, copied))
+            missed = one.missed
+            set_needs(database, migration_number("signal_channel"))
+            await one.until(lambda: one.missed > missed + 1 and one.signals.working)
+            await other.until_working()
+            one.signals.publish(b"private")
+            await other.until_received(b"private")
+            assert not any("private" in notify.payload for notify in old.notifies(timeout=1))
+        assert other.received == [b"from an old node", b"from a new node", b"private"]
+
+
 async def test_foreign_text_is_ignored(database: str) -> None:
-    """Any user of the database may notify."""
+    """EVENT-8: from a role that may read the schema."""
     forged = ["", "hello", "1 zz 1 whole\nx", f"1 {'a' * 12} {'9' * 40} whole\nx", "2 abcdefabcdef 1 whole\nx", "\né"]
     async with receiving(database) as one:
+        channel = named_channel(database)
         with psycopg.connect(database, autocommit=True) as connection:
             for payload in forged:
-                connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, payload))
-            connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, f"1 {'a' * 12} 7 whole\nfrom a stranger"))
+                connection.execute("SELECT pg_notify(%s, %s)", (channel, payload))
+            connection.execute("SELECT pg_notify(%s, %s)", (channel, f"1 {'a' * 12} 7 whole\nfrom a stranger"))
         await one.until_received(b"from a stranger")
         assert one.received == [b"from a stranger"]
         assert one.signals.working
@@ -150,7 +212,7 @@ async def test_many_messages_share_a_packet(database: str) -> None:
     async with receiving(database) as one, receiving(database) as other:
         received: list[str] = []
         with psycopg.connect(database, autocommit=True) as connection:
-            connection.execute(f"LISTEN {CHANNEL}")
+            connection.execute(f"LISTEN {named_channel(database)}")
             sent = [b"message %d" % number for number in range(3_000)]
             for message in sent:
                 one.signals.publish(message)

@@ -127,24 +127,28 @@ class _PowerFile(apsw.VFSFile):
 
 
 class FaultyDisk:
-    """Passes `passes` writes, syncs and truncations, then raises `fault` once, or always if `lasts`."""
+    """Passes `passes` writes, syncs and truncations, then raises `fault` once, or always if `lasts`.
+
+    Only files whose name ends in `only` count.
+    """
 
     def __init__(self, name: str) -> None:
         self.name: Final = name
         self.fault: type[apsw.Error] | None = None
         self.passes = 0
         self.lasts = True
+        self.only = ""
         self.failed = 0
         self._vfs: Final = _Shimmed(name, lambda name, flags: _FaultyFile(name, flags, self))
 
-    def break_after(self, passes: int, fault: type[apsw.Error], *, lasts: bool) -> None:
-        self.passes, self.fault, self.lasts, self.failed = passes, fault, lasts, 0
+    def break_after(self, passes: int, fault: type[apsw.Error], *, lasts: bool, only: str = "") -> None:
+        self.passes, self.fault, self.lasts, self.only, self.failed = passes, fault, lasts, only, 0
 
     def heal(self) -> None:
         self.fault = None
 
-    def touch(self) -> None:
-        if self.fault is None:
+    def touch(self, path: str) -> None:
+        if self.fault is None or not path.endswith(self.only):
             return
         if self.passes > 0:
             self.passes -= 1
@@ -160,17 +164,18 @@ class _FaultyFile(apsw.VFSFile):
     def __init__(self, name: Any, flags: Any, disk: FaultyDisk) -> None:
         super().__init__("unix", name, flags)
         self._disk = disk
+        self._path = str(name.filename() if isinstance(name, apsw.URIFilename) else name)
 
     def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
-        self._disk.touch()
+        self._disk.touch(self._path)
         super().xWrite(data, offset)
 
     def xTruncate(self, newsize: int) -> None:  # noqa: N802
-        self._disk.touch()
+        self._disk.touch(self._path)
         super().xTruncate(newsize)
 
     def xSync(self, flags: int) -> None:  # noqa: N802
-        self._disk.touch()
+        self._disk.touch(self._path)
         super().xSync(flags)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, ForceRelease, Free, Release
-from volcano_locks_server.rules.values import OwnerToken
+from volcano_locks_server.rules.values import parse_owner_token
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
 from volcano_locks_server.stores.sqlite.file_lock import FileLock
 from volcano_locks_server.testing import ManualClock
@@ -275,7 +275,7 @@ async def test_a_clock_far_behind_the_file_is_refused_with_both_instants(path: P
 async def test_the_files_contain_no_owner_token(path: Path, clock: ManualClock) -> None:
     """LEASE-15: only the digest of a held, retired or forced-out token is stored."""
     texts = [str(uuid.uuid4()) for _ in range(3)]
-    digests = [OwnerToken.parse(text).digest for text in texts]
+    digests = [parse_owner_token(text.encode()) for text in texts]
     file = await SqliteFile.open(path, clock)
     await run_commands(file.locks, *((key(f"k{number}"), Acquire(one, 30)) for number, one in enumerate(digests)))
     await run_commands(file.locks, (key("k0"), Release(digests[0])), (key("k1"), ForceRelease()))

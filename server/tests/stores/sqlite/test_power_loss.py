@@ -106,7 +106,7 @@ async def test_the_newest_instant_survives_with_its_batch(path: Path, tmp_path: 
     disk.cut(tmp_path / "cut", random.Random(0))
     await file.close()
     reopened = await SqliteFile.open(tmp_path / "cut" / path.name, clock)
-    assert reopened.locks.newest_ms == clock.now_ms()
+    assert reopened.locks.clock.newest_ms == clock.now_ms()
     await reopened.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import GRACE_MS, Free, Held, LockRecord
 from volcano_locks_server.stores import lock_rows
-from volcano_locks_server.stores.sqlite import SqliteFile, connection, lock_pages, locks
+from volcano_locks_server.stores.sqlite import SqliteFile, connection, held_scan, lock_pages, locks
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import digest, held, key, read_records, write_records
@@ -34,14 +34,16 @@ async def test_migrations_run_in_order_and_keep_the_records(
     file = await SqliteFile.open(path, clock)
     await write_records(file.locks, (key("a"), Free(5, 5)))
     await file.close()
-    steps = [*connection.migrations(), (2, "CREATE TABLE two (a);"), (3, "ALTER TABLE two ADD COLUMN b;")]
+    newest = connection.migrations()[-1][0]
+    later = [(newest + 1, "CREATE TABLE two (a);"), (newest + 2, "ALTER TABLE two ADD COLUMN b;")]
+    steps = [*connection.migrations(), *later]
     monkeypatch.setattr(connection, "migrations", lambda: steps)
     for _ in range(2):
         file = await SqliteFile.open(path, clock)
         assert await read_records(file.locks, key("a")) == [Free(5, 5)]
         await file.close()
     opened = apsw.Connection(str(path))
-    assert opened.execute("PRAGMA user_version").get == 3
+    assert opened.execute("PRAGMA user_version").get == newest + 2
     assert [row[1] for row in opened.execute("PRAGMA table_info(two)")] == ["a", "b"]
     opened.close()
 
@@ -49,7 +51,8 @@ async def test_migrations_run_in_order_and_keep_the_records(
 async def test_a_failed_migration_leaves_the_previous_version(
     path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = [*connection.migrations(), (2, "CREATE TABLE two (a); SELECT * FROM nowhere;")]
+    newest = connection.migrations()[-1][0]
+    steps = [*connection.migrations(), (newest + 1, "CREATE TABLE two (a); SELECT * FROM nowhere;")]
     monkeypatch.setattr(connection, "migrations", lambda: steps)
     with pytest.raises(StoreUnavailableError):
         await SqliteFile.open(path, clock)
@@ -105,13 +108,14 @@ async def test_count_purge_and_list_use_an_index(path: Path, clock: ManualClock)
     assert f"+ {GRACE_MS})" in lock_rows.FREE_FROM
     file = await SqliteFile.open(path, clock)
     for sql, index in (
-        (locks.COUNT_HELD, "lock_by_free_from (<expr>>?)"),
+        (held_scan.EDGE, "COVERING INDEX lock_by_free_from (<expr>>?)"),
+        (held_scan.COUNT, "COVERING INDEX lock_by_free_from (<expr>>? AND <expr><?)"),
         (locks.PURGE, "lock_by_free_from (<expr><?)"),
         (lock_pages.FEW_HELD, "lock_by_free_from (<expr>>?)"),
         (lock_pages.HELD, "lock_by_free_from (<expr>>?)"),
         (lock_pages.BY_KEY, "(project_id=? AND key>? AND key<?)"),
     ):
-        values = dict.fromkeys("12345", 1) if "?1" in sql else (1,) * sql.count("?")
+        values = dict.fromkeys("12345678", 1) if "?1" in sql else (1,) * sql.count("?")
         plan = await file._writer.run(
             lambda sql=sql, values=values: list(file._connection.execute(f"EXPLAIN QUERY PLAN {sql}", values))
         )

@@ -8,9 +8,12 @@ every host. click is an optional dependency: if it is missing, `main` names what
 import signal
 import sys
 
+from .streams import make_safe
+
 
 def main() -> None:
     """Entry point of the console script. Ends the process with a code of `exit_codes`."""
+    make_safe()
     try:
         from .app import app  # noqa: PLC0415 (click may be absent)
     except ModuleNotFoundError as error:

@@ -96,7 +96,9 @@ class AdminClient:
         except (NotConnectedError, BrokenResponseError) as error:
             raise self._codec.failure(request, error) from error
         if response.status // 100 != 2:
-            raise messages.error_from_response(response, request_id=request_id)
+            raise messages.error_from_response(
+                response._replace(url=self._codec.url_of(request)), request_id=request_id
+            )
         return response, request_id
 
     def list_all(self, path: str) -> list[JsonObject]:
@@ -111,11 +113,11 @@ class AdminClient:
 
     def project(self, name_or_id: str) -> JsonObject:
         """The project with that id, else with that name. Exit 64 if there is none."""
-        return _find(self.list_all("/projects"), name_or_id, "project")
+        return find(self.list_all("/projects"), name_or_id, "project")
 
     def service_key(self, project_id: str, name_or_id: str) -> JsonObject:
         """The project's service key with that id, else with that name. Exit 64 if there is none."""
-        return _find(self.list_all(keys_path(project_id)), name_or_id, "service key")
+        return find(self.list_all(keys_path(project_id)), name_or_id, "service key")
 
 
 def keys_path(project_id: str, key_id: str | None = None) -> str:
@@ -133,7 +135,8 @@ def admin_client(connection: Connection) -> Iterator[AdminClient]:
             yield client
 
 
-def _find(items: list[JsonObject], name_or_id: str, what: str) -> JsonObject:
+def find(items: list[JsonObject], name_or_id: str, what: str) -> JsonObject:
+    """The item with that id, else with that name. Exit 64 if there is none."""
     by_id = [item for item in items if item["id"] == name_or_id]
     by_name = [item for item in items if item["name"] == name_or_id]
     found = by_id or by_name

@@ -8,7 +8,6 @@ COMMANDS never trigger it.
 `App.main` ends the process itself because click would exit with 2 on a usage error; our code is 64 (`exit_codes`).
 """
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -19,7 +18,8 @@ import click
 
 from . import exit_codes
 from .group import Group
-from .output import PROGRAM, message
+from .output import PROGRAM, OutputFailedError, discard_stdout, message, visible_lines
+from .streams import StdoutError
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -33,14 +33,19 @@ COMMANDS: Final = {
     "release": "commands.leases:release",
     "get": "commands.locks:get",
     "ls": "commands.ls:ls",
+    "history": "commands.history:history",
     "watch": "watch.command:watch",
-    "force-release": "commands.locks:force_release",
+    "force-release": "commands.force_release:force_release",
+    "dashboard": "commands.dashboard:dashboard",
+    "audit": "commands.audit:audit",
     "project": "commands.projects:project",
     "key": "commands.keys:key",
     "fencing": "fencing.command:fencing",
     "verify": "verify.command:verify",
 }
-SERVER_COMMANDS: Final = frozenset({"dev", "serve", "migrate", "backup", "restore", "copy", "doctor"})
+SERVER_COMMANDS: Final = frozenset(
+    {"admin-token", "dev", "serve", "migrate", "backup", "restore", "copy", "doctor", "reset-clock"}
+)
 
 
 class App(Group):
@@ -66,13 +71,6 @@ class App(Group):
             )
         return None
 
-    def invoke(self, ctx: click.Context) -> Any:
-        """Runs the named command."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise _closed_output() from None
-
     def main(  # type: ignore[override]
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
@@ -80,10 +78,11 @@ class App(Group):
         extra["standalone_mode"] = False
         try:
             result = super().main(args=args, prog_name=prog_name or PROGRAM, **extra)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except exit_codes.Exit as stop:
             if stop.message is not None:
-                message(stop.message, colour="red")
+                message(stop.message, colour="red", lines=True)
             sys.exit(stop.exit_code)
         except click.ClickException as error:
             error.show()
@@ -92,18 +91,16 @@ class App(Group):
             sys.exit(exit_codes.SIGNAL_BASE + 2)
         except exit_codes.Interrupted as interrupted:
             sys.exit(interrupted.exit_code)
-        except BrokenPipeError:
-            sys.exit(_closed_output().exit_code)
+        except StdoutError as error:  # such as `--help > /dev/full`
+            discard_stdout()
+            failed = OutputFailedError(error.cause)
+            if failed.message is not None:
+                message(failed.message, colour="red")
+            sys.exit(failed.exit_code)
         except Exception:  # noqa: BLE001 (a bug: print the traceback)
-            traceback.print_exc()
+            click.echo(visible_lines(traceback.format_exc()), err=True)
             sys.exit(exit_codes.INTERNAL)
         sys.exit(result if isinstance(result, int) else 0)
-
-
-def _closed_output() -> exit_codes.Exit:
-    """The exit for a closed stdout (`… | head`). Redirects stdout so that the flush at exit cannot fail again."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return exit_codes.Exit(None, exit_codes.INPUT_OUTPUT)
 
 
 def _entry_points() -> "dict[str, EntryPoint]":

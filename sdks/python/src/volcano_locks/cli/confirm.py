@@ -5,16 +5,22 @@ import sys
 import click
 
 from . import exit_codes
+from .output import visible
+
+
+def require_terminal(instead: str = "--yes") -> None:
+    """Raises Exit 64 if no question can be asked, with the options to use instead."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise exit_codes.Exit(f"cannot ask for confirmation without a terminal; pass {instead}", exit_codes.USAGE)
 
 
 def confirm(question: str, yes: bool) -> None:
     """Returns after a yes on the terminal, or if `yes`. Raises Exit on a no or without a terminal."""
     if yes:
         return
-    if not sys.stdin.isatty():
-        raise exit_codes.Exit("cannot ask for confirmation without a terminal; pass --yes", exit_codes.USAGE)
+    require_terminal()
     try:
-        answer = click.confirm(question, err=True)
+        answer = click.confirm(visible(question), err=True)
     except click.Abort:
         click.echo(err=True)  # Ctrl-C and Ctrl-D leave the cursor after the question
         raise

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 import click
 from click.core import ParameterSource
 
-from volcano_locks.config import TIMEOUT_SECONDS, checked_service_key, checked_url
+from volcano_locks.config import (
+    INSIDE_RUN_MESSAGE,
+    INSIDE_RUN_VARIABLE,
+    TIMEOUT_SECONDS,
+    checked_service_key,
+    checked_url,
+)
 
 from . import exit_codes
 
@@ -51,7 +57,8 @@ class Connection:
             text, origin = _read(file), str(file)
         secret, secret_origin = text.strip(), f"the {kind.name} in {origin}"
         if not secret:
-            missing = f"no {kind.name}: set {kind.variable} or pass {kind.option} PATH\n{kind.remedy}"
+            why = f"{INSIDE_RUN_MESSAGE}\n" if kind is SERVICE_KEY and INSIDE_RUN_VARIABLE in os.environ else ""
+            missing = f"no {kind.name}: set {kind.variable} or pass {kind.option} PATH\n{why}{kind.remedy}"
             raise exit_codes.Exit(missing, exit_codes.CREDENTIALS)
         with _exit_on_invalid_value():
             checked_service_key(secret_origin, secret)
@@ -77,18 +84,16 @@ class SecretKind(NamedTuple):
 
         @wraps(command)
         def connected(*, api_url: str, secret_file: Path | None, **arguments: Any) -> R:
-            source = click.get_current_context().get_parameter_source("api_url")
-            name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
-            with _exit_on_invalid_value():
-                checked_url(name, api_url)
+            _check_url(api_url)
             return command(connection=Connection.with_secret(self, api_url, secret_file), **arguments)
 
-        url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
-        url = click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)
+        return _url_option(self.file_option("secret_file")(connected))
+
+    def file_option(self, parameter: str) -> Callable[[Callable[..., R]], Callable[..., R]]:
+        """Adds the option for the secret's file, as this parameter."""
         file_type = click.Path(dir_okay=False, path_type=Path)
-        file_help = f"A file with the secret, instead of {self.variable}."
-        file = click.option(self.option, "secret_file", type=file_type, metavar="PATH", help=file_help)
-        return url(file(connected))
+        file_help = f"A file with the {self.name}, instead of {self.variable}."
+        return click.option(self.option, parameter, type=file_type, metavar="PATH", help=file_help)
 
 
 SERVICE_KEY: Final = SecretKind(
@@ -105,6 +110,46 @@ ADMIN_TOKEN: Final = SecretKind(
 )
 service_options: Final = SERVICE_KEY.options
 admin_options: Final = ADMIN_TOKEN.options
+
+
+def any_secret_options(command: Callable[..., R]) -> Callable[..., R]:
+    """Adds --api-url, the options for both secrets' files, and --admin. `command` gets a connection with the service
+    key, or with the admin token if that is asked for or there is no service key.
+    """
+
+    @wraps(command)
+    def connected(
+        *, api_url: str, service_key_file: Path | None, admin_token_file: Path | None, admin: bool, **arguments: Any
+    ) -> R:
+        _check_url(api_url)
+        if service_key_file is not None and (admin or admin_token_file is not None):
+            raise click.UsageError(f"use {SERVICE_KEY.option} or the admin token, not both")
+        has_key = service_key_file is not None or bool(os.environ.get(SERVICE_KEY.variable, "").strip())
+        has_token = admin_token_file is not None or bool(os.environ.get(ADMIN_TOKEN.variable, "").strip())
+        if admin or admin_token_file is not None or (has_token and not has_key):
+            connection = Connection.with_secret(ADMIN_TOKEN, api_url, admin_token_file)
+        else:
+            connection = Connection.with_secret(SERVICE_KEY, api_url, service_key_file)
+        return command(connection=connection, **arguments)
+
+    admin_flag = click.option("--admin", is_flag=True, help="Use the admin token, although a service key is set too.")
+    files = SERVICE_KEY.file_option("service_key_file")(ADMIN_TOKEN.file_option("admin_token_file")(connected))
+    return _url_option(admin_flag(files))
+
+
+def _url_option(command: Callable[..., R]) -> Callable[..., R]:
+    url_help = f"The server. Default: {API_URL_VARIABLE}, else {API_URL_DEFAULT}."
+    return click.option("--api-url", metavar="URL", envvar=API_URL_VARIABLE, default=API_URL_DEFAULT, help=url_help)(
+        command
+    )
+
+
+def _check_url(api_url: str) -> None:
+    """Exit 64 if the address is invalid, with the name of its source."""
+    source = click.get_current_context().get_parameter_source("api_url")
+    name = API_URL_VARIABLE if source is ParameterSource.ENVIRONMENT else "--api-url"
+    with _exit_on_invalid_value():
+        checked_url(name, api_url)
 
 
 @contextmanager

@@ -33,7 +33,8 @@ def read_lease(source: Path) -> Lease:
     """The lease in the file, or on stdin for `-`. Exit 64 if there is none."""
     where = "stdin" if source == STDIN else str(source)
     try:
-        text = sys.stdin.read(_RECORD_BYTES_MAX) if source == STDIN else source.read_text(encoding="utf-8")
+        stdin = sys.stdin.read(_RECORD_BYTES_MAX) if source == STDIN and sys.stdin is not None else ""
+        text = stdin if source == STDIN else source.read_text(encoding="utf-8")
         record = json.loads(text)
         return Lease.from_record(record if isinstance(record, dict) else {})
     except OSError as error:

@@ -21,7 +21,7 @@ from volcano_locks.protocol.backoff import is_transient
 
 from .connection import Connection
 from .durations import span_text
-from .output import fit_names, message
+from .output import fit_names, message, visible
 
 if TYPE_CHECKING:
     from volcano_locks import Client
@@ -94,7 +94,7 @@ class WaitStatus:
     def _holder(self) -> str:
         if self._view is None or not self._view.held:
             return ""
-        return self._view.holder or "another client"
+        return visible(self._view.holder or "another client")
 
     def _text(self, key: str, holder: str, remaining: str) -> str:
         if self._failure:
@@ -186,6 +186,8 @@ class WaitProgress:
 def _failure_text(error: VolcanoError) -> str:
     if isinstance(error, TransportError):
         return "no response from the server, retrying"
+    if isinstance(error, RateLimitedError) and error.code != "lock_rate_limited":
+        return "the server serves too many requests of this project, retrying"
     if isinstance(error, RateLimitedError):
         return "the project's quota is spent, retrying"
     return "the server is unavailable, retrying"

@@ -8,6 +8,7 @@ only to the configured address. No error contains a token or the service key, ev
 import json
 import re
 from typing import TYPE_CHECKING, Protocol
+from urllib.parse import quote
 
 from volcano_locks import __version__
 from volcano_locks.config import Config
@@ -15,7 +16,7 @@ from volcano_locks.errors import TransportError
 from volcano_locks.http.address import OutgoingRequest, Proxy, proxy_refusal
 from volcano_locks.http.response_reader import BrokenResponseError, NotConnectedError
 from volcano_locks.protocol.effects import Request
-from volcano_locks.protocol.messages import Response
+from volcano_locks.protocol.messages import NAMING_THE_URL, Response
 
 if TYPE_CHECKING:
     from volcano_locks.asyncio.pool import AsyncConnectionPool
@@ -63,6 +64,8 @@ class HttpCodec:
             fields.append((b"Last-Event-ID", request.last_event_id.encode()))
         if request.token is not None:
             fields.append((b"X-Volcano-Lock-Token", request.token.encode()))
+        if request.reason is not None:
+            fields.append((b"X-Volcano-Reason", quote(request.reason, safe="").encode()))
         body = b""
         if request.ttl_seconds is not None:
             fields.append((b"Content-Type", b"application/json"))
@@ -71,11 +74,17 @@ class HttpCodec:
         return OutgoingRequest(request.method, request.path, fields, body)
 
     def redact(self, response: Response, request: Request) -> Response:
-        """`response` without the secrets of `request`. A 407 names the proxy that sent it."""
+        """`response` without the secrets of `request`. A 407 names the proxy that sent it, a 401 and a 404 the URL."""
         if response.status == 407 and self._through:
             return Response(407, {}, json.dumps({"error": proxy_refusal(407) + self._through}).encode())
         body = self._redacted(response.body, request)
+        if response.status in NAMING_THE_URL:
+            return Response(response.status, response.headers, body, self.url_of(request))
         return response if body is response.body else Response(response.status, response.headers, body)
+
+    def url_of(self, request: Request) -> str:
+        """The URL of a request, for messages."""
+        return self._config.api_url + request.path
 
     def failure(self, request: Request, error: Exception) -> TransportError:
         """The error for a request without a response."""

@@ -12,11 +12,14 @@ TTL_SECONDS_MIN = 5
 TTL_SECONDS_MAX = 7_776_000
 RENEW_EVERY_SECONDS_MIN = 1
 FENCING_TOKEN_MAX = 2**53 - 1
+REASON_CHARACTERS_MAX = 200
 SHOWN_CHARACTERS_MAX = 300
 
 Uuid = str | uuid.UUID
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+# C0, DEL and C1, line separators, and characters that override the direction of text
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d):?(\d\d))", re.ASCII)
 
 
@@ -94,6 +97,20 @@ def checked_fencing_token(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= FENCING_TOKEN_MAX:
         raise ValueError(f"fencing_token must be an integer from 1 to {FENCING_TOKEN_MAX}")
     return value
+
+
+def checked_reason(reason: object) -> str | None:
+    """Return the reason of a force release, None for None and an empty one; raise otherwise (SDK-27)."""
+    if reason is None:
+        return None
+    if not isinstance(reason, str):
+        raise TypeError(f"reason must be a str, got {type(reason).__name__}")
+    if len(reason) > REASON_CHARACTERS_MAX or _CONTROL.search(reason):
+        raise ValueError(
+            f"reason must be at most {REASON_CHARACTERS_MAX} characters without control characters, "
+            f"got {reason[:SHOWN_CHARACTERS_MAX]!a}"
+        )
+    return reason or None
 
 
 def parse_date(text: str) -> datetime:

@@ -6,7 +6,7 @@ random from a span that doubles with each failure. A `Retry-After` takes precede
 
 import os
 
-from volcano_locks.errors import RateLimitedError, ServerError, TransportError, VolcanoError
+from volcano_locks.errors import RECORD_DAMAGED, RateLimitedError, ServerError, TransportError, VolcanoError
 
 BACKOFF_SECONDS_MIN = 0.2
 BACKOFF_SECONDS_MAX = 5.0
@@ -42,7 +42,9 @@ def random_fraction() -> float:
 
 
 def is_transient(failure: VolcanoError) -> bool:
-    """Whether a later attempt may succeed: no response, a 429 or a 5xx."""
+    """Whether a later attempt may succeed: no response, a 429, or a 5xx other than a damaged record (SDK-11)."""
+    if failure.code == RECORD_DAMAGED:
+        return False
     if isinstance(failure, ServerError):
         return failure.status is not None and failure.status >= 500
     return isinstance(failure, (TransportError, RateLimitedError))

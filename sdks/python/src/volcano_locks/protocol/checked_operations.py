@@ -5,12 +5,23 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from volcano_locks.protocol import operations
-from volcano_locks.protocol.arguments import Uuid, checked_key, checked_seconds, checked_ttl, checked_uuid, new_uuid
+from volcano_locks.protocol.arguments import (
+    Uuid,
+    checked_fencing_token,
+    checked_key,
+    checked_reason,
+    checked_seconds,
+    checked_ttl,
+    checked_uuid,
+    new_uuid,
+)
 from volcano_locks.protocol.effects import Operation, TimeBudget
 from volcano_locks.protocol.lease import Lease, LockState, checked_lease
 from volcano_locks.protocol.operations import ATTEMPTS_MAX
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 
@@ -96,9 +107,31 @@ class CheckedOperations:
 
         return lock_view.list_all(lock_view.checked_prefix(prefix), lock_view.checked_state(state), self._budget())
 
-    def force_release(self, key: str, request_id: Uuid | None) -> Operation[None]:
-        """Free the lock, regardless of its holder."""
-        return operations.force_release(checked_key(key), _request_id(request_id), self._budget())
+    def history(
+        self,
+        key: str | None,
+        prefix: str,
+        at: "datetime | None",
+        since: "datetime | None",
+        before: "datetime | None",
+    ) -> Operation[None]:
+        """Emit each `HoldEntry`, page by page (SDK-28)."""
+        from volcano_locks.protocol import hold_entry, lock_view  # noqa: PLC0415 - rarely needed
+
+        bounds: dict[hold_entry.Bound, object] = {"at": at, "since": since, "before": before}
+        period = {name: hold_entry.checked_instant(name, one) for name, one in bounds.items() if one is not None}
+        if key is not None:
+            key = checked_key(key)
+        return hold_entry.read_all(key, lock_view.checked_prefix(prefix), period, self._budget())
+
+    def force_release(
+        self, key: str, fencing_token: int | None, reason: str | None, request_id: Uuid | None
+    ) -> Operation[None]:
+        """Free the lock, regardless of its holder (SDK-27)."""
+        expected = None if fencing_token is None else checked_fencing_token(fencing_token)
+        return operations.force_release(
+            checked_key(key), expected, checked_reason(reason), _request_id(request_id), self._budget()
+        )
 
     def _budget(self, *, until: float = inf) -> TimeBudget:
         return TimeBudget(self._now, self.timeout_seconds, until)

@@ -18,6 +18,7 @@ class Request(NamedTuple):
 
     `shielded`: neither cancelling the caller nor closing the client cancels it. `streams`: the response is an event
     stream, which begins after the event `last_event_id`; the result has no body, and `ReadStream` reads the stream.
+    `reason`: why an operator forces the lock free.
     """
 
     method: str
@@ -30,6 +31,7 @@ class Request(NamedTuple):
     wait_seconds: float | None = None
     streams: bool = False
     last_event_id: str | None = None
+    reason: str | None = None
 
     def __repr__(self) -> str:
         return f"Request({self.method} {self.path}, {self.request_id})"
@@ -86,3 +88,8 @@ def lease_path(key: str) -> str:
 def lock_path(key: str) -> str:
     """The path of a lock."""
     return f"/locks/{key}"
+
+
+def numbered_lease_path(key: str, fencing_token: int) -> str:
+    """The path of the lease with this fencing token."""
+    return f"/locks/{key}/leases/{fencing_token}"

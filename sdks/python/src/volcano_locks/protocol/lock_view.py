@@ -2,14 +2,14 @@
 never included.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, cast, get_args
 from urllib.parse import quote
 
 from volcano_locks.protocol.arguments import checked_fencing_token, checked_key, new_uuid, parse_date
 from volcano_locks.protocol.effects import Emit, Operation, Request, TimeBudget, lock_path
+from volcano_locks.protocol.fields import of_type, optional
 from volcano_locks.protocol.messages import Response, malformed_response, parse_body
 from volcano_locks.protocol.operations import ATTEMPTS_MAX, expect_status, with_retries
 
@@ -17,15 +17,14 @@ PAGE_ROWS = 100
 
 StateFilter = Literal["held", "free", "all"]
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class LockView:
     """One lock. `held` is False if an acquire would succeed now.
 
     `holder` is a label for people. `ttl_seconds` was requested at `renewed_at`. `waiters` is the number of queued
-    acquires. If the lock is free, the fields of a lease are None and `fencing_token` is the last one.
+    acquires. If the lock is free, the fields of a lease are None and `fencing_token` is the last one. `queue` has the
+    holder labels of the first waiters on the server's node, the next one first; only `view` fills it.
     """
 
     key: str
@@ -37,6 +36,7 @@ class LockView:
     ttl_seconds: int | None
     fencing_token: int | None
     waiters: int
+    queue: tuple[str | None, ...] = ()
 
 
 Page = tuple[list[LockView], str | None]
@@ -103,28 +103,16 @@ def checked_state(state: object) -> StateFilter:
 def _parse_view(row: Any, response: Response, request_id: str) -> LockView:
     try:
         return LockView(
-            key=_of_type(str)(row["key"]),
-            held=_of_type(bool)(row["held"]),
-            holder=_optional(row["holder"], _of_type(str)),
-            acquired_at=_optional(row["acquired_at"], parse_date),
-            renewed_at=_optional(row["renewed_at"], parse_date),
-            expires_at=_optional(row["expires_at"], parse_date),
-            ttl_seconds=_optional(row["ttl_seconds"], _of_type(int)),
-            fencing_token=_optional(row["fencing_token"], checked_fencing_token),
-            waiters=_of_type(int)(row["waiters"]),
+            key=of_type(str)(row["key"]),
+            held=of_type(bool)(row["held"]),
+            holder=optional(row["holder"], of_type(str)),
+            acquired_at=optional(row["acquired_at"], parse_date),
+            renewed_at=optional(row["renewed_at"], parse_date),
+            expires_at=optional(row["expires_at"], parse_date),
+            ttl_seconds=optional(row["ttl_seconds"], of_type(int)),
+            fencing_token=optional(row["fencing_token"], checked_fencing_token),
+            waiters=of_type(int)(row["waiters"]),
+            queue=tuple(optional(one["holder"], of_type(str)) for one in row.get("queue", ())),
         )
     except (KeyError, TypeError, ValueError):
         raise malformed_response(response, "a field of a lock is missing or malformed", request_id) from None
-
-
-def _of_type(kind: type[T]) -> Callable[[Any], T]:
-    def checked(value: Any) -> T:
-        if type(value) is not kind:
-            raise TypeError
-        return value
-
-    return checked
-
-
-def _optional(value: Any, read: Callable[[Any], T]) -> T | None:
-    return None if value is None else read(value)

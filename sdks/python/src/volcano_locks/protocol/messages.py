@@ -19,17 +19,23 @@ from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.protocol.renewal_plan import SeenQuota
 
 RETRY_AFTER_SECONDS_MAX = 3600
+NAMING_THE_URL = (401, 404)
+"""The statuses of an API URL, or a service key, that is of another service (SDK-9)."""
 
 _HOLDER = re.compile(r"[!-~]{1,128}")
 _SECONDS = re.compile(r"[0-9]+(\.[0-9]+)?")
 
 
 class Response(NamedTuple):
-    """One complete HTTP response. Header names are lower-case; values of a repeated name are joined by a comma."""
+    """One complete HTTP response. Header names are lower-case; values of a repeated name are joined by a comma.
+
+    `url` is what was asked, for the messages of NAMING_THE_URL; empty if it does not matter.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
+    url: str = ""
 
 
 def parse_lease(
@@ -61,10 +67,11 @@ def error_from_response(response: Response, *, request_id: str, key: str | None 
     code, message = fields.get("code"), fields.get("error")
     if response.status == 409 and code == LOCK_HELD and key is not None:
         return _lock_held(fields, key, request_id)
+    shown = _printable(message) if isinstance(message, str) and message else f"HTTP {response.status} without a reason"
     return error_for(
         response.status,
         code if isinstance(code, str) else None,
-        _printable(message) if isinstance(message, str) and message else f"HTTP {response.status} without a reason",
+        f"{shown} ({response.url})" if response.url and response.status in NAMING_THE_URL else shown,
         retry_after=_retry_after(response.headers.get("retry-after")),
         request_id=request_id,
     )

@@ -18,7 +18,16 @@ from typing import TypeVar
 from volcano_locks.errors import LockOwnershipLostError, ServerError, TransportError, UnavailableError, VolcanoError
 from volcano_locks.log import log
 from volcano_locks.protocol.arguments import new_uuid
-from volcano_locks.protocol.effects import Operation, Request, Result, Sleep, TimeBudget, lease_path, lock_path
+from volcano_locks.protocol.effects import (
+    Operation,
+    Request,
+    Result,
+    Sleep,
+    TimeBudget,
+    lease_path,
+    lock_path,
+    numbered_lease_path,
+)
 from volcano_locks.protocol.lease import Lease, LockState
 from volcano_locks.protocol.messages import Response, error_from_response, parse_lease, parse_state
 
@@ -116,14 +125,20 @@ def get(key: str, request_id: str, budget: TimeBudget) -> Operation[LockState]:
     return (yield from with_retries(attempt_once, budget, ATTEMPTS_MAX))
 
 
-def force_release(key: str, request_id: str, budget: TimeBudget) -> Operation[None]:
-    """Free the lock. Retry only if the request was never sent: a second one could evict the next holder."""
+def force_release(
+    key: str, fencing_token: int | None, reason: str | None, request_id: str, budget: TimeBudget
+) -> Operation[None]:
+    """Free the lock; with a fencing token only from that lease (SDK-27).
+
+    Without one, retry only if the request was never sent: a second one could evict the next holder.
+    """
+    path = lock_path(key) if fencing_token is None else numbered_lease_path(key, fencing_token)
 
     def attempt_once() -> Operation[None]:
-        request = Request("DELETE", lock_path(key), request_id, budget.remaining())
+        request = Request("DELETE", path, request_id, budget.remaining(), reason=reason)
         expect_status(request, (yield request), 204)
 
-    yield from with_retries(attempt_once, budget, ATTEMPTS_MAX, only_if_unsent=True)
+    yield from with_retries(attempt_once, budget, ATTEMPTS_MAX, only_if_unsent=fencing_token is None)
 
 
 def with_retries(

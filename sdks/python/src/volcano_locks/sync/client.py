@@ -21,9 +21,12 @@ from volcano_locks.sync.driver import Driver
 from volcano_locks.sync.renewals import Renewals
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from volcano_locks.features.exclusive import OnHeld
     from volcano_locks.features.watch import Leadership
     from volcano_locks.http.transport import Transport
+    from volcano_locks.protocol.hold_entry import HoldEntry
     from volcano_locks.protocol.lock_view import LockView, StateFilter
 
 P = ParamSpec("P")
@@ -32,7 +35,13 @@ T = TypeVar("T")
 
 
 class Client(BaseClient):
-    """A client of the lock service for blocking code."""
+    """A client of the lock service for blocking code.
+
+    ```python
+    with Client() as client, client.locks.with_lock("daily-rollup", ttl=30) as guard:
+        rollup(fencing_token=guard.fencing_token)
+    ```
+    """
 
     locks: "Locks"
 
@@ -69,11 +78,19 @@ class Locks(BaseLocks):
     ) -> Lease:
         """Acquire the lock and return a lease of `ttl` seconds; `LockHeldError` if it is held.
 
-        `wait`: how many seconds to wait for the lock; `math.inf` waits without a limit (SDK-11).
+            lease = client.locks.acquire("daily-rollup", ttl=30)
+            try:
+                rollup(fencing_token=lease.fencing_token)
+            finally:
+                client.locks.release("daily-rollup", lease)
+
+        Nothing renews such a lease in the background; `with_lock` does.
+
+        `wait`: how many seconds to wait for the lock; `math.inf` waits without a limit.
 
         `token` and `request_id` are UUIDs that the client generates by default. Pass and keep them to recover an
         acquire whose outcome is unknown. After a `TransportError` or an `UnavailableError` the client then sends no
-        release, and the same call with the same two ids returns the lease (SDK-18). Without `token`, and with `wait`,
+        release, and the same call with the same two ids returns the lease. Without `token`, and with `wait`,
         the client releases what it may have acquired before it raises.
         """
         return self._driver.run(
@@ -82,6 +99,8 @@ class Locks(BaseLocks):
 
     def renew(self, key: str, lease: Lease, *, ttl: int | None = None, request_id: Uuid | None = None) -> Lease:
         """Renew `lease` of the lock `key` and return the lease that ends `ttl` seconds (default: its own) from now.
+
+            lease = client.locks.renew("daily-rollup", lease, ttl=60)
 
         Raises `LockOwnershipLostError` if the lease is lost, `TypeError` if `lease` is not a `Lease` and
         `ValueError` if it belongs to another lock; nothing is sent then.
@@ -95,6 +114,8 @@ class Locks(BaseLocks):
     def release(self, key: str, lease: Lease, *, request_id: Uuid | None = None) -> None:
         """Release `lease` and so free the lock `key`; `LockOwnershipLostError` if another owner holds it by now.
 
+            client.locks.release("daily-rollup", lease)
+
         Raises `TypeError` if `lease` is not a `Lease` and `ValueError` if it belongs to another lock; nothing is sent.
         """
         try:
@@ -107,11 +128,23 @@ class Locks(BaseLocks):
             raise
 
     def get(self, key: str, *, request_id: Uuid | None = None) -> LockState:
-        """Return whether the lock is held, until when, and its fencing token."""
+        """Return whether the lock is held, until when, and its fencing token.
+
+        ```python
+        state = client.locks.get("daily-rollup")
+        print(state.held, state.expires_at)
+        ```
+        """
         return self._driver.run(self._operations.get(key, request_id))
 
     def view(self, key: str, *, request_id: Uuid | None = None) -> "LockView":
-        """Return who holds the lock, since when and until when, and how many acquires wait for it."""
+        """Return who holds the lock, since when and until when, and how many acquires wait for it.
+
+        ```python
+        view = client.locks.view("daily-rollup")
+        print(view.holder, view.expires_at, view.waiters)
+        ```
+        """
         return self._driver.run(self._operations.view(key, request_id))
 
     def list(self, prefix: str = "", *, state: "StateFilter" = "all") -> "Iterator[LockView]":
@@ -124,9 +157,46 @@ class Locks(BaseLocks):
         """
         return cast("Iterator[LockView]", self._driver.iterate(self._operations.list(prefix, state)))
 
-    def force_release(self, key: str, *, request_id: Uuid | None = None) -> None:
-        """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal."""
-        return self._driver.run(self._operations.force_release(key, request_id))
+    def history(
+        self,
+        key: str | None = None,
+        *,
+        prefix: str = "",
+        at: "datetime | None" = None,
+        since: "datetime | None" = None,
+        before: "datetime | None" = None,
+    ) -> "Iterator[HoldEntry]":
+        """Iterate over who held the lock, the latest hold first: the current one, expired ones, and those of the last
+        days (`--history-days` of the server).
+
+        `at` selects the hold that lasted at that instant, `since` and `before` those that overlap that period; all need
+        a time zone. Without `key`, of all locks whose keys begin with `prefix`, in key order:
+
+            for hold in client.locks.history("billing", since=yesterday):
+                print(hold.holder, hold.began_at, hold.held_seconds, hold.ended)
+        """
+        operation = self._operations.history(key, prefix, at, since, before)
+        return cast("Iterator[HoldEntry]", self._driver.iterate(operation))
+
+    def force_release(
+        self,
+        key: str,
+        *,
+        fencing_token: int | None = None,
+        reason: str | None = None,
+        request_id: Uuid | None = None,
+    ) -> None:
+        """Free the lock, regardless of its holder. The holder learns of the loss at its next renewal.
+
+        With `fencing_token`, only that lease: a `ConflictError` with the code `lock_changed` means that the lock has
+        changed hands since you looked, and nothing was freed. A `NotFoundError` means that the server is too old for
+        that; nothing was freed either. `reason`, of at most 200 characters, is shown in the server's log and in the
+        `force_released` event.
+
+            view = client.locks.view("daily-rollup")
+            client.locks.force_release("daily-rollup", fencing_token=view.fencing_token)
+        """
+        return self._driver.run(self._operations.force_release(key, fencing_token, reason, request_id))
 
     def with_lock(
         self,
@@ -141,14 +211,19 @@ class Locks(BaseLocks):
     ) -> LockBlock:
         """Return a context manager, or decorator: hold the lock, renewed in the background, while its body runs.
 
-        Entering raises `LockHeldError` and other errors, and the body does not run then (case 18). A loss does not
+            with client.locks.with_lock("daily-rollup", ttl=30) as guard:
+                guard.raise_if_lost()
+                rollup(fencing_token=guard.fencing_token)
+
+        Entering raises `LockHeldError` and other errors, and the body does not run then. A loss does not
         interrupt the body: check `guard.lost` or call `guard.raise_if_lost()` before anything that must not happen
         twice. The guard also counts as lost while the block is being left, for a thread that outlives it.
 
         `wait`, `token` and `request_id` are those of `acquire`, but a block that cannot be entered always releases what
         it may have acquired. `hold_at_least`: if the body ends sooner, the lock stays held until that many seconds
-        after entering, for callers that are a little late (SDK-12). `renew_every`: seconds between renewals, from 1 to
-        a third of the TTL; by default that third, or a minute if that is less (SDK-3).
+        after entering, for callers that are a little late; it is free a second later, and after 6 seconds at the
+        earliest. `renew_every`: seconds between renewals, from 1 to a third of the TTL; by default that third, or a
+        minute if that is less.
         """
 
         def new_block() -> LockBlock:
@@ -176,7 +251,7 @@ class Locks(BaseLocks):
 
         Returns what `run` returned while it led, and raises what it raised, except the guard's own loss. A loss does
         not interrupt `run`: it must check, and the next campaign waits for its end. Setting `stop` ends a campaign with
-        None; while leading, `run` must check it (SDK-13).
+        None; while leading, `run` must check it.
         """
         from volcano_locks.features import leader  # noqa: PLC0415 - rarely needed
 
@@ -226,7 +301,7 @@ class Locks(BaseLocks):
 
         If the lock is held, a call raises `LockHeldError`; with `on_held="skip"` it returns None, with `"wait"` it
         waits. An argument named `guard` that the caller omits receives the block's guard. Everything else is as in
-        `with_lock` (SDK-16).
+        `with_lock`.
         """
         from volcano_locks.features import exclusive  # noqa: PLC0415 - rarely needed
 
@@ -245,7 +320,7 @@ class Locks(BaseLocks):
             for change in client.locks.watch("scheduler"):
                 print(change.holder if change.held else "free", change.since)
 
-        Continues over broken connections and restarts; raises other errors. No item repeats the last one (SDK-14).
+        Continues over broken connections and restarts; raises other errors. No item repeats the last one.
         """
         from volcano_locks.features.watch import Watch  # noqa: PLC0415 - rarely needed
 

@@ -84,6 +84,7 @@ class Renewals:
         self._threads: set[int] = set()
         self._idle: set[int] = set()
         self._lead: queue.SimpleQueue[list[tuple[float, int, Entry]]] = queue.SimpleQueue()
+        self._leader: int | None = None  # the thread that has the lead, known a moment after it took it
         self._lead.put([])
         self._sleep: tuple[float, Signal] | None = None
         self._pid = os.getpid()
@@ -115,6 +116,7 @@ class Renewals:
             while (heap := self._take_lead(me)) is not None:
                 entry = self._next_due(heap)
                 others_wait = bool(heap or self._inbox)
+                self._leader = None
                 self._lead.put(heap)
                 if entry is not None:
                     if others_wait and not self._idle and len(self._threads) < RENEWAL_THREADS_MAX:
@@ -132,19 +134,22 @@ class Renewals:
 
     def _take_lead(self, me: int) -> "list[tuple[float, int, Entry]] | None":
         """Wait for the lead; None if this thread has waited for it too long."""
-        wakeup = _LeadFree(self._lead)
+        wakeup = _LeadFree(self, me)
         self._idle.add(me)
         cancel_alarm = self._clock.alarm(inf, wakeup, asleep=True)
         try:
             while True:
                 try:
-                    return self._lead.get(timeout=IDLE_SECONDS_MAX)
+                    heap = self._lead.get(timeout=IDLE_SECONDS_MAX)
                 except queue.Empty:
                     self._threads.discard(me)
                     self._idle.discard(me)
                     if self._lead.empty():
                         return None
                     self._threads.add(me)
+                else:
+                    self._leader = me
+                    return heap
         finally:
             self._idle.discard(me)
             cancel_alarm()
@@ -198,13 +203,14 @@ class Renewals:
 
 
 class _LeadFree:
-    """The `Wakeup` of a thread that waits for the lead."""
+    """The `Wakeup` of a thread that waits for the lead. A thread that has just taken it is awake."""
 
-    def __init__(self, lead: "queue.SimpleQueue[list[tuple[float, int, Entry]]]") -> None:
-        self._lead = lead
+    def __init__(self, renewals: Renewals, thread: int) -> None:
+        self._renewals = renewals
+        self._thread = thread
 
     def set(self) -> None:
         """No clock ends this wait."""
 
     def is_set(self) -> bool:
-        return not self._lead.empty()
+        return self._renewals._leader in (None, self._thread)

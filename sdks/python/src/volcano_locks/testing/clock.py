@@ -67,37 +67,42 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         """Move step by step and settle at each. For threads: the renewals must run in another one."""
         target = self._seconds + seconds
-        self.settle()
+        due = self.settle()
         while self._seconds < target:
-            self.jump(min(self.next_due(), target) - self._seconds)
-            self.settle()
+            self.jump(min(due, target) - self._seconds)
+            due = self.settle()
 
     async def advance_async(self, seconds: float) -> None:
         """As `advance`, for renewals in this event loop."""
         target = self._seconds + seconds
-        await self.settle_async()
+        due = await self.settle_async()
         while self._seconds < target:
-            self.jump(min(self.next_due(), target) - self._seconds)
-            await self.settle_async()
+            self.jump(min(due, target) - self._seconds)
+            due = await self.settle_async()
 
     def next_due(self) -> float:
         """The next instant for which a thread or task waits; infinity if there is none."""
         with self._mutex:
             return min((alarm.until for alarm in self._alarms if alarm.until > self._seconds), default=inf)
 
-    def settle(self) -> None:
-        """Return when every renewer sleeps. `TimeoutError` if one does not within SETTLE_SECONDS_MAX of real time."""
+    def settle(self) -> float:
+        """Wait until every renewer sleeps, and return the next instant for which one does (see `next_due`).
+
+        `TimeoutError` if one does not sleep within SETTLE_SECONDS_MAX of real time.
+        """
         give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
-        while not self.is_settled():
+        while (due := self.due_if_settled()) is None:
             self._check(give_up_at)
             time.sleep(POLL_SECONDS)
+        return due
 
-    async def settle_async(self) -> None:
+    async def settle_async(self) -> float:
         """As `settle`, for tasks in this event loop."""
         give_up_at = time.monotonic() + SETTLE_SECONDS_MAX
-        while not self.is_settled():
+        while (due := self.due_if_settled()) is None:
             self._check(give_up_at)
             await asyncio.sleep(0)
+        return due
 
     def is_settled(self) -> bool:
         """Whether every renewer sleeps until an instant to come, or has ended."""
@@ -105,6 +110,11 @@ class ManualClock:
             renewers = [renewer for renewer, ended in self._renewers.items() if not ended()]
             self._renewers = {renewer: self._renewers[renewer] for renewer in renewers}
             return all(self.sleeps(renewer) for renewer in renewers)
+
+    def due_if_settled(self) -> float | None:
+        """`next_due` if `is_settled`, else None. Read together: a thread that rechecks the time has no alarm then."""
+        with self._mutex:
+            return self.next_due() if self.is_settled() else None
 
     def sleeps(self, sleeper: object) -> bool:
         """Whether that thread (by its identifier) or task waits on this clock and nothing has ended its wait."""

@@ -21,6 +21,23 @@ class LockEvent(NamedTuple):
     holder: str | None
     why: str
     expires_at: float | None = None
+    reason: str | None = None
+
+
+@dataclass(slots=True)
+class FakeHold:
+    """One hold of the fake's history. Instants are in seconds; `ended_at` is None while it lasts."""
+
+    fencing_token: int
+    holder: str | None
+    began: str
+    began_at: float
+    expires_at: float
+    renewals: int = 0
+    renewed_at: float | None = None
+    ended: str | None = None
+    ended_at: float | None = None
+    reason: str | None = None
 
 
 class LeaseRequest(NamedTuple):
@@ -67,7 +84,9 @@ class FakeLock:
     acquired_at: float = 0.0
     renewed_at: float = 0.0
     expires_at: float = 0.0
+    history: list[FakeHold] = field(default_factory=list)
     _deadline: float = 0.0
+    _now: float = 0.0  # of the last `process_due`, which precedes every call
     _lapsed_owner: str | None = field(default=None, repr=False)
     _retired: set[str] = field(default_factory=set, repr=False)
     _queue: list[Waiter] = field(default_factory=list)
@@ -79,8 +98,10 @@ class FakeLock:
 
     def process_due(self, now: float, utc_ms: int) -> None:
         """End a lease whose grace is over, and grant the lock to the next waiter."""
+        self._now = now
         if self.owner is not None and now >= self.takeover_at:
             self._lapsed_owner, self.owner = self.owner, None
+            self._end_hold("expired", self.takeover_at)
             self.publish(self.key, LockEvent("expired", self.fencing_token, self.holder, "not_renewed"))
         for waiter in [waiter for waiter in self._queue if waiter.kept_until is not None and waiter.kept_until <= now]:
             self._queue.remove(waiter)
@@ -124,6 +145,7 @@ class FakeLock:
             self.publish(self.key, LockEvent("gave_up", None, waiter.request.holder, "left"))
         elif waiter.outcome == "" and self.owner == waiter.request.token:
             self.publish(self.key, LockEvent("released", self.fencing_token, self.holder, "given_back"))
+            self._end_hold("released", self._now)
             self.owner = None  # the token is not retired: its owner may use it again
 
     def renew(self, request: LeaseRequest, now: float) -> str:
@@ -131,6 +153,8 @@ class FakeLock:
         if self.owner != request.token or now >= self.expires_at - MARGIN_SECONDS:
             return LOCK_OWNERSHIP_LOST
         self._extend(request, now)
+        hold = self.history[-1]
+        hold.renewals, hold.renewed_at = hold.renewals + 1, now
         for waiter in self._queue:
             waiter.wake()  # the lease may end earlier now
         self.publish(self.key, LockEvent("renewed", self.fencing_token, self.holder, "renewed", self.expires_at))
@@ -147,12 +171,13 @@ class FakeLock:
         self.free("released", token)
         return ""
 
-    def free(self, why: str, retired: str | None) -> None:
+    def free(self, why: str, retired: str | None, reason: str | None = None) -> None:
         """Free the lock, regardless of its holder, and retire the token."""
         retired = retired or self.owner or self._lapsed_owner
         if self.owner is not None:
             kind = "force_released" if why == "forced" else "released"
-            self.publish(self.key, LockEvent(kind, self.fencing_token, self.holder, why))
+            self.publish(self.key, LockEvent(kind, self.fencing_token, self.holder, why, reason=reason))
+            self._end_hold("forced" if why == "forced" else "released", self._now, reason)
         self.owner = None
         if retired is not None:
             self._retired.add(retired)
@@ -176,9 +201,16 @@ class FakeLock:
         self.acquired_at, self._deadline = now, now + TTL_SECONDS_MAX
         self.fencing_token = max(self.fencing_token + 1, utc_ms)
         self._extend(request, now)
+        self.history.append(FakeHold(self.fencing_token, self.holder, why, now, self.expires_at))
         self.publish(self.key, LockEvent("acquired", self.fencing_token, self.holder, why, self.expires_at))
         return ""
 
     def _extend(self, request: LeaseRequest, now: float) -> None:
         self.renewed_at, self.ttl_seconds, self.holder = now, request.ttl_seconds, request.holder
         self.expires_at = min(now + request.ttl_seconds, self._deadline)
+        if self.history:
+            self.history[-1].expires_at = self.expires_at
+
+    def _end_hold(self, ended: str, at: float, reason: str | None = None) -> None:
+        hold = self.history[-1]
+        hold.ended, hold.ended_at, hold.reason = ended, at, reason

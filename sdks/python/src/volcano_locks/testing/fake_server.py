@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from math import inf
 from typing import Any
-from urllib.parse import parse_qsl, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from volcano_locks.asyncio.client import AsyncClient
 from volcano_locks.errors import LOCK_HELD
@@ -18,7 +18,7 @@ from volcano_locks.protocol.messages import Response
 from volcano_locks.sync.client import Client
 from volcano_locks.testing.clock import ManualClock
 from volcano_locks.testing.event_log import EventLog
-from volcano_locks.testing.fake_lock import FakeLock, LeaseRequest, LockEvent
+from volcano_locks.testing.fake_lock import FakeHold, FakeLock, LeaseRequest, LockEvent
 from volcano_locks.testing.in_memory import HttpRequest, InMemoryTransport, NewWakeup, Pause, Serving, StreamedReply
 
 FAKE_URL = "http://fake.invalid"
@@ -56,7 +56,10 @@ class FakeLocks(InMemoryTransport):
 
     def serve(self, request: HttpRequest, new_wakeup: NewWakeup) -> Serving:
         """Serve one request at the clock's instant; a waiting acquire takes as long as it waits."""
-        parts = urlsplit(request.path).path.strip("/").split("/")[1:]
+        root, *parts = urlsplit(request.path).path.strip("/").split("/")
+        if root == "history":
+            with self._mutex:
+                return self._history(request, None)
         if request.method == "POST" and parts[1:] == ["lease"]:
             seconds = _json(request).get("wait_seconds", 0)
             return (yield from self._acquire(parts[0], _lease_request(request), seconds, new_wakeup))
@@ -73,12 +76,14 @@ class FakeLocks(InMemoryTransport):
                 response = self._stream(lambda key: key.startswith(prefix), request, new_wakeup)
             case "GET", [key, "events"]:
                 response = self._stream(lambda other: other == key, request, new_wakeup)
+            case "GET", [key, "history"]:
+                response = self._history(request, key)
             case "GET", [key]:
                 response = self._state_response(self._lock(key), full=parameters.get("view") == "full")
             case "DELETE", [key]:
-                self._lock(key).free("forced", None)
-                self._lock(key)
-                response = Response(204, {}, b"")
+                response = self._force_release(key, None, request)
+            case "DELETE", [key, "leases", fencing_token]:
+                response = self._force_release(key, int(fencing_token), request)
             case "PATCH" | "DELETE", [key, "lease"]:
                 response = self._renew_or_release(request.method, self._lock(key), _lease_request(request))
             case _:
@@ -118,6 +123,50 @@ class FakeLocks(InMemoryTransport):
         self._lock(lock.key)
         return self._lease_response(lock, refusal, 204)
 
+    def _force_release(self, key: str, fencing_token: int | None, request: HttpRequest) -> Response:
+        lock = self._lock(key)
+        if fencing_token not in (None, lock.fencing_token):
+            return _error(409, "lock_changed")
+        lock.free("forced", None, unquote(request.headers.get("x-volcano-reason", "")) or None)
+        self._lock(key)
+        return Response(204, {}, b"")
+
+    def _history(self, request: HttpRequest, key: str | None) -> Response:
+        """All entries on one page; the fake knows no service keys, addresses and clients."""
+        parameters = dict(parse_qsl(urlsplit(request.path).query, keep_blank_values=True))
+        prefix = parameters.get("prefix", "")
+        locks = [
+            self._lock(one) for one in sorted(self._locks) if (one.startswith(prefix) if key is None else one == key)
+        ]
+        items = [self._entry(lock.key, hold) for lock in locks for hold in reversed(lock.history)]
+        since, before, at = (parameters.get(name) for name in ("from", "to", "at"))
+        shown = [
+            one
+            for one in items
+            if (since is None or one["ended_at"] is None or one["ended_at"] > since)
+            and (before is None or one["began_at"] < before)
+            and (at is None or (one["began_at"] <= at and (one["ended_at"] is None or one["ended_at"] > at)))
+        ]
+        return _json_response(200, {"items": shown, "next_cursor": None})
+
+    def _entry(self, key: str, hold: FakeHold) -> dict[str, Any]:
+        until = self.clock.now() if hold.ended_at is None else hold.ended_at
+        return {
+            "key": key,
+            "fencing_token": hold.fencing_token,
+            "holder": hold.holder,
+            **dict.fromkeys(("key_id", "key_name", "address", "client", "waited_seconds", "ended_by")),
+            "began": hold.began,
+            "began_at": self._date(hold.began_at),
+            "renewals": hold.renewals,
+            "renewed_at": None if hold.renewed_at is None else self._date(hold.renewed_at),
+            "ended": hold.ended,
+            "reason": hold.reason,
+            "ended_at": None if hold.ended_at is None else self._date(hold.ended_at),
+            "expires_at": self._date(hold.expires_at),
+            "held_seconds": round(until - hold.began_at, 3),
+        }
+
     def _lock(self, key: str) -> FakeLock:
         if key not in self._locks:
             self._locks[key] = FakeLock(key, self._publish)
@@ -134,6 +183,8 @@ class FakeLocks(InMemoryTransport):
         }
         if event.expires_at is not None:
             body["expires_at"] = self._date(event.expires_at)
+        if event.reason is not None:
+            body["reason"] = event.reason
         self._log.publish(key, event.kind, body)
 
     def _stream(self, wanted: Callable[[str], bool], request: HttpRequest, new_wakeup: NewWakeup) -> StreamedReply:

@@ -25,11 +25,11 @@ class DropBeforeSend:
 
 
 class Reset:
-    """The connection breaks while the request is sent: it was not served, but the client cannot know (case 32)."""
+    """The connection breaks while the request is sent: it was not served, but the client cannot know."""
 
 
 class DropAfterSend:
-    """Served, and the response is lost (case 13)."""
+    """Served, and the response is lost."""
 
 
 class Duplicate:

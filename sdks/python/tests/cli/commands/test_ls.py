@@ -1,19 +1,18 @@
 """CLI-29: the list of locks, as a table and as JSON."""
 
 import json
-import os
-import pty
-import subprocess
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 
 import pytest
 from click.testing import Result
 
 from volcano_locks import Client
 from volcano_locks.cli.durations import span_text
+from volcano_locks.cli.renewals import is_not_renewing
 from volcano_locks_server.testing import RunningServer
 
-from ..conftest import PROGRAM, WAIT_SECONDS
+from ..terminal_session import lines_on_terminal
 
 Invoke = Callable[..., Result]
 
@@ -34,8 +33,10 @@ def test_a_row_has_the_holder_the_times_and_the_waiters(invoke: Invoke, key: str
     assert result.exit_code == 0
     headings, first, second = result.stdout.splitlines()
     assert headings.split("  ")[0] == "KEY"
-    assert first.split() == [held.key, "host/4121", *first.split()[2:4], "89d", "23h", "0", str(held.fencing_token)]
-    assert second.split() == [freed.key, "-", "free", "-", "0", str(freed.fencing_token)]
+    cells = first.split()
+    assert cells == [held.key, "host/4121", *cells[2:4], "89d", "23h", *cells[6:9], "0", str(held.fencing_token)]
+    assert second.split() == [freed.key, "-", "free", "-", "-", "0", str(freed.fencing_token)]
+    assert first[headings.index("RENEWED") :].split("  ")[0].endswith(" s ago")
     assert {line[headings.index("WAITERS")] for line in (first, second)} == {"0"}
     assert str(held.token) not in result.stdout
 
@@ -80,18 +81,22 @@ def test_no_match_is_exit_code_0_without_data(invoke: Invoke, key: str) -> None:
     assert (result.exit_code, json.loads(result.stdout), result.stderr) == (0, {"items": []}, "")
 
 
+def test_a_lock_whose_renewals_have_stopped_is_found(invoke: Invoke, key: str, ada: Client) -> None:
+    """CLI-29: half of its TTL, and a second, have passed since the last renewal."""
+    renewing = ada.locks.acquire(f"{key}:renewing", ttl=60)
+    view = ada.locks.view(renewing.key)
+    assert view.renewed_at is not None
+    assert [is_not_renewing(view, view.renewed_at + timedelta(seconds=late)) for late in (31, 31.1)] == [False, True]
+    result = invoke("ls", key, "--not-renewing")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"no held locks with keys that begin with {key} whose renewals have stopped" in result.stderr
+
+
 def test_rows_fit_a_terminal_of_80_columns(key: str, ada: Client, environment: dict[str, str]) -> None:
     """CLI-29, CLI-1: the fencing token is omitted first, then names are truncated."""
     ada.locks.acquire(f"{key}:{'x' * 60}", ttl=60)
-    our_end, process_end = pty.openpty()
-    process = subprocess.Popen(
-        [*PROGRAM, "ls", key], env=environment | {"COLUMNS": "80"}, stdout=process_end, stdin=subprocess.DEVNULL
-    )
-    os.close(process_end)
-    assert process.wait(WAIT_SECONDS) == 0
-    headings, row = os.read(our_end, 65_536).decode().splitlines()
-    os.close(our_end)
-    assert headings.endswith("EXPIRES IN  WAITERS")
+    headings, row = lines_on_terminal(environment, "ls", key)
+    assert headings.split("  ")[-1] == "WAITERS"
     assert len(row) <= 80
     assert "…" in row
     assert "host/4121" in row
@@ -100,6 +105,7 @@ def test_rows_fit_a_terminal_of_80_columns(key: str, ada: Client, environment: d
 def test_usage_errors_are_64(invoke: Invoke) -> None:
     """CLI-4."""
     assert invoke("ls", "--held", "--free").exit_code == 64
+    assert "--not-renewing or --free" in invoke("ls", "--not-renewing", "--free").stderr
     result = invoke("ls", "a b")
     assert result.exit_code == 64
     assert "prefix" in result.stderr

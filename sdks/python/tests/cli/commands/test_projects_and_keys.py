@@ -16,7 +16,7 @@ from click.testing import Result
 from volcano_locks import Client, PermissionDeniedError
 from volcano_locks_server.testing import RunningServer
 
-from ..conftest import PROGRAM
+from ..terminal_session import PROGRAM
 
 Invoke = Callable[..., Result]
 

@@ -3,76 +3,20 @@ continues (case 38).
 """
 
 import os
-import pty
-import select
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from volcano_locks import Client
 
-from ..conftest import PROGRAM, WAIT_SECONDS
+from ..terminal_session import WAIT_SECONDS, Session, Until
 
 pytestmark = pytest.mark.real_time
 
-Until = Callable[[Callable[[], object]], None]
-# Makes the terminal on stdin the controlling one, as a login does.
-LOGIN = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
 CTRL_C, CTRL_D, CTRL_Z = b"\x03", b"\x04", b"\x1a"
-
-
-class Session:
-    """A terminal with one program on it."""
-
-    def __init__(self, environment: dict[str, str], *arguments: str, piped: bool = False) -> None:
-        self.keyboard, process_end = pty.openpty()
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", LOGIN, *PROGRAM, *arguments],
-            env=environment,
-            stdin=process_end,
-            stdout=subprocess.DEVNULL if piped else process_end,
-            stderr=process_end,
-            start_new_session=True,
-        )
-        os.close(process_end)
-        self.output = b""
-
-    def read_until(self, text: bytes) -> None:
-        """Read until `text` was printed."""
-        while text not in self.output:
-            assert select.select([self.keyboard], [], [], WAIT_SECONDS)[0], self.output
-            self.output += os.read(self.keyboard, 4096)
-
-    def press(self, keys: bytes) -> None:
-        os.write(self.keyboard, keys)
-
-    def wait_stopped(self, until: Until) -> None:
-        """Wait until the program is stopped, as a shell would."""
-        until(lambda: os.WIFSTOPPED(os.waitpid(self.process.pid, os.WUNTRACED | os.WNOHANG)[1]))
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(WAIT_SECONDS)
-        os.close(self.keyboard)
-
-
-@pytest.fixture
-def open_terminal(environment: dict[str, str]) -> Iterator[Callable[..., Session]]:
-    """Starts the command line on a terminal of its own."""
-    opened: list[Session] = []
-
-    def begin(*arguments: str, piped: bool = False) -> Session:
-        opened.append(Session(environment, *arguments, piped=piped))
-        return opened[-1]
-
-    yield begin
-    for each in opened:
-        each.close()
 
 
 def test_command_reads_the_terminal(open_terminal: Callable[..., Session], key: str) -> None:

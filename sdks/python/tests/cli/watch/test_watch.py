@@ -63,8 +63,8 @@ def test_each_event_is_printed_at_once(start: Start, key: str, ada: Client) -> N
     waiting.join()
     assert read_stdout(watching).split()[1] == "released"
     assert read_stdout(watching).split()[5] == "waited"
-    ada.locks.force_release(key)
-    assert read_stdout(watching).split()[1] == "force_released"
+    ada.locks.force_release(key, reason="it hangs")
+    assert read_stdout(watching).rstrip().endswith("  it hangs")
     assert interrupt(watching) == ("", "")
 
 
@@ -164,7 +164,11 @@ def test_on_a_terminal_lines_fit_its_width(monkeypatch: pytest.MonkeyPatch) -> N
     """CLI-30, CLI-1."""
     monkeypatch.setenv("COLUMNS", "80")
     formatter = EventFormatter(on_terminal=True)
-    for event in (row("acquired", why="taken_over"), row("force_released", "k" * 60), row("expired", "k", "h" * 60)):
+    for event in (
+        row("acquired", why="taken_over"),
+        row("force_released", "k" * 60, why="it hangs " * 20),
+        row("expired", "k", "h" * 60),
+    ):
         line = formatter.format(event)
         assert line.startswith("14:00:10Z  ")
         assert len(line) <= 80

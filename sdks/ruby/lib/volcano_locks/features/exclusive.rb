@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # How the calls of one exclusive function map to locks (SDK-16): the template of the key, such as `"report-{day}"`,
+  # How the calls of one exclusive function map to locks: the template of the key, such as `"report-{day}"`,
   # what a call does if the lock is held, and whether the function takes the guard.
   #
   # Limit: different arguments may give the same key, for example with `"{a}-{b}"`.
@@ -90,14 +90,15 @@ module VolcanoLocks
   # The operation that makes a function exclusive.
   module ExclusiveFunctions
     # Returns a Proc that runs the block, or a method given as `&method(:name)`, under a lock. Each call is a separate
-    # `with_lock` (SDK-16). The Proc has the block's arguments and return value. It may be given to `define_method` and
-    # `instance_exec` (case 79); `self` in the block is always the `self` of the code around it.
+    # `with_lock`. The Proc has the block's arguments and return value. It may be given to `define_method` and
+    # `instance_exec`; `self` in the block is always the `self` of the code around it.
     #
     # The lock is released when the block returns. What a lazy result (an Enumerator, a lazy chain, a database cursor)
     # does later, it does without the lock: return an Array or a value.
     #
-    #     rollup = client.locks.exclusive("rollup-{day}", ttl: 60, on_held: :skip) { |day| … }
-    #     rollup.call("monday")
+    # @example
+    #   rollup = client.locks.exclusive("rollup-{day}", ttl: 60, on_held: :skip) { |day| write_report(day) }
+    #   rollup.call("monday") # nil while another process runs it
     #
     # @param key [String] the lock's key, with names of the block's arguments in braces
     # @param on_held [Symbol, String] what a call does while the lock is held: `raise` the {LockHeldError}, `skip` and

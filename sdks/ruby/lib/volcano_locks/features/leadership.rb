@@ -27,7 +27,7 @@ module VolcanoLocks
 
     protected
 
-    # What distinguishes two leaderships (SDK-14).
+    # What distinguishes two leaderships.
     def identity
       [held, fencing_token]
     end

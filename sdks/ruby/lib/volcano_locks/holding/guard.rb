@@ -10,7 +10,7 @@ module VolcanoLocks
       @release_error = nil
     end
 
-    # @return [Lease] the newest lease: renewals replace it (case 22)
+    # @return [Lease] the newest lease: renewals replace it
     def lease
       @hold.lease
     end

@@ -107,14 +107,15 @@ module VolcanoLocks
     private
 
     def new_pending(verb, path, request_id:, timeout_seconds:, token: nil, ttl_seconds: nil, wait_seconds: nil,
-                    must_finish: false, &on_over)
+                    reason: nil, must_finish: false, &on_over)
       if timeout_seconds <= 0
         raise TransportError.new("no time left to send the request", request_sent: false, request_id: request_id)
       end
 
       deadline = @clock.now + timeout_seconds
       body = { ttl_seconds: ttl_seconds, wait_seconds: wait_seconds }.compact
-      request = request_for(verb, path, request_id, timeout_seconds, { "X-Volcano-Lock-Token" => token }, body)
+      headers = { "X-Volcano-Lock-Token" => token, "X-Volcano-Reason" => reason && percent_encoded(reason) }
+      request = request_for(verb, path, request_id, timeout_seconds, headers, body)
       PendingRequest.new(request, deadline, @clock, must_finish: must_finish, &on_over)
     end
 
@@ -195,13 +196,17 @@ module VolcanoLocks
                   body: body.empty? ? nil : JSON.generate(body))
     end
 
+    def percent_encoded(text)
+      text.b.gsub(/[^A-Za-z0-9._~-]/) { |byte| format("%%%02X", byte.ord) }
+    end
+
     # An error may show the body of a refusal, and any header.
     def without_secrets(response, request)
       return response if response.status < 300 && response.headers["content-type"] == "application/json"
 
       headers = response.headers.transform_values { |value| hide_secrets(value, request) }
       body = response.status < 300 ? response.body : hide_secrets(response.body, request)
-      Response.new(response.status, headers, body, response.through)
+      Response.new(response.status, headers, body, response.through, response.url)
     end
 
     def transport_error(request, why)

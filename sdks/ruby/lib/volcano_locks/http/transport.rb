@@ -139,7 +139,7 @@ module VolcanoLocks
       status, headers, body = connection.exchange(text, seconds_for(request), on_bytes) do |received|
         raise Connection::UnusableError, "belongs to another request" if of_another_request?(received, request)
       end
-      Response.new(status, headers, body, proxy)
+      Response.new(status, headers, body, proxy, "#{@url}#{request.path}")
     rescue Connection::UnusableError => e
       raise failure(request, "the response#{proxy} #{e.message}"), cause: nil
     end

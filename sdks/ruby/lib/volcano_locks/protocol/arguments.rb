@@ -9,10 +9,13 @@ module VolcanoLocks
     TTL_SECONDS_MAX = 7_776_000
     RENEW_EVERY_SECONDS_MIN = 1
     FENCING_TOKEN_MAX = (2**53) - 1
+    REASON_CHARACTERS_MAX = 200
     SHOWN_CHARACTERS_MAX = 300
     KEY = /\A[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\z/
     UUID = /\A\h{8}(-\h{4}){3}-\h{12}\z/
-    private_constant :KEY, :UUID
+    # Control characters, line separators, and overrides of the direction of text.
+    CONTROL = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/
+    private_constant :KEY, :UUID, :CONTROL
 
     module_function
 
@@ -57,6 +60,29 @@ module VolcanoLocks
 
       raise ArgumentError, "renew_every must be from #{RENEW_EVERY_SECONDS_MIN} to a third of the ttl " \
                            "(#{(ttl_seconds / 3.0).round(1)} seconds), got #{renew_every}"
+    end
+
+    # @return [Integer, nil] the fencing token of one lease, or nil (SDK-27)
+    def checked_fencing_token(value)
+      return nil if value.nil?
+      raise TypeError, "fencing_token must be an Integer, got #{value.class}" unless value.is_a?(Integer)
+      return value.to_i if safe_integer?(value)
+
+      raise ArgumentError, "fencing_token must be from 1 to #{FENCING_TOKEN_MAX}, got #{value}"
+    end
+
+    # @return [String, nil] the reason of a force release in UTF-8, nil if it is nil or empty (SDK-27)
+    def checked_reason(reason)
+      return nil if reason.nil?
+      raise TypeError, "reason must be a String, got #{reason.class}" unless reason.is_a?(String)
+
+      text = reason.valid_encoding? ? reason.encode(Encoding::UTF_8) : "\0"
+      return (text.empty? ? nil : text.freeze) if text.length <= REASON_CHARACTERS_MAX && !CONTROL.match?(text)
+
+      raise ArgumentError, "reason must be at most #{REASON_CHARACTERS_MAX} characters without control characters, " \
+                           "got #{shown(reason)}"
+    rescue EncodingError
+      raise ArgumentError, "reason must be text that UTF-8 can represent, got #{shown(reason)}"
     end
 
     # @return [String] `value`, spelled as given, if it is a UUID; the error does not show it (SDK-8)

@@ -32,9 +32,11 @@ module VolcanoLocks
       DELAY_SECONDS_MIN + ((longest - DELAY_SECONDS_MIN) * Random.rand)
     end
 
-    # @return [Boolean] whether a later request may succeed: no response, a used-up quota, or a 5xx
+    # @return [Boolean] whether a later request may succeed: no response, a used-up quota, or a 5xx other than a
+    #   damaged record (SDK-11)
     def self.transient?(failure)
       return false if failure.request_id.nil? # the program raised it into this thread
+      return false if failure.code == RECORD_DAMAGED
       return true if failure.is_a?(TransportError) || failure.is_a?(RateLimitedError)
 
       failure.is_a?(ServerError) && !failure.status.nil? && failure.status >= 500

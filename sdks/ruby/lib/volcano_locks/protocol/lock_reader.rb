@@ -29,32 +29,40 @@ module VolcanoLocks
     def view(key, request_id)
       path = "#{Operations.lock_path(Arguments.checked_key(key))}?view=full"
       id = Arguments.request_id_or_new(request_id)
-      fetch(path, id) { |response| view_from(Messages.body_of(response, id), response, id) }
+      fetch(path, id) do |response|
+        parsed(Messages.body_of(response, id), response, id) { |row| parsed_view(row) }
+      end
     end
 
     # @return [Enumerator] of {LockView}; pages are fetched on demand
     def list(prefix, state)
       query = "prefix=#{escaped(checked_prefix(prefix))}&state=#{checked_state(state)}&limit=#{PAGE_ROWS}"
-      Enumerator.new do |rows|
+      rows("/locks?#{query}", "it is not a page of locks") { |row| parsed_view(row) }
+    end
+
+    # @return [Enumerator] of what the block makes of each row of all pages at `path`, which has a query; pages are
+    #   fetched on demand. `unlike_page` is the complaint about another response.
+    def rows(path, unlike_page, &parse)
+      Enumerator.new do |found|
         cursor = nil
         begin
-          views, cursor = page("/locks?#{query}#{cursor && "&cursor=#{escaped(cursor)}"}")
-          views.each { |view| rows << view }
+          parsed, cursor = page("#{path}#{cursor && "&cursor=#{escaped(cursor)}"}", unlike_page, &parse)
+          parsed.each { |row| found << row }
         end while cursor # rubocop:disable Lint/Loop
       end
     end
 
     private
 
-    def page(path)
+    def page(path, unlike_page, &parse)
       id = Arguments.new_uuid
       fetch(path, id) do |response|
         items, cursor = Messages.body_of(response, id).values_at("items", "next_cursor")
         unless items.is_a?(Array) && (cursor.nil? || (cursor.is_a?(String) && !cursor.empty?))
-          raise Messages.malformed(response, "it is not a page of locks", id)
+          raise Messages.malformed(response, unlike_page, id)
         end
 
-        [items.map { |row| view_from(row, response, id) }, cursor]
+        [items.map { |row| parsed(row, response, id, &parse) }, cursor]
       end
     end
 
@@ -66,15 +74,19 @@ module VolcanoLocks
       end
     end
 
-    def view_from(row, response, request_id)
+    def parsed(row, response, request_id)
+      yield row
+    rescue KeyError, TypeError, ArgumentError
+      raise Messages.malformed(response, "a field of a lock is missing or invalid", request_id), cause: nil
+    end
+
+    def parsed_view(row)
       raise TypeError unless row.is_a?(Hash)
 
       LockView.new(**ROW.to_h do |name, read|
         value = row.fetch(name.to_s)
         [name, value.nil? && !REQUIRED.include?(name) ? nil : read.call(value)]
       end)
-    rescue KeyError, TypeError, ArgumentError
-      raise Messages.malformed(response, "a field of a lock is missing or invalid", request_id), cause: nil
     end
 
     def checked_prefix(prefix)

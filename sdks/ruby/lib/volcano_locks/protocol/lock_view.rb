@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 module VolcanoLocks
-  # The public state of one lock (SDK-15). It contains no owner token.
+  # The public state of one lock. It contains no owner token.
   class LockView
     include Value
 

@@ -44,8 +44,8 @@ module VolcanoLocks
   end
 
   # One complete HTTP response. The names in `headers` are lower-case. `through` names the proxy for errors, as in
-  # " through the proxy cache:3128"; nil without one.
-  Response = Struct.new(:status, :headers, :body, :through)
+  # " through the proxy cache:3128"; nil without one. `url` is what was asked, for errors; nil if it does not matter.
+  Response = Struct.new(:status, :headers, :body, :through, :url)
 
   # Parses and checks responses.
   #
@@ -56,7 +56,8 @@ module VolcanoLocks
     RETRY_AFTER_SECONDS_MAX = 3600
     DATE = /\A(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-])(\d\d):?(\d\d))\z/
     HOLDER = /\A[!-~]{1,128}\z/
-    private_constant :DATE, :HOLDER
+    NAMING_THE_URL = [401, 404].freeze # of an API URL, or a service key, that is of another service (SDK-9)
+    private_constant :DATE, :HOLDER, :NAMING_THE_URL
 
     module_function
 
@@ -107,12 +108,18 @@ module VolcanoLocks
       code = body["code"].is_a?(String) ? body["code"] : nil
       return lock_held(response, body, key, request_id) if key && response.status == 409 && code == LOCK_HELD
 
-      message = body["error"].is_a?(String) && !body["error"].empty? ? printable(body["error"]) : nil
       Errors.class_for(response.status, code).new(
-        message || "HTTP #{response.status} without an error message#{response.through}",
+        reason(response, body["error"]),
         status: response.status, code: code, request_id: request_id,
         retry_after: retry_after(response.headers["retry-after"])
       )
+    end
+
+    # The sentence of an error: the server's if it sent one; with the URL where that may be the wrong one (SDK-9).
+    def reason(response, sent)
+      message = sent.is_a?(String) && !sent.empty? ? printable(sent) : nil
+      message ||= "HTTP #{response.status} without an error message#{response.through}"
+      response.url && NAMING_THE_URL.include?(response.status) ? "#{message} (#{response.url})" : message
     end
 
     # The refusal of an acquire. A field of the current lease that is missing or malformed is unknown (SDK-9).

@@ -107,13 +107,16 @@ module VolcanoLocks
       end
     end
 
-    # Retried only if the request never left: a second one could evict the next holder.
-    def force_release(key, request_id)
+    # With a fencing token only from that lease. Without one, retried only if the request never left: a second one
+    # could evict the next holder.
+    def force_release(key, fencing_token, reason, request_id)
+      token = Arguments.checked_fencing_token(fencing_token)
       path = Operations.lock_path(Arguments.checked_key(key))
-      id = Arguments.request_id_or_new(request_id)
-      with_retry(only_if_unsent: true) do
-        response = @sender.send_request("DELETE", path, request_id: id, timeout_seconds: @timeout_seconds)
-        expect_status(response, 204, id)
+      path += "/leases/#{token}" if token
+      options = { request_id: Arguments.request_id_or_new(request_id), reason: Arguments.checked_reason(reason) }
+      with_retry(only_if_unsent: token.nil?) do
+        response = @sender.send_request("DELETE", path, timeout_seconds: @timeout_seconds, **options)
+        expect_status(response, 204, options[:request_id])
       end
       nil
     end

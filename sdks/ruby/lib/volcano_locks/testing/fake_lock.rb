@@ -11,11 +11,16 @@ module VolcanoLocks
       GRACE_SECONDS = 1.0
       ABSENCE_SECONDS_MAX = 5.0
       UNAVAILABLE = "lock_service_unavailable"
+      LOCK_CHANGED = "lock_changed"
 
       # A request for a lease.
       LeaseRequest = Struct.new(:token, :ttl_seconds, :holder)
       # One published change of the lock.
-      LockEvent = Struct.new(:kind, :fencing_token, :holder, :at, :why, :expires_at)
+      LockEvent = Struct.new(:kind, :fencing_token, :holder, :at, :why, :expires_at, :reason)
+
+      # One hold of the history. Instants are in seconds; `ended_at` is nil while it lasts.
+      Hold = Struct.new(:fencing_token, :holder, :began, :began_at, :expires_at, :renewals, :renewed_at, :ended,
+                        :ended_at, :reason)
 
       # One queued acquire. Its `state` is
       #
@@ -32,6 +37,8 @@ module VolcanoLocks
         end
       end
 
+      # @return [Array<Hold>] the oldest first
+      attr_reader :history
       attr_reader :key, :owner, :holder, :ttl_seconds, :fencing_token, :acquired_at, :renewed_at, :expires_at
 
       # The block receives each {LockEvent}.
@@ -44,6 +51,7 @@ module VolcanoLocks
         @acquired_at = @renewed_at = @expires_at = @deadline = 0.0
         @retired = []
         @queue = []
+        @history = []
       end
 
       # The number of requests that wait.
@@ -111,6 +119,7 @@ module VolcanoLocks
           publish("gave_up", nil, waiter.request.holder, now, "left")
         elsif waiter.state == :resolved && waiter.error.nil? && @owner == waiter.request.token
           publish("released", @fencing_token, @holder, now, "given_back")
+          end_hold("released", now)
           @owner = nil
         end
       end
@@ -120,6 +129,8 @@ module VolcanoLocks
         return LOCK_OWNERSHIP_LOST if @owner != request.token || now >= @expires_at - MARGIN_SECONDS
 
         set_lease(request, now)
+        @history.last.renewals += 1
+        @history.last.renewed_at = now
         @queue.each { |waiter| waiter.changed.set } # a shorter lease expires sooner than they expect
         publish("renewed", @fencing_token, @holder, now, why, @expires_at)
       end
@@ -136,9 +147,11 @@ module VolcanoLocks
         free("released", "released", now, token)
       end
 
-      # Free the lock, regardless of its owner.
-      def force_release(now)
-        free("force_released", "forced", now, @owner || @expired_owner)
+      # Free the lock, regardless of its owner; with a fencing token only from that lease.
+      def force_release(now, fencing_token, reason)
+        return LOCK_CHANGED unless [nil, @fencing_token].include?(fencing_token)
+
+        free("force_released", "forced", now, @owner || @expired_owner, reason)
       end
 
       # The server stops: all waiters get 503 (WAIT-8).
@@ -170,6 +183,7 @@ module VolcanoLocks
         @acquired_at = now
         @deadline = now + Arguments::TTL_SECONDS_MAX
         @fencing_token = [@fencing_token + 1, utc_ms].max
+        @history << Hold.new(@fencing_token, request.holder, why, now, now, 0)
         set_lease(request, now)
         publish("acquired", @fencing_token, @holder, now, why, @expires_at)
       end
@@ -178,21 +192,32 @@ module VolcanoLocks
         @renewed_at = now
         @ttl_seconds = request.ttl_seconds
         @holder = request.holder
-        @expires_at = [now + request.ttl_seconds, @deadline].min
+        @expires_at = @history.last.expires_at = [now + request.ttl_seconds, @deadline].min
       end
 
       # Keeps the owner, because a later release or force release retires it.
       def expire(at)
         @expired_owner = @owner
         @owner = nil
+        end_hold("expired", at)
         publish("expired", @fencing_token, @holder, at, "not_renewed")
       end
 
-      def free(kind, why, now, retired)
-        publish(kind, @fencing_token, @holder, now, why) if @owner
+      def free(kind, why, now, retired, reason = nil)
+        if @owner
+          publish(kind, @fencing_token, @holder, now, why, nil, reason)
+          end_hold(why, now, reason)
+        end
         @owner = nil
         @retired << retired if retired
         nil
+      end
+
+      def end_hold(ended, at, reason = nil)
+        hold = @history.last
+        hold.ended = ended
+        hold.ended_at = at
+        hold.reason = reason
       end
 
       def publish(*event)

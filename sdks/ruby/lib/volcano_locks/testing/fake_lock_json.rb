@@ -24,10 +24,21 @@ module VolcanoLocks
           fencing_token: lock.fencing_token.zero? ? nil : lock.fencing_token, waiters: lock.waiters }
       end
 
+      # The fake knows no service keys, addresses and clients.
+      def hold_json(key, hold)
+        unknown = %i[key_id key_name address client waited_seconds ended_by].to_h { |name| [name, nil] }
+        { key: key, fencing_token: hold.fencing_token, holder: hold.holder, **unknown, began: hold.began,
+          began_at: date(hold.began_at), renewals: hold.renewals, renewed_at: hold.renewed_at && date(hold.renewed_at),
+          ended: hold.ended, reason: hold.reason, ended_at: hold.ended_at && date(hold.ended_at),
+          expires_at: date(hold.expires_at), held_seconds: ((hold.ended_at || @clock.now) - hold.began_at).round(3) }
+      end
+
       def event_json(key, event)
         json = { key: key, fencing_token: event.fencing_token, holder: event.holder,
                  at: date(event.at), why: event.why }
-        event.expires_at ? { **json, expires_at: date(event.expires_at) } : json
+        json[:expires_at] = date(event.expires_at) if event.expires_at
+        json[:reason] = event.reason if event.reason
+        json
       end
 
       def date(instant)

@@ -41,7 +41,7 @@ module VolcanoLocks
         synchronize { @event_log.subscribers }
       end
 
-      # Act as a node that restarts: waiters get 503 (WAIT-8), event streams end, and past events are forgotten.
+      # Act as a node that restarts: waiters get 503, event streams end, and past events are forgotten.
       def restart
         synchronize do
           @locks.each_value(&:fail_waiters)
@@ -58,7 +58,7 @@ module VolcanoLocks
         return acquire(key, lease_request, body.fetch("wait_seconds", 0)) if [request.verb, ending] == %w[POST lease]
         return synchronize { page(parameters) } if [request.verb, key] == ["GET", nil]
 
-        synchronize { serve([request.verb, ending], current_lock(key), lease_request, parameters) }
+        synchronize { serve(request, ending, current_lock(key), lease_request, parameters) }
       end
 
       # Serve a request for an event stream: the block receives its text until the stream ends.
@@ -115,14 +115,30 @@ module VolcanoLocks
         end
       end
 
-      def serve(operation, lock, lease_request, parameters)
-        case operation
+      def serve(request, ending, lock, lease_request, parameters)
+        case [request.verb, ending]
         when %w[PATCH lease] then lock_response(lock, lock.renew(lease_request, @clock.now), 200)
         when %w[DELETE lease] then release_response(lock, lock.release(lease_request.token, @clock.now))
-        when ["DELETE", nil] then release_response(lock, lock.force_release(@clock.now))
+        when ["DELETE", nil], %w[DELETE leases] then release_response(lock, forced(lock, request))
+        when %w[GET history] then history(lock, parameters)
         when ["GET", nil] then read(lock, parameters)
         else error_response(404, "not_found")
         end
+      end
+
+      # All entries on one page. Dates of one form compare like instants.
+      def history(lock, parameters)
+        since, before, at = parameters.values_at("from", "to", "at")
+        items = lock.history.reverse.map { |hold| hold_json(lock.key, hold) }
+        [since, at].compact.each { |bound| items.select! { |hold| (hold[:ended_at] || "~") > bound } }
+        items.select! { |hold| hold[:began_at] < before } if before
+        items.select! { |hold| hold[:began_at] <= at } if at
+        json_response(200, { items: items, next_cursor: nil })
+      end
+
+      def forced(lock, request)
+        reason = URI.decode_www_form_component(request.headers["X-Volcano-Reason"] || "")
+        lock.force_release(@clock.now, request.path[%r{/leases/(\d+)\z}, 1]&.to_i, reason.empty? ? nil : reason)
       end
 
       def read(lock, parameters)

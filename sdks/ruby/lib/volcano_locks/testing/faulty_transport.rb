@@ -8,9 +8,9 @@ module VolcanoLocks
       Pass = Class.new
       # The connection is refused: the request was certainly not served.
       DropBeforeSend = Class.new
-      # The connection breaks while the request is sent: it was not served, but the client cannot know (case 32).
+      # The connection breaks while the request is sent: it was not served, but the client cannot know.
       Reset = Class.new
-      # Served, and the response is lost (case 13).
+      # Served, and the response is lost.
       DropAfterSend = Class.new
       # Served twice; the client gets the second response.
       Duplicate = Class.new

@@ -1,32 +1,51 @@
-"""HTTP/1.1 on one connection: uvicorn's protocol plus the limits that it lacks (HTTP-21, HTTP-22, HTTP-24).
+"""HTTP/1.1 on one connection (HTTP-21, HTTP-22, HTTP-24, HTTP-26).
 
-    head      at most HEADERS_MAX fields and HEAD_BYTES_MAX bytes, with trailers, complete within HEAD_SECONDS_MAX
-    body      complete within BODY_SECONDS_MAX; if it is not read, at most DISCARDED_BYTES_MAX are discarded
-    response  taken by the client within WRITE_SECONDS_MAX
-    idle      KEEP_ALIVE_SECONDS, longer than clients keep a connection, so that clients close it first (case 32)
+The theory. A connection carries one request at a time. Bytes are cut so that the parser never gets more than one
+message: a head and a chunked body are fed up to the next blank line, a body of declared length up to its end. Therefore
+nothing of the next request is parsed while a response is due. What the client sends ahead is held as bytes, and once
+there is too much of it the connection stops reading.
 
-Each request gets one response (HTTP-26). The parser stops at an offer to upgrade, which this server ignores: a new
-parser reads the declared body. Input that is not HTTP or exceeds a limit gets an error as the final response, after
-the responses to earlier requests. A connection that takes too long is closed without a response.
+    state      input                            leads to
+    IDLE       first byte of a request          HEAD
+    HEAD       end of the head                  BODY, or RESPONSE if there is no body; the request starts
+               the head of CONNECT, not HTTP    CLOSING, after an error response
+               more than HEADERS_MAX fields or HEAD_BYTES_MAX bytes                 CLOSING, after 431
+    BODY       its last byte                    RESPONSE, or IDLE if the response is complete already
+               broken chunks                    CLOSING, after 400 if no response has begun, else at once
+               more than CHUNK_BYTES_DISCARDED_MAX or DISCARDED_BYTES_MAX bytes
+                   after the response                                               CLOSING
+    RESPONSE   the response is complete         IDLE, or CLOSING if it was the last one; held bytes are read
+               bytes                            held; at HELD_BYTES_MAX reading pauses
+    CLOSING    bytes                            discarded unparsed, for LINGER_SECONDS_MAX and up to
+                                                DISCARDED_BYTES_MAX, so that the response is not lost
+    any        disconnect                       closed; the request in progress is notified
+               the client does not read         nothing more is read or parsed until it does
 
-This module relies on uvicorn's internals. Therefore the uvicorn version is pinned, and server/tests/http check all of
-the above.
+    A connection that stays too long in one state is closed without a response: HEAD_SECONDS_MAX, BODY_SECONDS_MAX,
+    WRITE_SECONDS_MAX for a client that does not read, KEEP_ALIVE_SECONDS for IDLE, which is longer than clients keep a
+    connection, so that clients close it first (case 32).
+
+A request goes one of two ways. A plain lease request goes straight to the service once its body is complete
+(`lease_requests`). Everything else goes to the ASGI application as soon as its head is complete. The parser stops at an
+offer to upgrade, which this server ignores: a new parser reads the declared body.
 """
 
 import asyncio
-from typing import Any, Final
+from enum import Enum
+from typing import Final, cast
 
 import httptools
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from ...rules.errors import LockError
-from ..codec import FIELDS_IN_SCOPE, SENT_REPEATEDLY
+from ..auth import Principal
+from ..codec import BODY_BYTES_MAX, FORWARDED_PROTO, X_FORWARDED_FOR
+from ..lease_requests import LeaseRequest
 from ..problems import MethodNotAllowedError
-from .connection_limits import ConnectionLimits
-from .exchange import Exchange, closing_response
-from .request_head import FIELDS_KEPT, HTTP_1_1, VERSIONS, RequestHead, split_target
+from ..request_head import FIELDS_KEPT, VERSIONS, RequestHead, repeated
+from ..responses import closing_response
+from .asgi_request import AsgiRequest, asgi_scope
+from .connection_context import ConnectionContext
+from .message_parts import MessageParts
 
 HEADERS_MAX: Final = 100
 HEAD_BYTES_MAX: Final = 32_768
@@ -35,279 +54,422 @@ BODY_SECONDS_MAX: Final = 10.0
 WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
+HELD_BYTES_MAX: Final = 8_192  # a disconnect is only seen while reading, so some bytes are read ahead
+BODY_BYTES_UNREAD_MAX: Final = 32_768  # of a body that the application has not taken; of chunks with their framing
+WRITE_BYTES_MAX: Final = 16_384  # of responses that the client has not read; more pauses writing
+CHUNK_BYTES_DISCARDED_MAX: Final = 65_536  # of a chunked body: parsing tiny chunks takes much time
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
-PIPELINED_MAX: Final = 16  # a disconnect is only seen while reading, so a few requests are read ahead
 METHODS: Final = "GET, POST, PATCH, DELETE"  # the methods that some address accepts
 NOT_HTTP_MESSAGE: Final = "this server reads HTTP/1.1 and could not parse the request: check the client or proxy"
-FULL_MESSAGE: Final = "this server has as many busy connections as it allows: try again in a moment"
 
 
-class Http1Connection(HttpToolsProtocol):
+class State(Enum):
+    IDLE = "idle"
+    HEAD = "head"
+    BODY = "body"
+    RESPONSE = "response"
+    CLOSING = "closing"
+
+
+_IDLE, _HEAD, _BODY, _RESPONSE, _CLOSING = State  # a member of an enum takes long to look up
+SECONDS_MAX: Final = {  # in one state
+    _IDLE: KEEP_ALIVE_SECONDS,
+    _HEAD: HEAD_SECONDS_MAX,
+    _BODY: BODY_SECONDS_MAX,
+    _CLOSING: LINGER_SECONDS_MAX,
+}
+
+
+class Http1Connection(asyncio.BufferedProtocol):
     """One connection."""
 
-    def __init__(self, config: Config, server_state: ServerState, limits: ConnectionLimits) -> None:
-        super().__init__(config=config, server_state=server_state, app_state={})
-        self.waiting_since = self.loop.time()
-        self._limits: Final = limits
-        self._in_head = False
-        self._head_bytes = 0
-        self._unparsed_bytes = 0  # a lower bound: bytes of a field, chunk head or blank that is not complete yet
-        self._head_fields = 0
-        self._discarded_bytes = 0
+    transport: asyncio.Transport
+
+    def __init__(self, context: ConnectionContext) -> None:
+        self.waiting_since = context.loop.time()
+        self.peer_address: str | None = None
+        self.credential: tuple[bytes, Principal] | None = None
+        self.state = _IDLE
+        self._context: Final = context
+        self._parser = self._new_parser()
+        self._request: AsgiRequest | LeaseRequest | None = None
+        self._is_reading = False
+        self._is_reading_paused = False
         self._write_paused_at: float | None = None
-        self._final_response: bytes | None = None
-        self._final_response_written = False
-        self._running: RequestResponseCycle | None = None
+        self._writable: asyncio.Event | None = None
+        self._held = b""
+        # of the message that is being parsed
+        self._target = b""
         self._fields: dict[bytes, bytes] = {}
-        self._upgrade_head: RequestHead | None = None
-        self._set_leniencies()
+        self._field_count = 0
+        self._fed_bytes = 0  # of the head; in a chunked body, since its last chunk header or data
+        self._parts: Final = MessageParts()
+        self._head: RequestHead | None = None  # of a plain request, until its body is complete
+        self._body = b""  # of that request
+        self._discarded_bytes = 0
+        self._untaken_bytes = 0  # of a chunked body, since the application last took what had arrived
+        self._offer_head: RequestHead | None = None  # a head that offers an upgrade
 
     # --- the connection ---
 
-    def connection_made(self, transport: Any) -> None:  # the type of uvicorn's own
-        super().connection_made(transport)
-        if not self._limits.admits(self):
-            full = LockError("lock_service_unavailable", FULL_MESSAGE, retry_after_seconds=1)
-            self._final_response = closing_response(full)
-            self._write_final_response()
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's class is no subclass
+        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        peer = transport.get_extra_info("peername")
+        self.peer_address = peer[0] if isinstance(peer, tuple) else None
+        self._context.limits.add(self)
 
-    def data_received(self, data: bytes) -> None:
-        if self._final_response is not None:
-            self._discard(len(data))
-            return
-        self._unparsed_bytes += len(data)
-        counted = self._head_bytes
-        try:
-            self._parse(memoryview(data))
-        except httptools.HttpParserError as error:
-            cause = error.__context__
-            self._refuse(cause if isinstance(cause, LockError) else LockError("invalid_request", NOT_HTTP_MESSAGE))
-            return
-        if self._head_bytes > counted:  # a field was completed
-            self._unparsed_bytes = 0
-        elif self._head_bytes + self._unparsed_bytes > HEAD_BYTES_MAX:
-            self._refuse(_head_too_large())
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - every cause is the same
+        self._context.limits.remove(self)
+        self.state = _CLOSING
+        self._held = b""
+        if isinstance(self._request, AsgiRequest):
+            self._request.disconnect()
+        self._request = None
+        if self._writable is not None:
+            self._writable.set()
 
-    def _parse(self, data: memoryview) -> None:
-        """Feed the parser. After an offer to upgrade, a new one continues with the body that the head declares."""
-        while True:
-            try:
-                self.parser.feed_data(data)
-            except httptools.HttpParserUpgrade as stopped:
-                assert self._upgrade_head is not None
-                data = data[stopped.args[0] :]
-                self.parser = httptools.HttpRequestParser(self)
-                self._set_leniencies()
-                self.parser.feed_data(self._upgrade_head.framing())
-            else:
-                return
-
-    def _set_leniencies(self) -> None:
-        """Let `on_message_begin` decide whether a request is the last. The parser would decide again at the end of each
-        body: a trailer field `Connection: close` makes it skip later requests without a response.
-        """
-        self.parser.set_dangerous_leniencies(lenient_keep_alive=True)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        running = self._running
-        if running is not None and not running.response_complete:  # uvicorn notifies only the newest request
-            running.disconnected = True
-            running.message_event.set()
-        super().connection_lost(exc)
+    @property
+    def is_known(self) -> bool:
+        return self.credential is not None
 
     def is_idle(self) -> bool:
-        """Whether no request is in flight, so that closing the connection costs no response."""
-        return self.cycle is None or self.cycle.response_complete
+        """Whether no response is due to a complete request, or the client does not read."""
+        return self.state is not _RESPONSE or self._write_paused_at is not None
 
     def close_if_overdue(self, now: float) -> None:
         """Close the connection if the client has kept it waiting too long by loop time `now`."""
-        cycle = self.cycle
         if self._write_paused_at is not None:
             if now - self._write_paused_at > WRITE_SECONDS_MAX:
                 self.transport.abort()
             return
-        if self._final_response_written:
-            limit: float = LINGER_SECONDS_MAX
-        elif self._in_head:
-            limit = HEAD_SECONDS_MAX
-        elif cycle is not None and cycle.more_body:
-            limit = BODY_SECONDS_MAX
-        elif cycle is None or cycle.response_complete:
-            limit = KEEP_ALIVE_SECONDS
-        else:
-            return
-        if now - self.waiting_since > limit:
+        limit = SECONDS_MAX.get(self.state)
+        if limit is not None and now - self.waiting_since > limit:
             self.transport.close()
 
-    def pause_writing(self) -> None:
-        self._write_paused_at = self.loop.time()
-        super().pause_writing()
+    def shutdown(self) -> None:
+        """Close the connection as soon as no response is due."""
+        if self._request is None:
+            self.transport.close()
+        else:
+            self._request.keep_alive = False
 
-    def resume_writing(self) -> None:
-        self._write_paused_at = None
-        super().resume_writing()
+    # --- reading ---
 
-    # --- the parser's callbacks ---
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - one size for all
+        return self._context.read_view
 
-    def on_message_begin(self) -> None:
-        if self._upgrade_head is not None:
-            return
-        self._unparsed_bytes = 0
-        if self.cycle is not None and not self.cycle.keep_alive:
-            raise LockError("invalid_request", "nothing is read after a request that ends its connection")
-        self._in_head = True
-        self._head_bytes = self._head_fields = self._discarded_bytes = 0
-        self._fields = {}
-        self.waiting_since = self.loop.time()
-        super().on_message_begin()
+    def buffer_updated(self, count: int) -> None:
+        context = self._context
+        if self.state is _CLOSING:
+            self._discard(count)
+        elif self._held or self._is_blocked:  # also while `_continue` is due: bytes are read in the order of arrival
+            self._held += context.read_view[:count]
+            if len(self._held) > HELD_BYTES_MAX:
+                self._pause_reading()
+        else:
+            self._read(context.read_buffer, context.read_view[:count])
 
-    def on_url(self, url: bytes) -> None:
-        if self._upgrade_head is not None:
-            return
-        self._head_bytes += len(url)
-        if self._head_bytes > HEAD_BYTES_MAX:
+    def eof_received(self) -> None:
+        return None  # closes the transport
+
+    @property
+    def _is_blocked(self) -> bool:
+        """Whether what comes next has to wait: for a response, or for the client to read."""
+        return self.state is _RESPONSE or self._write_paused_at is not None
+
+    def _read(self, data: bytes | bytearray, view: memoryview) -> None:
+        """Feed the parser part by part, until `view`, the beginning of `data`, is used up or has to wait."""
+        position, end = 0, len(view)
+        self._is_reading = True
+        try:
+            while position < end and self.state is not _CLOSING:
+                if self.state is _RESPONSE or self._write_paused_at is not None:
+                    self._held = bytes(view[position:])
+                    break
+                is_chunked = not self._parts.body_bytes_left
+                part_end = self._parts.end(data, position, end)
+                if self.state is _BODY and self._request is None and self._head is None:
+                    self._discarded_bytes += part_end - position
+                    if self._discarded_bytes > (CHUNK_BYTES_DISCARDED_MAX if is_chunked else DISCARDED_BYTES_MAX):
+                        self._close_with(None)
+                        break
+                self._feed(view[position:part_end])
+                if is_chunked:
+                    self._count_chunks(part_end - position)
+                position = part_end
+            if self._head is not None:
+                self._await_body(self._head)
+        except LockError as error:
+            self._close_with(error)
+        finally:
+            self._is_reading = False
+
+    def _count_chunks(self, count: int) -> None:
+        """Stop reading a chunked body that the application does not take. Parsing tiny chunks takes much time."""
+        if self.state is _BODY and self._request is not None:
+            self._untaken_bytes += count
+            if self._untaken_bytes > BODY_BYTES_UNREAD_MAX:
+                self._pause_reading()
+
+    def _feed(self, part: memoryview) -> None:
+        """Raises LockError for what is not HTTP or exceeds a limit."""
+        self._fed_bytes += len(part)
+        if self.state is not _BODY and self._fed_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
-        self.url += url
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """A field of the head, or a trailer field, which counts too and is otherwise ignored."""
-        self._head_bytes = size = self._head_bytes + len(name) + len(value)
-        self._head_fields = count = self._head_fields + 1
-        if size > HEAD_BYTES_MAX or count > HEADERS_MAX:
+        try:
+            self._parser.feed_data(part)
+        except httptools.HttpParserUpgrade:
+            self._parse_offered_body()
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            raise (cause if isinstance(cause, LockError) else _not_http()) from None
+        if self._fed_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
-        name = name.lower()
-        if name in FIELDS_KEPT:
-            fields = self._fields
-            fields[name] = SENT_REPEATEDLY if name in fields else value
 
-    def on_headers_complete(self) -> None:
-        """Start the request, or queue it behind the one that runs.
-
-        After an offer to upgrade, it is called twice: at the end of the head, and when the framing is parsed again.
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        """A parser that never decides by itself that a request is the last: a trailer field `Connection: close` would
+        make it skip later requests without a response.
         """
-        head = self._upgrade_head
-        if head is None:
-            parser = self.parser
-            keep_alive = parser.should_keep_alive()
-            head = RequestHead(parser.get_method(), parser.get_http_version(), keep_alive, self._fields)
-            self._fields = {}  # collects what is not in the head: trailers, and the framing that is parsed again
-            self._in_head = False
-            if head.version not in VERSIONS:
-                raise LockError("invalid_request", NOT_HTTP_MESSAGE)
-            if head.method == b"CONNECT":
-                raise MethodNotAllowedError(METHODS, "CONNECT is not served: this server is no proxy")
-            head.check_framing()
-            if parser.should_upgrade():
-                self._upgrade_head = head
-                self._head_bytes = self._head_fields = 0
-                return
-        self._upgrade_head = None
-        path, query = split_target(self.url)
-        scope: dict[str, Any] = self.scope  # type: ignore[assignment]  # uvicorn's type has no keys for extensions
-        scope["method"] = head.method.decode("ascii")
-        scope["http_version"] = head.version
-        scope["raw_path"] = path
-        scope["path"] = path.decode("ascii")  # as it was sent: HTTP-6
-        scope["query_string"] = query
-        scope["headers"] = list(head.fields.items())
-        scope[FIELDS_IN_SCOPE] = head.fields
-        before = self.cycle
-        self.cycle = Exchange(
-            scope=self.scope,
-            transport=self.transport,
-            flow=self.flow,
-            logger=self.logger,
-            access_logger=self.access_logger,
-            access_log=False,
-            default_headers=self.server_state.default_headers,
-            message_event=asyncio.Event(),
-            expect_100_continue=head.expects_100_continue,
-            keep_alive=head.keep_alive and head.version >= HTTP_1_1,
-            on_response=self.on_response_complete,
-        )
-        if before is None or before.response_complete:
-            self._run(self.cycle)
-        else:
-            self.pipeline.appendleft((self.cycle, self.app))
-            if len(self.pipeline) >= PIPELINED_MAX:
-                self.flow.pause_reading()
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_keep_alive=True)
+        return parser
 
-    def on_chunk_header(self) -> None:
-        self._unparsed_bytes = 0
-
-    def on_body(self, body: bytes) -> None:
-        self._unparsed_bytes = 0
-        if self.cycle.response_complete:
-            self._discard(len(body))
-            return
-        super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        if self._upgrade_head is not None:
-            return  # the parser that stopped at the offer ends the message before its body
-        self._head_bytes = self._unparsed_bytes = 0
-        self.cycle.more_body = False
-        super().on_message_complete()
-
-    def on_response_complete(self) -> None:
-        self.server_state.total_requests += 1
-        if self.transport.is_closing():
-            return
-        self.waiting_since = self.loop.time()
-        self.flow.resume_reading()
-        if self._running is not None and not self._running.keep_alive:
-            self._final_response = b""  # its body may still come: see `_write_final_response`
-            self._write_final_response()
-        elif self.pipeline:
-            self._run(self.pipeline.pop()[0])
-        elif self._final_response is not None:
-            self._write_final_response()
-
-    def _run(self, cycle: RequestResponseCycle) -> None:
-        self._running = cycle
-        self._start_asgi_task(cycle, self.app)
-
-    # --- the final response ---
-
-    def _refuse(self, error: LockError) -> None:
-        """End the connection with an error response, after the responses that are due before it.
-
-        If a body breaks off after the response to its request, the connection closes without another response.
-        """
-        self._final_response = closing_response(error)
-        cycle = self.cycle
-        if cycle is not None and cycle.response_complete and cycle.more_body:
-            self.transport.close()
-            return
-        if cycle is not None and not cycle.response_complete and cycle.more_body:
-            cycle.disconnected = True  # wakes the application, which waits for a body that cannot be completed
-            cycle.message_event.set()
-            if self.pipeline and self.pipeline[0][0] is cycle:
-                self.pipeline.popleft()
-            elif cycle.response_started:
-                self.transport.close()
-            else:
-                self._write_final_response()
-        elif cycle is None or cycle.response_complete:
-            self._write_final_response()
-
-    def _write_final_response(self) -> None:
-        """Write it, then read on for LINGER_SECONDS_MAX: closing with bytes unread would discard the response."""
-        if self._final_response is None or self._final_response_written or self.transport.is_closing():
-            return
-        self._final_response_written = True
-        self.waiting_since = self.loop.time()
-        self.transport.write(self._final_response)
-        if self.transport.can_write_eof():
-            self.transport.write_eof()
-            self.flow.resume_reading()
-        else:
-            self.transport.close()
+    def _parse_offered_body(self) -> None:
+        """The parser stopped at an offer to upgrade: a new one reads the body that the head declares."""
+        head = self._offer_head
+        assert head is not None
+        self._parser = self._new_parser()
+        self._parser.feed_data(head.framing())
 
     def _discard(self, count: int) -> None:
         self._discarded_bytes += count
         if self._discarded_bytes > DISCARDED_BYTES_MAX:
             self.transport.close()
+
+    def _pause_reading(self) -> None:
+        if not self._is_reading_paused:
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+
+    def _continue(self) -> None:
+        """Read what was held, now that it need not wait."""
+        if self._is_blocked or self.state is _CLOSING or self.transport.is_closing():
+            return
+        held, self._held = self._held, b""
+        if held:
+            self._read(held, memoryview(held))
+        if self._is_reading_paused and len(self._held) <= HELD_BYTES_MAX and not self.transport.is_closing():
+            self._is_reading_paused = False
+            self.transport.resume_reading()
+
+    # --- the parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        if self._offer_head is not None:
+            return
+        self.state = _HEAD
+        self.waiting_since = self._context.loop.time()
+        self._target = b""
+        self._fields = {}
+        self._field_count = self._discarded_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        if self._offer_head is None:
+            self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A field of the head, or a trailer field, which counts too and is otherwise ignored."""
+        self._field_count += 1
+        if self._field_count > HEADERS_MAX:
+            raise _head_too_large()
+        name = name.lower()
+        if name in FIELDS_KEPT:
+            fields = self._fields
+            fields[name] = repeated(name, fields[name], value) if name in fields else value
+
+    def on_headers_complete(self) -> None:
+        """Start the request. After an offer to upgrade, it is called twice: for the head, and for the framing."""
+        head = self._offer_head
+        parser = self._parser
+        if head is None:
+            version, method = parser.get_http_version(), parser.get_method()
+            if version not in VERSIONS:
+                raise _not_http()
+            if method == b"CONNECT":
+                raise MethodNotAllowedError(METHODS, "CONNECT is not served: this server is no proxy")
+            head = RequestHead(method, version, self._fields, keep_alive=parser.should_keep_alive())
+            self._fields = {}  # collects trailer fields, and the framing that is parsed again
+            self._field_count = self._fed_bytes = 0
+            if parser.should_upgrade():
+                self._offer_head = head
+                return
+        self._offer_head = None
+        self._field_count = self._fed_bytes = 0
+        self._parts.body_bytes_left = head.body_length
+        self.state = _BODY
+        if head.is_plain and head.body_length <= BODY_BYTES_MAX:
+            self._head = head
+        else:
+            self._serve_asgi(head)
+
+    def on_chunk_header(self) -> None:
+        self._fed_bytes = 0
+
+    def on_body(self, body: bytes) -> None:
+        self._fed_bytes = 0
+        request = self._request
+        if self._head is not None:
+            self._body += body
+        elif isinstance(request, AsgiRequest):
+            request.add_body(body)
+            if request.unread_bytes > BODY_BYTES_UNREAD_MAX:
+                self._pause_reading()
+
+    def on_message_complete(self) -> None:
+        if self._offer_head is not None:
+            return  # the parser that stopped at the offer ends the message before its body
+        self._fed_bytes = 0
+        request, head = self._request, self._head
+        if head is not None:
+            self.state = _RESPONSE
+            self._head = None
+            body, self._body = self._body, b""
+            lease_requests = self._context.lease_requests
+            if lease_requests is not None:
+                self._request = lease_requests.start(self, head, self._target, body)
+            if self._request is None:
+                self._serve_asgi(head, body, is_complete=True)
+        elif isinstance(request, AsgiRequest):
+            self.state = _RESPONSE
+            request.end_body()
+        else:
+            self._become_idle()
+
+    # --- requests and their responses ---
+
+    def _await_body(self, head: RequestHead) -> None:
+        """Only a part of the body has arrived. Let the application refuse the request if that need not wait."""
+        lease_requests = self._context.lease_requests
+        if lease_requests is None or not lease_requests.awaits_body(self, head, self._target):
+            self._head = None
+            body, self._body = self._body, b""
+            self._serve_asgi(head, body)
+
+    def _serve_asgi(self, head: RequestHead, body: bytes = b"", *, is_complete: bool = False) -> None:
+        """Serve the request by the application; `body` is what has arrived of its body."""
+        is_tls = self.transport.get_extra_info("sslcontext") is not None or self._is_behind_tls(head)
+        client = self.client_address(head.fields.get(X_FORWARDED_FOR))
+        scope = asgi_scope(head, self._target, client=client, is_tls=is_tls)
+        self._request = request = AsgiRequest(self, scope, head)
+        request.add_body(body)
+        if is_complete:
+            request.end_body()
+        lease_requests = self._context.lease_requests
+        is_known = lease_requests is not None and lease_requests.is_known(self, head)
+        self._context.turns.start(request.run(self._context.app), is_known=is_known)
+
+    def _is_behind_tls(self, head: RequestHead) -> bool:
+        """Whether a trusted proxy says that its client speaks TLS (UI-2)."""
+        peer = self.peer_address
+        is_said = head.fields.get(FORWARDED_PROTO) == b"https"
+        return is_said and peer is not None and self._context.proxies.trusts(peer)
+
+    def client_address(self, forwarded_for: bytes | None) -> str | None:
+        """The address of the client that sent a request with this X-Forwarded-For (HTTP-30)."""
+        peer = self.peer_address
+        return None if peer is None else self._context.proxies.client_address(peer, forwarded_for)
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    async def drain(self) -> None:
+        """Return once the client reads, or is gone."""
+        while self._write_paused_at is not None and not self.transport.is_closing():
+            self._writable = asyncio.Event()
+            await self._writable.wait()
+
+    def body_taken(self) -> None:
+        """The application took what had arrived of the body."""
+        self._untaken_bytes = 0
+        if self._is_reading_paused and self.state is _BODY:
+            self._is_reading_paused = False
+            self.transport.resume_reading()
+
+    def response_complete(self) -> None:
+        """The response to the request in progress was written."""
+        request, self._request = self._request, None
+        if self.transport.is_closing() or self.state is _CLOSING:
+            return
+        if request is not None and not request.keep_alive:
+            self._close_with(None)
+        elif self.state is _RESPONSE:
+            self._become_idle()
+        else:
+            self.body_taken()  # the rest of the body is read and discarded
+
+    def _become_idle(self) -> None:
+        self.state = _IDLE
+        self.waiting_since = self._context.loop.time()
+        if (self._held or self._is_reading_paused) and not self._is_reading:
+            self._context.loop.call_soon(self._continue)
+
+    # --- writing ---
+
+    def pause_writing(self) -> None:
+        self._write_paused_at = self._context.loop.time()
+        self._context.limits.unread(self)
+
+    def resume_writing(self) -> None:
+        self._write_paused_at = None
+        self._context.limits.read(self)
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+        if self._held or self._is_reading_paused:
+            self._context.loop.call_soon(self._continue)
+
+    # --- the end ---
+
+    def _close_with(self, error: LockError | None) -> None:
+        """Write the error as the final response, if one may still be written, and close.
+
+        The connection reads on for LINGER_SECONDS_MAX: closing with bytes unread would discard the response.
+        """
+        request, self._request = self._request, None
+        has_responded = self.state is _BODY and request is None and self._head is None
+        self._head = None
+        if isinstance(request, AsgiRequest):
+            request.disconnect()  # it waits for a body that cannot be completed
+            has_responded = request.response_started
+        self.state = _CLOSING
+        self._held = b""
+        self.waiting_since = self._context.loop.time()
+        if self.transport.is_closing():
+            return
+        if error is not None and has_responded:
+            self.transport.close()
+            return
+        if error is not None:
+            self.transport.write(closing_response(error))
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            if self._is_reading_paused:
+                self._is_reading_paused = False
+                self.transport.resume_reading()
+        else:
+            self.transport.close()
+
+
+def _not_http() -> LockError:
+    return LockError("invalid_request", NOT_HTTP_MESSAGE)
 
 
 def _head_too_large() -> LockError:

@@ -1,29 +1,27 @@
 """Listens on a socket and serves an app on its connections, in the running event loop.
 
-Of uvicorn, only the HTTP protocol is used. The server starts and stops listening by itself. Therefore several servers
-fit in one process, port 0 works, and the process keeps its own signal handlers.
+Several listeners fit in one process, port 0 works, and the process keeps its own signal handlers.
 """
 
 import asyncio
 import contextlib
 import socket
 import ssl
-import time
-from collections.abc import Collection
-from email.utils import formatdate
-from typing import Any, Final, cast
+from typing import Final
 
-from uvicorn.config import Config
-from uvicorn.server import ServerState
-
+from ...telemetry import Log
 from ..app import App
+from .acceptor import Acceptor
+from .client_address import TrustedProxies
+from .connection_context import ConnectionContext
 from .connection_limits import ConnectionLimits
-from .http1 import HEAD_SECONDS_MAX, KEEP_ALIVE_SECONDS, Http1Connection
+from .http1 import Http1Connection
 
 BACKLOG: Final = 2048
-ACCEPT_TURNS: Final = 4
 CLOSE_SECONDS_MAX: Final = 2.0
-HANDSHAKE_SECONDS_MAX: Final = HEAD_SECONDS_MAX
+RECEIVE_BUFFER_BYTES: Final = 65_536  # of the kernel, for each connection; holds two heads
+SEND_BUFFER_BYTES: Final = 65_536  # of the kernel, which else keeps up to 4 MB for a client that does not read
+TLS_RECEIVE_BUFFER_BYTES: Final = 12_288  # uvloop keeps twice the largest read in memory for each connection
 
 
 class Listener:
@@ -38,25 +36,32 @@ class Listener:
         host: str,
         port: int,
         tls: ssl.SSLContext | None,
+        log: Log,
+        limits: ConnectionLimits,
+        proxies: TrustedProxies,
         bound: socket.socket | None = None,
-        connections_max: int | None = None,
     ) -> None:
+        self.limits: Final = limits
+        self._proxies: Final = proxies
         self._host: Final = host
         self._port: Final = port
-        self._tls: Final = tls
+        self._tls = tls
+        self._log: Final = log
         self._bound = bound
-        self._state: Final = ServerState()
-        self.limits: Final = ConnectionLimits(
-            cast("Collection[Http1Connection]", self._state.connections), limit=connections_max
-        )
-        self._server: asyncio.Server | None = None
-        self._date: asyncio.TimerHandle | None = None
+        self._context: ConnectionContext | None = None
+        self._acceptor: Acceptor | None = None
         self.url = ""
 
     @property
     def connections(self) -> int:
         """The number of open connections."""
-        return len(self._state.connections)
+        return self.limits.count
+
+    def use_tls(self, context: ssl.SSLContext) -> None:
+        """Use this context for the handshakes from now on. Connections that are open keep theirs."""
+        self._tls = context
+        if self._acceptor is not None:
+            self._acceptor.tls = context
 
     def bind(self) -> None:
         """Take the address; connections are refused until `start`. Raises OSError if the address is not available."""
@@ -66,16 +71,14 @@ class Listener:
     async def start(self, app: App) -> None:
         """Listen and accept. Raises OSError if another program listens on the address by now."""
         assert self._bound is not None
-        bound, config = self._bound, _config(app)
-        bound.listen(BACKLOG)  # here, because uvloop hides the reason if the address was taken meanwhile
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: Http1Connection(config, self._state, self.limits),
-            sock=bound,
-            ssl=self._tls,
-            ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS_MAX,
-            backlog=BACKLOG,
-        )
-        self._tick()
+        bound = self._bound
+        self._context = context = ConnectionContext(app, app.lease_requests, self.limits, self._proxies)
+        buffer_bytes = RECEIVE_BUFFER_BYTES if self._tls is None else TLS_RECEIVE_BUFFER_BYTES
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)  # accepted sockets inherit both
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+        bound.listen(BACKLOG)
+        self._acceptor = Acceptor(bound, lambda: Http1Connection(context), self.limits, self._log, self._tls)
+        self._acceptor.start()
         self.limits.sweep()
         scheme = "http" if self._tls is None else "https"
         host = f"[{self._host}]" if ":" in self._host else self._host
@@ -83,71 +86,30 @@ class Listener:
 
     async def close(self) -> None:
         """Stop accepting, let responses that are being written go out, then close all connections."""
-        if self._server is None:
+        if self._acceptor is None or self._context is None:
             if self._bound is not None:
                 self._bound.close()
             return
-        await self._stop_accepting(self._server)
+        await self._acceptor.close()
         self.limits.stop()
-        if self._date is not None:
-            self._date.cancel()
-        for connection in list(self._state.connections):
+        for connection in list(self.limits.open):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS_MAX):
-                while self._state.connections:  # noqa: ASYNC110 - uvicorn has no event for it
-                    await asyncio.sleep(0.005)
-        for connection in list(self._state.connections):
+                await self.limits.all_closed()
+        for connection in list(self.limits.open):
             connection.transport.abort()
-        tasks = list(self._state.tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_SECONDS_MAX)
-        self._server = None
-
-    async def _stop_accepting(self, server: asyncio.Server) -> None:
-        """Close the listening sockets when ACCEPT_TURNS turns of the loop have passed since the last accept.
-
-        asyncio leaks a connection that is accepted just before its server closes. After these turns it is registered.
-        """
-        for listening in server.sockets:
-            asyncio.get_running_loop().remove_reader(listening.fileno())
-        for _ in range(ACCEPT_TURNS):
-            await asyncio.sleep(0)
-        server.close()
-
-    def _tick(self) -> None:
-        """Renew the Date header field, once a second."""
-        self._state.default_headers = [(b"date", formatdate(time.time(), usegmt=True).encode())]
-        self._date = asyncio.get_running_loop().call_later(1.0, self._tick)
-
-
-def _config(app: App) -> Config:
-    config = Config(
-        cast(Any, app),
-        interface="asgi3",
-        http=Http1Connection,
-        ws="none",
-        lifespan="off",
-        loop="none",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-    )
-    config.load()
-    return config
+        await self._context.turns.cancel(CLOSE_SECONDS_MAX)
+        self._acceptor = None
 
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound to the address and does not listen yet. Raises OSError."""
-    family, _, _, _, address = sorted(
+    family, kind, protocol, _, address = sorted(
         socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE),
         key=lambda found: found[0] != socket.AF_INET,
     )[0]
-    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY if it knows that the protocol is TCP
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
@@ -157,11 +119,3 @@ def bound_socket(host: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """TLS 1.2 or newer with this certificate chain and key, PEM files. Raises OSError, ssl.SSLError."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    return context

@@ -14,25 +14,33 @@ instant to a key of its own every ANNOUNCE_SECONDS, and reads its peers' in the 
 - A node serves only if its clock was compared within the last FRESH_MS *of its own clock*. So a process that was
   suspended, or whose clock jumped, compares again before it decides anything.
 
+A node that joins while no other one serves has no clock to compare with. It compares with the last instants of the
+nodes that are gone, and records a jump before it serves (LEASE-17). Every sample reads the record, so it binds all
+nodes: a node that serves has sampled since. While a node serves its clock cannot jump, because no one can set it.
+
 Of two nodes that join at once, each writes `serving` before its last sample, so one of them sees the other.
 
 A node that stops leaves its last instant for a day: a restart with a clock behind it is refused. Two cases stay
-undetected: a wrong clock of the only node, whose leases follow it; and a clock that drifts by more than SKEW_MAX_MS
-between two announcements, until the second.
+undetected: a clock of the only node that runs too fast, whose leases follow it; and a clock that drifts by more than
+SKEW_MAX_MS between two announcements, until the second.
 """
 
 import asyncio
 import contextlib
 import random
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from ...ports.clock import Clock
+from ...ports.lock_store import TakeoverHold, hold_in_force
+from ...rules.clock_history import JUMP_MS_MIN, ClockHistory
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
 from ..errors import clock_behind, format_instant
 from .endpoints import Endpoints
 from .layout import Layout
-from .peer_clocks import SAMPLE_SECONDS, PeerClocks
+from .peer_clocks import SAMPLE_SECONDS, PeerClock, PeerClocks
+from .schema_guard import SchemaGuard
 
 SKEW_MAX_MS: Final = 1_000
 FRESH_MS: Final = 3_000
@@ -40,6 +48,7 @@ ANNOUNCE_SECONDS: Final = 1.0
 SAMPLES_APART_MS_MAX: Final = 500
 OBSERVE_SECONDS_MAX: Final = 6.0
 GONE_SECONDS: Final = 60.0
+LOOK_SECONDS_MAX: Final = 2.0
 
 
 class ClockSkewMonitor:
@@ -48,9 +57,9 @@ class ClockSkewMonitor:
     Call `start` once, `now_ms` before each decision, and `close` at the end.
     """
 
-    def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout) -> None:
+    def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout, guard: SchemaGuard) -> None:
         self._clock: Final = clock
-        self._peer_clocks: Final = PeerClocks(clock, endpoints, layout)
+        self._peer_clocks: Final = PeerClocks(clock, endpoints, layout, guard)
         self.node_key: Final = self._peer_clocks.own_key
         self._newest_ms = 0
         self._must_pass_ms = 0
@@ -58,6 +67,18 @@ class ClockSkewMonitor:
         self._fault: tuple[StoreUnavailableError, float] | None = None
         self._comparing: Final = asyncio.Lock()
         self._announcing: asyncio.Task[None] | None = None
+        self._is_jump_recorded = False
+        self.last_free_from_ms: Callable[[], Awaitable[int]] | None = None
+        """Returns the latest end of a grace in the store, for the report of a hold."""
+
+    @property
+    def history(self) -> ClockHistory:
+        """The past of the store's clock as of the last sample."""
+        return self._peer_clocks.history
+
+    def takeover_hold(self) -> TakeoverHold | None:
+        """The hold that is in force by this node's clock."""
+        return hold_in_force(self.history, self._clock.now_ms())
 
     async def start(self) -> None:
         """Compare for the first time, then continue in the background.
@@ -87,6 +108,10 @@ class ClockSkewMonitor:
         await self._compare()
         return self._monotonic_now_ms()
 
+    def peers(self) -> Mapping[bytes, PeerClock]:
+        """The other nodes by their keys, as of the latest sample."""
+        return self._peer_clocks.peers
+
     def refuse_future_record(self, written_at_ms: int, now_ms: int) -> None:
         """Raise StoreUnavailableError if a record that was read before `now_ms` was written in this node's future."""
         if written_at_ms > now_ms + SKEW_MAX_MS:
@@ -102,9 +127,13 @@ class ClockSkewMonitor:
         await self._peer_clocks.sample(None)
         return max(self._clock.now_ms(), self._peer_clocks.newest_used_ms())
 
-    async def advance_to(self, newest_ms: int) -> None:
-        """Prevent every node, this one included, from deciding by an earlier instant."""
-        await self._peer_clocks.write_loaded(newest_ms)
+    async def advance_to(self, newest_ms: int, history: ClockHistory) -> None:
+        """Prevent every node, this one included, from deciding by an earlier instant, and continue that history.
+
+        If this node's clock is ahead of `newest_ms`, the time of the store that was read, that is a jump.
+        """
+        now_ms = self._clock.now_ms()
+        await self._peer_clocks.write_loaded(newest_ms, history.after_jump(now_ms, now_ms - newest_ms))
         self._newest_ms = max(self._newest_ms, newest_ms)
 
     async def announce(self) -> None:
@@ -172,12 +201,33 @@ class ClockSkewMonitor:
         self._compared_at_ms = None
         try:
             await self._observe_peers()
+            await self._record_jump()
             await self._peer_clocks.sample("serving")
             self._refuse_if_ahead()
             self._mark_compared()
         except _SkewError:
             await self._peer_clocks.sample("joining")
             raise
+
+    async def _record_jump(self) -> None:
+        """Once, before this node serves: record a jump of its clock since the nodes that are gone."""
+        while not self._is_jump_recorded:
+            by_ms, now_ms = self._peer_clocks.unproven_ms(), self._clock.now_ms()
+            last_ms = 0 if by_ms is not None and by_ms < JUMP_MS_MIN else await self._known_last_free_from_ms()
+            if by_ms is None:
+                by_ms = 0 if last_ms == 0 else now_ms  # no lease, or no knowledge of any time
+            history = self.history.after_jump(now_ms, by_ms, last_ms)
+            self._is_jump_recorded = history is self.history or await self._peer_clocks.write_history(history)
+            if not self._is_jump_recorded:
+                await self._peer_clocks.sample("joining")
+
+    async def _known_last_free_from_ms(self) -> int | None:
+        """None if reading all records takes too long; the report then states the longest hold."""
+        try:
+            async with asyncio.timeout(LOOK_SECONDS_MAX):
+                return None if self.last_free_from_ms is None else await self.last_free_from_ms()
+        except TimeoutError:
+            return None
 
     async def _observe_peers(self) -> None:
         """Return when every serving peer has written an instant that agrees with this clock, or is silent."""

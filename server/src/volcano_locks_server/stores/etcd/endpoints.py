@@ -5,6 +5,11 @@ missing, it may have taken effect, so the call raises `StoreUnavailableError` an
 another member only if it cannot have taken effect: there was no connection yet, or the member refused it before
 proposing it. `no leader` is such a refusal, so an election delays a batch instead of failing it.
 
+All members must belong to one cluster (OPS-8). If the URL names several, a member is asked for its cluster after each
+change of the connection and before a transaction. If it differs from the cluster known so far, every call is refused
+from then on. So it is if etcd's revision is lower than one that an earlier response had: a snapshot or an old data
+directory was restored under running nodes, and acknowledged leases are missing.
+
 A call takes at most CALL_SECONDS_MAX, a transaction with all its attempts at most TXN_SECONDS_MAX.
 """
 
@@ -22,7 +27,18 @@ from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
 from . import transactions
 from .address import EtcdAddress
-from .transactions import Compare, Delete, Get, Op, Put, TransactionResult
+from .faults import (
+    LATE,
+    TWO_CLUSTERS,
+    UNREACHABLE,
+    UNREACHABLE_CODE,
+    WENT_BACK,
+    fault_of,
+    is_permanent,
+    is_stale_token,
+    was_not_proposed,
+)
+from .transactions import Compare, Delete, Get, MemberStatus, Op, Put, TransactionResult
 
 CONNECT_SECONDS_MAX: Final = 1.0
 CALL_SECONDS_MAX: Final = 2.0
@@ -41,7 +57,6 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 3_000),
 )
 _HAS_LEADER: Final = ("hasleader", "true")  # a member without a leader refuses at once
-_Code: Final = grpc.StatusCode
 
 
 class _NotAppliedError(Exception):
@@ -61,6 +76,9 @@ class Endpoints:
         self._channels: Final = [_channel(endpoint, credentials) for endpoint in address.endpoints]
         self._current = 0
         self._token: str | None = None
+        self._verified: grpc.aio.Channel | None = None  # the member that was last asked for its cluster
+        self._cluster_id: int | None = None
+        self._newest_revision = 0
         self.refusal: StoreUnavailableError | None = None
         """If set, every call raises this error."""
         self.counts: Final = StoreCounts()
@@ -86,7 +104,11 @@ class Endpoints:
         ops = list(then)
         repeatable = not any(isinstance(op, Put | Delete) for op in ops)
         request = transactions.encode_transaction(compares, ops, otherwise)
-        return transactions.decode_transaction(await self._send(request, repeatable, if_unchanged_since))
+        newest_before = self._newest_revision  # responses may arrive in any order
+        result = transactions.decode_transaction(await self._send(request, repeatable, if_unchanged_since))
+        if not any(isinstance(op, Get) and op.stale for op in ops):
+            self._note_revision(result.revision, newest_before)
+        return result
 
     @asynccontextmanager
     async def stream(self, method: str) -> AsyncIterator[grpc.aio.StreamStreamCall]:
@@ -109,20 +131,23 @@ class Endpoints:
         except (_NotAppliedError, TimeoutError, grpc.aio.AioRpcError, asyncio.InvalidStateError) as error:
             self._fail_over(channel)
             if isinstance(error, grpc.aio.AioRpcError):
-                raise StoreUnavailableError(*_fault(error)) from error
-            raise StoreUnavailableError(*(error.args if isinstance(error, _NotAppliedError) else _LATE)) from error
+                raise StoreUnavailableError(*fault_of(error)) from error
+            raise StoreUnavailableError(*(error.args if isinstance(error, _NotAppliedError) else LATE)) from error
 
     async def versions(self) -> dict[str, str]:
         """The version of each member by endpoint; empty for a member that does not respond."""
         versions = {}
         for channel, endpoint in zip(self._channels, self._address.endpoints, strict=True):
-            try:
-                await _connect(channel)
-                response = await self._attempt(channel, transactions.STATUS, b"", CALL_SECONDS_MAX, repeatable=True)
-                versions[endpoint] = transactions.decode_version(response)
-            except (_NotAppliedError, StoreUnavailableError):
-                versions[endpoint] = ""
+            status = await self._status_if_reachable(channel)
+            versions[endpoint] = "" if status is None else status.version
         return versions
+
+    async def refuse_two_clusters(self) -> None:
+        """At the start: raise StoreUnavailableError if the reachable members belong to more than one cluster."""
+        if len(self._channels) > 1:
+            statuses = await asyncio.gather(*map(self._status_if_reachable, self._channels))
+            if len({status.cluster_id for status in statuses if status is not None}) > 1:
+                raise StoreUnavailableError(*TWO_CLUSTERS)
 
     async def close(self) -> None:
         """Close every connection."""
@@ -146,7 +171,7 @@ class Endpoints:
                 failures += 1
                 self._fail_over(channel)
                 tried_all = failures % len(self._channels) == 0
-                unreachable = error.args[0] == "etcd_unreachable"
+                unreachable = error.args[0] == UNREACHABLE_CODE
                 if loop.time() + PAUSE_SECONDS >= deadline or (tried_all and unreachable):
                     fault = StoreUnavailableError(*error.args)
                     raise fault from error.__cause__
@@ -154,10 +179,40 @@ class Endpoints:
                 if tried_all:
                     await asyncio.sleep(PAUSE_SECONDS)
 
+    def _note_revision(self, revision: int, newest_before: int) -> None:
+        """Raise StoreUnavailableError, and refuse all later calls, if etcd's state is older than it was."""
+        if revision < newest_before:
+            self.refusal = StoreUnavailableError(*WENT_BACK)
+            raise self.refusal
+        self._newest_revision = max(self._newest_revision, revision)
+
     async def _ensure_connected(self, channel: grpc.aio.Channel) -> None:
         if channel.get_state() is not grpc.ChannelConnectivity.READY:
             self.connection_changes += 1
             await _connect(channel)
+            self._verified = None
+        if self._verified is not channel and len(self._channels) > 1:
+            await self._refuse_other_cluster(channel)
+
+    async def _refuse_other_cluster(self, channel: grpc.aio.Channel) -> None:
+        """Raise StoreUnavailableError, and refuse all later calls, if this member is of another cluster than before."""
+        cluster_id = (await self._status(channel)).cluster_id
+        if self._cluster_id not in (None, cluster_id):
+            self.refusal = StoreUnavailableError(*TWO_CLUSTERS)
+            self._refuse()
+        self._cluster_id, self._verified = cluster_id, channel
+
+    async def _status(self, channel: grpc.aio.Channel) -> MemberStatus:
+        """The status of a member. Raises as `_attempt`."""
+        response = await self._attempt(channel, transactions.STATUS, b"", CALL_SECONDS_MAX, repeatable=True)
+        return transactions.decode_status(response)
+
+    async def _status_if_reachable(self, channel: grpc.aio.Channel) -> MemberStatus | None:
+        try:
+            await _connect(channel)
+            return await self._status(channel)
+        except (_NotAppliedError, StoreUnavailableError):
+            return None
 
     async def _attempt(
         self, channel: grpc.aio.Channel, method: str, request: bytes, seconds: float, repeatable: bool
@@ -167,19 +222,19 @@ class Endpoints:
             if self._address.user is not None and self._token is None:
                 await self._authenticate(channel, seconds)
         except grpc.aio.AioRpcError as error:
-            if _is_permanent(error):
-                raise StoreUnavailableError(*_fault(error)) from error
-            raise _NotAppliedError(*_fault(error)) from error
+            if is_permanent(error):
+                raise StoreUnavailableError(*fault_of(error)) from error
+            raise _NotAppliedError(*fault_of(error)) from error
         try:
             return await self._call(channel, method, request, seconds)
         except grpc.aio.AioRpcError as error:
-            code_and_message = _fault(error)
-            if _is_stale_token(error):
+            code_and_message = fault_of(error)
+            if is_stale_token(error):
                 self._token = None
                 raise _NotAppliedError(*code_and_message) from error
-            if _is_permanent(error):
+            if is_permanent(error):
                 raise StoreUnavailableError(*code_and_message) from error
-            if repeatable or _was_not_proposed(error):
+            if repeatable or was_not_proposed(error):
                 raise _NotAppliedError(*code_and_message) from error
             self._fail_over(channel)
             raise StoreUnavailableError(*code_and_message) from error
@@ -242,49 +297,8 @@ async def _connect(channel: grpc.aio.Channel) -> None:
         async with asyncio.timeout(CONNECT_SECONDS_MAX):
             while state is not grpc.ChannelConnectivity.READY:
                 if state in (grpc.ChannelConnectivity.TRANSIENT_FAILURE, grpc.ChannelConnectivity.SHUTDOWN):
-                    raise _NotAppliedError("etcd_unreachable", UNREACHABLE)
+                    raise _NotAppliedError(UNREACHABLE_CODE, UNREACHABLE)
                 await channel.wait_for_state_change(state)
                 state = channel.get_state(try_to_connect=True)
     except TimeoutError as error:
-        raise _NotAppliedError("etcd_unreachable", UNREACHABLE) from error
-
-
-UNREACHABLE: Final = "no member of the etcd cluster can be reached: check that it runs, its address, and its TLS"
-
-
-_CREDENTIALS: Final = ("etcd_credentials", "etcd does not take this user and password: check the store's URL")
-_LATE: Final = ("etcd_late", "etcd did not respond in time")
-_FAULTS: Final = (  # gRPC code, part of etcd's text, and our cause code and message; the first match counts
-    (_Code.DEADLINE_EXCEEDED, "", _LATE),
-    (_Code.UNAUTHENTICATED, "", _CREDENTIALS),
-    (_Code.INVALID_ARGUMENT, "authentication failed", _CREDENTIALS),
-    (_Code.INVALID_ARGUMENT, "user name is empty", ("etcd_credentials", "etcd asks for a user and a password")),
-    (_Code.PERMISSION_DENIED, "", ("etcd_permission", "etcd's user may not read and write under the store's prefix")),
-    (_Code.RESOURCE_EXHAUSTED, "space", ("etcd_full", "etcd's database is full: compact it, then disarm its alarm")),
-    (_Code.UNAVAILABLE, "leader", ("etcd_no_leader", "etcd has no leader: it needs a majority of its members")),
-    (_Code.UNAVAILABLE, "etcdserver", _LATE),
-    (_Code.UNAVAILABLE, "", ("etcd_lost", "the connection to etcd was lost")),
-)
-
-
-def _fault(error: grpc.aio.AioRpcError) -> tuple[str, str]:
-    """The cause code and message for etcd's error. etcd's text stays in the cause, because it may name keys."""
-    details = error.details() or ""
-    fits = (words for code, text, words in _FAULTS if error.code() is code and text in details)
-    return next(fits, ("etcd_error", "etcd refused the transaction; the log says why"))
-
-
-def _is_stale_token(error: grpc.aio.AioRpcError) -> bool:
-    details = error.details() or ""
-    return error.code() is _Code.UNAUTHENTICATED or "revision of auth store is old" in details
-
-
-def _is_permanent(error: grpc.aio.AioRpcError) -> bool:
-    """Whether every member would respond the same."""
-    return error.code() in (_Code.PERMISSION_DENIED, _Code.INVALID_ARGUMENT, _Code.FAILED_PRECONDITION)
-
-
-def _was_not_proposed(error: grpc.aio.AioRpcError) -> bool:
-    """Whether the member refused the transaction before proposing it to the others."""
-    details = error.details() or ""
-    return details.endswith(("no leader", "too many requests"))
+        raise _NotAppliedError(UNREACHABLE_CODE, UNREACHABLE) from error

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
+from ..health_findings import HealthFinding, clock_finding, latency_finding, record_findings, schema_finding
 from .address import EtcdAddress
 from .endpoints import Endpoints
-from .layout import LOADING, SCHEMA, Layout
+from .layout import LOADING, RESETTING, SCHEMA, Layout
+from .member_causes import explained, member_cause
 from .peer_clocks import PeerClocks
 from .store import EtcdCluster
 from .transactions import Delete, Get, Put
@@ -22,6 +23,8 @@ async def migrate(url: str, clock: Clock) -> tuple[int, int]:
     endpoints = Endpoints(address)
     try:
         found = (await endpoints.read(Get(Layout(address.prefix).schema))).one(0)
+    except StoreUnavailableError as error:
+        raise await explained(error, address) from error
     finally:
         await endpoints.close()
     await (await EtcdCluster.open(url, clock)).close()
@@ -31,17 +34,21 @@ async def migrate(url: str, clock: Clock) -> tuple[int, int]:
 async def check_health(url: str, clock: Clock) -> Sequence[HealthFinding]:
     """Check members, layout, write latency, and this machine's clock against those of serving nodes."""
     address = EtcdAddress.parse(url)
-    endpoints, layout = Endpoints(address), Layout(address.prefix)
+    cluster, layout = EtcdCluster(address, clock), Layout(address.prefix)
+    endpoints = cluster.endpoints
     findings = [*_certificate_key(address.certificate_key)]
     try:
-        findings += [_member(endpoint, version) for endpoint, version in (await endpoints.versions()).items()]
+        for endpoint, version in (await endpoints.versions()).items():
+            findings.append(_member(endpoint, version) if version else await _silent_member(address, endpoint))
         findings.append(_schema(found.value if (found := (await endpoints.read(Get(layout.schema))).one(0)) else b"0"))
         write = partial(endpoints.write, (), [Put(layout.probe, b"")])
         findings.append(await latency_finding(write, "check the members' disks and the network between them"))
         await endpoints.write((), [Delete(layout.probe)])
+        findings += await record_findings(cluster.snapshot.damaged())
         offsets_ms = await PeerClocks(clock, endpoints, layout).offsets_ms()
     except StoreUnavailableError as error:
-        return [*findings, HealthFinding("cluster", f"the store cannot be used: {error.cause_code}", error.message)]
+        message = (await explained(error, address)).message
+        return [*findings, HealthFinding("cluster", f"the store cannot be used: {error.cause_code}", message)]
     finally:
         await endpoints.close()
     if not offsets_ms:
@@ -60,14 +67,17 @@ def _certificate_key(path: Path | None) -> Sequence[HealthFinding]:
 
 
 def _member(endpoint: str, version: str) -> HealthFinding:
-    if version:
-        return HealthFinding("member", f"{endpoint} responds, etcd {version}")
-    return HealthFinding(
-        "member", f"{endpoint} does not respond", "check that it runs, its address in the URL, TLS and the password"
-    )
+    return HealthFinding("member", f"{endpoint} responds, etcd {version}")
+
+
+async def _silent_member(address: EtcdAddress, endpoint: str) -> HealthFinding:
+    found = f"{endpoint} does not respond: {await member_cause(address, endpoint)}"
+    return HealthFinding("member", found, "check that it runs, its address in the URL, TLS and the password")
 
 
 def _schema(value: bytes) -> HealthFinding:
+    if value == RESETTING:
+        return HealthFinding("schema", "a reset of the clock is not finished", "run volcano-locks reset-clock again")
     if value == LOADING:
         return HealthFinding("schema", "a copy to this prefix is incomplete", "copy again, or name another prefix")
     if value.isdigit() and int(value) <= SCHEMA:

@@ -17,24 +17,32 @@ nodes.
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Final, TypeVar
 
 import msgspec
 
-from ...ports.lock_store import LockPage, LockQuery, RecordKey, Step
+from ...ports.lock_store import EndedHold, HistoryPage, HistoryQuery, LockPage, LockQuery, RecordKey, Step, TakeoverHold
 from ...rules.errors import StoreUnavailableError
-from ...rules.lease import LockRecord, blocks_others, purgeable
+from ...rules.history import ENTRIES_ETCD_MAX, expired_entry
+from ...rules.lease import Damaged, Held, LockRecord, StoredRecord, blocks_others, free_from_ms, purgeable
+from ...rules.record_check import damage_of, is_intact
+from ..damage import shown_stored
+from ..history_pages import lock_page, locks_page
 from ..lock_pages import build_page, key_range, scan_limit
+from ..readiness import node_probe_key, write_probe
 from . import records
+from .audit import audit_puts
 from .clock_skew import ClockSkewMonitor
 from .endpoints import ConnectionChangedError, Endpoints
+from .history import EtcdHistory, entries_in
 from .layout import Layout, after, end_of
 from .record_cache import ABSENT, RecordCache, VersionedRecord
 from .registry import EtcdRegistry
-from .transactions import Compare, Delete, Get, KeyValue, Put, TransactionResult
+from .transactions import Compare, Delete, Get, KeyValue, Op, Put, TransactionResult
 
-BATCH_MAX: Final = 128  # etcd's default limit of operations and of comparisons in a transaction
+BATCH_MAX: Final = 64  # keys, each with a record and an entry: etcd allows 128 operations in a transaction by default
 ATTEMPTS_MAX: Final = 20
 JITTER_SECONDS: Final = 0.004
 UPDATE_SECONDS_MAX: Final = 8.0
@@ -47,13 +55,21 @@ class EtcdStore:
     """The LockStore of one node. Made by `EtcdCluster`."""
 
     def __init__(
-        self, skew_monitor: ClockSkewMonitor, endpoints: Endpoints, layout: Layout, registry: EtcdRegistry
+        self,
+        skew_monitor: ClockSkewMonitor,
+        endpoints: Endpoints,
+        layout: Layout,
+        registry: EtcdRegistry,
+        history: EtcdHistory,
     ) -> None:
         self._skew_monitor: Final = skew_monitor
         self._endpoints: Final = endpoints
         self._layout: Final = layout
         self._registry: Final = registry
+        self._history: Final = history
         self._cache: Final = RecordCache()
+        self._probe_key: Final = node_probe_key()
+        self._trimming: asyncio.Task[None] | None = None
         self._cached_since = 0  # the value of connection_changes that the cache belongs to
 
     async def update(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object]:
@@ -83,8 +99,8 @@ class EtcdStore:
         found = [(self._layout.record_key(row.key).key, _record(row)) for row in rows]
         read_ms = await self._skew_monitor.now_ms()
         for _, record in found:
-            self._skew_monitor.refuse_future_record(records.written_at_ms(record), read_ms)
-        return build_page(query, found, now_ms, requested=requested)
+            _refuse_future(record, self._skew_monitor, read_ms)
+        return build_page(query, found, now_ms, history=self._skew_monitor.history, requested=requested)
 
     async def count_held(self) -> int:
         """Reads every record from one member, which may be slightly behind."""
@@ -92,10 +108,34 @@ class EtcdStore:
         held = 0
         async for page in self._pages(stale=True):
             now_ms = await self._skew_monitor.now_ms()
-            held += sum(blocks_others(_record(found), now_ms) for found in page)
+            history = self._skew_monitor.history
+            held += sum(blocks_others(history.present(record, now_ms), now_ms) for _, record in intact(page))
         return held
 
-    async def purge(self, *, limit: int) -> int:
+    async def history_page(self, query: HistoryQuery) -> HistoryPage:
+        """One linearizable read of records and entries."""
+        now_ms = await self._skew_monitor.now_ms()
+        rows, found = (await self._endpoints.read(*self._history.reads(query))).reads
+        records = [(self._layout.record_key(row.key).key, _record(row)) for row in rows]
+        read_ms = await self._skew_monitor.now_ms()
+        for _, record in records:
+            _refuse_future(record, self._skew_monitor, read_ms)
+        clock_history = self._skew_monitor.history
+        entries = entries_in(found)
+        if query.key is None:
+            return locks_page(query, records, entries, now_ms, clock_history)
+        found_record = records[0][1] if records else None
+        return lock_page(query, found_record, [entry for _key, entry in entries], now_ms, clock_history)
+
+    async def purge_history(self, *, kept_days: int, limit: int, entries_max: int | None = None) -> int:
+        """On the node that purges the records."""
+        now_ms = await self._skew_monitor.now_ms()
+        if not await self._is_purger():
+            return 0
+        kept_max = ENTRIES_ETCD_MAX if entries_max is None else entries_max
+        return await self._history.purge(now_ms, kept_days=kept_days, limit=limit, entries_max=kept_max)
+
+    async def purge(self, *, limit: int, keeps_history: bool = False) -> int:
         """Reads every record, on one node at a time: the others leave it to that node while it is alive.
 
         Also finishes the deletions of nodes that died, and deletes the keys of those nodes.
@@ -108,18 +148,30 @@ class EtcdStore:
             return purged
         async for page in self._pages():
             now_ms = await self._skew_monitor.now_ms()
-            old = [found for found in page if purgeable(_record(found), now_ms)][: limit - purged]
-            purged += await self._delete(old)
+            history = self._skew_monitor.history
+            old = [(found, one) for found, one in intact(page) if purgeable(history.present(one, now_ms), now_ms)]
+            purged += await self._delete(self._deletions(old[: limit - purged], keeps_history=keeps_history))
             if purged >= limit:
                 break
         return purged
 
     async def ready(self) -> None:
-        """Writes this node's instant, which needs a majority and disk space, and compares it with the others'."""
+        """Compares this node's clock with the others' first."""
         await self._skew_monitor.now_ms()
         await self._skew_monitor.announce()
+        await write_probe(self, self._probe_key)
 
-    async def pages(self) -> AsyncIterator[Sequence[tuple[RecordKey, LockRecord]]]:
+    def takeover_hold(self) -> TakeoverHold | None:
+        return self._skew_monitor.takeover_hold()
+
+    async def last_free_from_ms(self) -> int:
+        """The latest end of a grace of any lease, 0 if there is none. Reads every record."""
+        last_ms = 0
+        async for page in self._pages():
+            last_ms = max(last_ms, *(free_from_ms(one) for _, one in intact(page) if isinstance(one, Held)), 0)
+        return last_ms
+
+    async def pages(self) -> AsyncIterator[Sequence[tuple[RecordKey, StoredRecord]]]:
         """All records, page by page; concurrent writes may be missing."""
         async for page in self._pages():
             yield [(self._layout.record_key(found.key), _record(found)) for found in page]
@@ -141,12 +193,16 @@ class EtcdStore:
         for attempt in range(ATTEMPTS_MAX):
             now_ms = await self._skew_monitor.now_ms()
             known = {key: _checked(current[name], self._skew_monitor, now_ms) for key, name in names.items()}
-            stepped = step(known, now_ms)
+            stepped = step(self._skew_monitor.history.present_all(known, now_ms), now_ms)
             changed = {names[key]: record for key, record in stepped.changed.items()}
-            newer = await self._write(changed, current, guessed_since if is_guess else None)
+            entries = self._history.puts(stepped.ended) if stepped.ended else {}
+            audit = [put for entry in stepped.audit for put in audit_puts(self._layout, entry)]
+            newer = await self._write(changed, entries, current, guessed_since if is_guess else None, audit)
             if is_guess:
                 self._cache.note_guess(was_right=newer is None)
             if newer is None:
+                if stepped.ended:
+                    self._trim_later(stepped.ended)
                 return stepped.results
             if is_guess:
                 self._endpoints.counts.retries += 1
@@ -157,6 +213,23 @@ class EtcdStore:
             await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
         raise StoreUnavailableError("conflict", "other nodes kept changing the same locks: try again in a moment")
 
+    def _trim_later(self, ended: Sequence[EndedHold]) -> None:
+        """Trim without delaying the batch; a failure leaves it to the next time."""
+        if (due := self._history.due(ended)) and self._trimming is None:
+            self._trimming = asyncio.create_task(self._trim(due), name="trim-history")
+
+    def stop_trimming(self) -> None:
+        """End the work in the background."""
+        if self._trimming is not None:
+            self._trimming.cancel()
+
+    async def _trim(self, due: Sequence[RecordKey]) -> None:
+        try:
+            with suppress(StoreUnavailableError):
+                await self._history.trim(due)
+        finally:
+            self._trimming = None
+
     async def _read(self, names: Iterable[bytes]) -> dict[bytes, VersionedRecord]:
         current: dict[bytes, VersionedRecord] = {}
         for part in _parts(names):
@@ -164,18 +237,31 @@ class EtcdStore:
         return current
 
     async def _write(
-        self, changed: Mapping[bytes, LockRecord], current: Mapping[bytes, VersionedRecord], guessed_since: int | None
+        self,
+        changed: Mapping[bytes, LockRecord],
+        entries: Mapping[bytes, Put],
+        current: Mapping[bytes, VersionedRecord],
+        guessed_since: int | None,
+        audit: Sequence[Put],
     ) -> dict[bytes, VersionedRecord] | None:
-        """None once everything is written, else the current records.
+        """None once everything is written, else the current records. `entries` are those of the locks' ended holds.
 
         Of the records that were read, only changed ones are compared: what the step read of the others was true then.
-        All guesses are compared, on the same connection: a restored cluster may reuse revisions.
+        All guesses are compared, on the same connection: a restored cluster may reuse revisions. Entries of the audit
+        that do not fit in are written before the records: one of an action that then fails is better than none.
         """
+        room = BATCH_MAX - len(entries) - (len(changed) if guessed_since is None else len(current))
+        if audit and (len(audit) > room or not changed):
+            for puts in _parts(audit):
+                await self._endpoints.write((), puts)
+            audit = ()
         for number, part in enumerate(_parts(changed if guessed_since is None else current)):
             compares = [Compare(name, current[name].mod_revision) for name in part]
             puts = [Put(name, records.encode(changed[name])) for name in part if name in changed]
+            more = [entries[name] for name in part if name in entries]
+            ops = [*puts, *more, *audit]
             try:
-                result = await self._endpoints.write(compares, puts, map(Get, part), if_unchanged_since=guessed_since)
+                result = await self._endpoints.write(compares, ops, map(Get, part), if_unchanged_since=guessed_since)
             except ConnectionChangedError:
                 return await self._read(part)
             if result.succeeded:
@@ -204,19 +290,31 @@ class EtcdStore:
             return found.value == me
         return (await self._endpoints.write([Compare(key, _revision(found))], [Put(key, me)])).succeeded
 
-    async def _delete(self, old: Sequence[KeyValue]) -> int:
+    def _deletions(
+        self, old: Sequence[tuple[KeyValue, LockRecord]], *, keeps_history: bool
+    ) -> list[tuple[KeyValue, list[Op]]]:
+        """The operations that delete each record, and that store the entry of an expired hold in it."""
+        deletions: list[tuple[KeyValue, list[Op]]] = []
+        for found, record in old:
+            ops: list[Op] = [Delete(found.key)]
+            if keeps_history and isinstance(record, Held):
+                ops += self._history.puts([(self._layout.record_key(found.key), expired_entry(record))]).values()
+            deletions.append((found, ops))
+        return deletions
+
+    async def _delete(self, old: Sequence[tuple[KeyValue, list[Op]]]) -> int:
         """Delete these unless they were written since; returns how many were deleted."""
         purged = 0
         for part in _parts(old):
             if await self._deleted(part):
                 purged += len(part)
             elif len(part) > 1:
-                purged += sum([await self._deleted([found]) for found in part])
+                purged += sum([await self._deleted([one]) for one in part])
         return purged
 
-    async def _deleted(self, part: Sequence[KeyValue]) -> bool:
-        compares = [Compare(found.key, found.mod_revision) for found in part]
-        return (await self._endpoints.write(compares, [Delete(found.key) for found in part])).succeeded
+    async def _deleted(self, part: Sequence[tuple[KeyValue, list[Op]]]) -> bool:
+        compares = [Compare(found.key, found.mod_revision) for found, _ops in part]
+        return (await self._endpoints.write(compares, [op for _found, ops in part for op in ops])).succeeded
 
     async def _pages(self, *, stale: bool = False) -> AsyncIterator[Sequence[KeyValue]]:
         begin, end = self._layout.locks, end_of(self._layout.locks)
@@ -229,21 +327,35 @@ class EtcdStore:
             begin = after(page[-1].key)
 
 
-def _checked(versioned: VersionedRecord, skew_monitor: ClockSkewMonitor, now_ms: int) -> LockRecord | None:
+def _checked(versioned: VersionedRecord, skew_monitor: ClockSkewMonitor, now_ms: int) -> StoredRecord | None:
     """The record, after comparing the clock of its writer."""
     if versioned.record is not None:
-        skew_monitor.refuse_future_record(records.written_at_ms(versioned.record), now_ms)
+        _refuse_future(versioned.record, skew_monitor, now_ms)
     return versioned.record
 
 
-def _record(found: KeyValue) -> LockRecord:
+def _refuse_future(record: StoredRecord, skew_monitor: ClockSkewMonitor, now_ms: int) -> None:
+    if not isinstance(record, Damaged):
+        skew_monitor.refuse_future_record(records.written_at_ms(record), now_ms)
+
+
+def intact(page: Sequence[KeyValue]) -> Iterator[tuple[KeyValue, LockRecord]]:
+    """The records of these keys without damaged ones."""
+    for found in page:
+        record = _record(found)
+        if not isinstance(record, Damaged):
+            yield found, record
+
+
+def _record(found: KeyValue) -> StoredRecord:
+    """The record in a value; every value is decoded here."""
     try:
-        return records.decode(found.value)
-    except (msgspec.DecodeError, ValueError) as error:
-        raise StoreUnavailableError(
-            "store_corrupt",
-            "a lock record in etcd has another format: no other program may write under the store's prefix",
-        ) from error
+        record = records.decode(found.value)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        return Damaged(f"it is not JSON of a lock record: {error}"[:200], shown_stored(found.value))
+    if is_intact(record):
+        return record
+    return Damaged(damage_of(record) or "its parts have wrong types", shown_stored(found.value))
 
 
 def _revision(found: KeyValue | None) -> int:

@@ -1,19 +1,26 @@
-"""Reads and writes the instants of the nodes, which each node keeps in a key of its own.
+"""Reads and writes the instants of the nodes, which each node keeps in a key of its own, and the clock's history.
 
-A sample reads the instants of all peers. Given a state, it writes this node's instant in the same transaction.
+A sample reads the instants of all peers and the history. Given a state, it writes this node's instant in the same
+transaction.
 """
 
 import asyncio
-from typing import Final, Literal, NamedTuple
+from contextlib import suppress
+from typing import Final, Literal, NamedTuple, Self
 from uuid import uuid4
 
 import msgspec
+from msgspec.structs import replace
 
-from ...ports.clock import Clock
-from ...rules.errors import StoreUnavailableError
+from ...ports.clock import Clock, mark_of
+from ...rules.clock_history import NO_HISTORY, ClockHistory, ClockMark, unproven_ms
+from ...rules.errors import DamagedRecordError, StoreUnavailableError
+from ...rules.record_check import INSTANT_MS_MAX
+from ..damage import shown_stored
 from .endpoints import Endpoints
 from .layout import Layout, end_of
-from .transactions import Compare, Delete, Get, Put
+from .schema_guard import SchemaGuard
+from .transactions import Compare, Delete, Get, KeyValue, Put
 
 SAMPLE_SECONDS: Final = 0.1
 SILENCE_SECONDS: Final = 3.5
@@ -21,11 +28,36 @@ SILENCE_SECONDS: Final = 3.5
 State = Literal["joining", "serving", "left", "loaded"]
 
 
-class NodeInstant(msgspec.Struct):
-    """What a node writes about itself."""
+class NodeInstant(msgspec.Struct, omit_defaults=True):
+    """What a node writes about itself: its instant, and what it knows about it (see `ClockMark`).
+
+    `jumps_ms` is the sum of the jumps that were recorded by then. The fields after `state` have their defaults if a
+    node of the first release wrote it.
+    """
 
     now_ms: int
     state: State
+    boot_id: str = ""
+    boot_ms: int = 0
+    is_synchronised: bool = False
+    jumps_ms: int = 0
+
+    @classmethod
+    def of(cls, mark: ClockMark, state: State, history: ClockHistory) -> Self:
+        return cls(mark.now_ms, state, mark.boot_id, mark.boot_ms, mark.is_synchronised, history.jumps_ms)
+
+    @property
+    def mark(self) -> ClockMark:
+        return ClockMark(self.now_ms, self.boot_id, self.boot_ms, self.is_synchronised)
+
+    def mark_after(self, history: ClockHistory, now: ClockMark) -> ClockMark:
+        """The mark on the scale of `now`: in the same boot, the jumps that were recorded since are not found again.
+
+        The instant of another boot proves nothing about the time since, so it is not moved.
+        """
+        if self.mark.continued_ms(now) is None or now.boot_ms < self.boot_ms:
+            return self.mark
+        return replace(self.mark, now_ms=self.now_ms + history.jumps_ms - self.jumps_ms)
 
     @property
     def was_used(self) -> bool:
@@ -52,40 +84,69 @@ class PeerClock(NamedTuple):
 
 
 class PeerClocks:
-    """The peers as of the last sample, and the instants of this node's clock at the last two samples."""
+    """The peers and the history as of the last sample, and the instants of this node's clock at the last two."""
 
-    def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout) -> None:
+    def __init__(self, clock: Clock, endpoints: Endpoints, layout: Layout, guard: SchemaGuard | None = None) -> None:
         self._clock: Final = clock
+        self._guard: Final = guard
         self._endpoints: Final = endpoints
         self._layout: Final = layout
         self.own_key: Final = layout.node(uuid4().hex)
         self.peers: dict[bytes, PeerClock] = {}
         self.sampled_ms = self.previous_sampled_ms = 0
+        self.history = NO_HISTORY
+        self._history_revision = 0
 
     async def sample(self, state: State | None, *, is_first: bool = False) -> None:
-        """Write this node's `state` if given, and read the peers'."""
+        """Write this node's `state` if given, and read the peers' and the schema key."""
         before_ms = self._clock.now_ms()
         all_nodes = Get(self._layout.nodes, end_of(self._layout.nodes))
+        reads = Get(self._layout.schema), Get(self._layout.clock), all_nodes
         if state is None:
-            result = await self._endpoints.read(all_nodes)
+            result = await self._endpoints.read(*reads)
         else:
-            own = Put(self.own_key, msgspec.json.encode(NodeInstant(before_ms, state)))
-            result = await self._endpoints.write((), (own, all_nodes))
+            instant = NodeInstant.of(mark_of(self._clock, before_ms), state, self.history)
+            result = await self._endpoints.write((), (Put(self.own_key, msgspec.json.encode(instant)), *reads))
+        if self._guard is not None:
+            self._guard.check(result.one(-3))
         self.previous_sampled_ms, self.sampled_ms = self.sampled_ms, before_ms
         seen_at = asyncio.get_running_loop().time()
         before, self.peers = self.peers, {}
-        for key, value, _created, revision in result.reads[-1]:
-            known = before.get(key)
-            if key == self.own_key:
+        self._note_history(result.one(-2))
+        for found in result.reads[-1]:
+            known = before.get(found.key)
+            if found.key == self.own_key:
                 continue
-            if known is not None and known.revision == revision:
-                self.peers[key] = known._replace(is_new=False)
-            else:
-                self.peers[key] = PeerClock(_decode_instant(value), revision, seen_at, not is_first)
+            if known is not None and known.revision == found.mod_revision:
+                self.peers[found.key] = known._replace(is_new=False)
+                continue
+            with suppress(DamagedRecordError):  # a live node writes its instant again within a second
+                self.peers[found.key] = PeerClock(node_instant_in(found), found.mod_revision, seen_at, not is_first)
 
     def newest_used_ms(self) -> int:
         """The newest instant that a peer has used for a decision, 0 if none has."""
         return max((peer.node.now_ms for peer in self.peers.values() if peer.node.was_used), default=0)
+
+    def unproven_ms(self) -> int | None:
+        """How far this node's clock is ahead, without a record, of the time that is known to have passed since the
+        newest instant of the nodes that are gone. 0 if one is alive: its clock has been compared with this one. None if
+        there is no instant of any node: the store is new, or they were lost.
+        """
+        used = [peer for peer in self.peers.values() if peer.node.was_used]
+        if not used:
+            return None
+        if any(peer.is_live for peer in used):
+            return 0
+        now, newest_ms = mark_of(self._clock, self._clock.now_ms()), self.newest_used_ms()
+        return min(unproven_ms(newest_ms, peer.node.mark_after(self.history, now), now) for peer in used)
+
+    async def write_history(self, history: ClockHistory) -> bool:
+        """Write the history in place of the one that was last read; False if another node has written since."""
+        put = Put(self._layout.clock, msgspec.json.encode(history))
+        result = await self._endpoints.write([Compare(self._layout.clock, self._history_revision)], [put])
+        if result.succeeded:
+            self.history, self._history_revision = history, result.revision
+        return result.succeeded
 
     def lacks_live_peer(self, compared: set[bytes]) -> bool:
         """Whether a live peer is not among `compared`."""
@@ -105,22 +166,43 @@ class PeerClocks:
             offsets |= {key: peer.node.now_ms - middle_ms for key, peer in self.peers.items() if peer.is_new}
         return [offsets[key] for key, peer in self.peers.items() if key in offsets and peer.is_live]
 
-    async def write_loaded(self, newest_ms: int) -> None:
-        """Store the newest instant of a loaded snapshot, as that of a node that is gone."""
-        loaded = msgspec.json.encode(NodeInstant(newest_ms, "loaded"))
-        await self._endpoints.write((), [Put(self._layout.node("loaded"), loaded)])
+    async def write_loaded(self, newest_ms: int, history: ClockHistory) -> None:
+        """Store the newest instant of a loaded snapshot, as that of a node that is gone, and its clock's history."""
+        now_ms = self._clock.now_ms()
+        mark = mark_of(self._clock, now_ms).later(max(0, newest_ms - now_ms))
+        loaded = Put(self._layout.node("loaded"), msgspec.json.encode(NodeInstant.of(mark, "loaded", history)))
+        await self._endpoints.write((), [loaded, Put(self._layout.clock, msgspec.json.encode(history))])
+        await self.sample(None)
 
     async def delete(self, node_key: bytes, revision: int | None = None) -> None:
         """Delete a node's keys, if its instant is still at `revision`."""
         compares = () if revision is None else (Compare(node_key, revision),)
         await self._endpoints.write(compares, [Delete(node_key), Delete(self._layout.signal(node_key))])
 
+    def _note_history(self, found: KeyValue | None) -> None:
+        revision = 0 if found is None else found.mod_revision
+        if revision != self._history_revision:
+            self._history_revision = revision
+            self.history = NO_HISTORY if found is None else _decode_history(found.value)
 
-def _decode_instant(value: bytes) -> NodeInstant:
+
+def _decode_history(value: bytes) -> ClockHistory:
     try:
-        return msgspec.json.decode(value, type=NodeInstant)
-    except msgspec.DecodeError as error:
+        return msgspec.json.decode(value, type=ClockHistory)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise StoreUnavailableError(
             "store_corrupt",
-            "a node's instant in etcd has another format: no other program may write under the store's prefix",
+            "the clock's history in etcd has another format: no other program may write under the store's prefix",
         ) from error
+
+
+def node_instant_in(found: KeyValue) -> NodeInstant:
+    """The instant in a value. Raises DamagedRecordError."""
+    name = "node/" + found.key.rpartition(b"/")[2].decode("ascii", "backslashreplace")
+    try:
+        instant = msgspec.json.decode(found.value, type=NodeInstant)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise DamagedRecordError(name, str(error)[:200], shown_stored(found.value)) from error
+    if not 0 <= instant.now_ms <= INSTANT_MS_MAX:
+        raise DamagedRecordError(name, "now_ms is not an instant", shown_stored(found.value))
+    return instant

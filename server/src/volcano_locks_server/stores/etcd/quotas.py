@@ -33,7 +33,7 @@ class EtcdQuotas:
         key = self._layout.quota(project_id)
         found = (await self._endpoints.read(Get(key))).one(0)
         for attempt in range(ATTEMPTS_MAX):
-            drawn: _Drawn = {} if found is None else msgspec.json.decode(found.value, type=_Drawn)
+            drawn = {} if found is None else _decode(found.value)
             took = max(0, min(wanted, limit - drawn.get(window_started_at_ms, 0)))
             if took == 0 or (len(drawn) == WINDOWS_STORED and window_started_at_ms < min(drawn)):
                 return 0
@@ -47,3 +47,11 @@ class EtcdQuotas:
             self._endpoints.counts.conflicts += 1
             await asyncio.sleep(random.uniform(0, JITTER_SECONDS * attempt))  # noqa: S311
         raise StoreUnavailableError("conflict", "other nodes kept drawing on the same quota: try again in a moment")
+
+
+def _decode(value: bytes) -> _Drawn:
+    """The counts in a value; none if another program spoilt it: counts are lost at the end of a minute anyway."""
+    try:
+        return msgspec.json.decode(value, type=_Drawn)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return {}

@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from ...rules.lease import LockRecord
+from ...rules.lease import StoredRecord
 
 RECORDS_MAX: Final = 16_384
 READ_FIRST_MAX: Final = 256
@@ -24,7 +24,7 @@ READ_FIRST_MAX: Final = 256
 class VersionedRecord(NamedTuple):
     """A record at `mod_revision`; None at revision 0: it does not exist."""
 
-    record: LockRecord | None
+    record: StoredRecord | None
     mod_revision: int
 
 

@@ -4,7 +4,8 @@ from typing import Final
 
 import msgspec
 
-from ...rules.lease import Free, Held, LockRecord
+from ...rules.hold import HoldFacts
+from ...rules.lease import Free, Held, LockRecord, QueueState
 
 
 class _Held(msgspec.Struct, tag_field="state", tag="held", omit_defaults=True):
@@ -16,12 +17,15 @@ class _Held(msgspec.Struct, tag_field="state", tag="held", omit_defaults=True):
     renewed_at_ms: int
     ttl_seconds: int
     holder: str | None = None
+    queue_state: QueueState | None = None
+    hold_facts: tuple[int, HoldFacts] | None = None
 
 
 class _Free(msgspec.Struct, tag_field="state", tag="free", omit_defaults=True):
     fencing_token: int
     freed_at_ms: int
     retired_digests: tuple[str, ...] = ()
+    queue_state: QueueState | None = None
 
 
 _to_json: Final = msgspec.json.Encoder().encode
@@ -32,7 +36,7 @@ def encode(record: LockRecord) -> bytes:
     """The JSON of the record."""
     if isinstance(record, Free):
         retired = tuple(digest.hex() for digest in record.retired_digests)
-        return _to_json(_Free(record.fencing_token, record.freed_at_ms, retired))
+        return _to_json(_Free(record.fencing_token, record.freed_at_ms, retired, record.queue_state))
     return _to_json(
         _Held(
             record.fencing_token,
@@ -43,6 +47,8 @@ def encode(record: LockRecord) -> bytes:
             record.renewed_at_ms,
             record.ttl_seconds,
             record.holder,
+            record.queue_state,
+            None if record.facts is None else (record.fencing_token, record.facts),
         )
     )
 
@@ -51,7 +57,8 @@ def decode(value: bytes) -> LockRecord:
     """The record in `value`. Raises msgspec.DecodeError if another program wrote it."""
     stored = _from_json(value)
     if isinstance(stored, _Free):
-        return Free(stored.fencing_token, stored.freed_at_ms, tuple(map(bytes.fromhex, stored.retired_digests)))
+        retired = tuple(map(bytes.fromhex, stored.retired_digests))
+        return Free(stored.fencing_token, stored.freed_at_ms, retired, stored.queue_state)
     return Held(
         bytes.fromhex(stored.owner_digest),
         stored.fencing_token,
@@ -61,6 +68,8 @@ def decode(value: bytes) -> LockRecord:
         stored.renewed_at_ms,
         stored.ttl_seconds,
         stored.holder,
+        stored.queue_state,
+        facts=facts[1] if (facts := stored.hold_facts) and facts[0] == stored.fencing_token else None,
     )
 
 

@@ -5,15 +5,22 @@ from typing import Final, Self
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
 from .address import EtcdAddress
+from .admin_tokens import EtcdAdminTokens
+from .audit import EtcdAudit
 from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
-from .layout import LOADING, SCHEMA, Layout
+from .history import EtcdHistory
+from .layout import Layout
 from .locks import BATCH_MAX, EtcdStore
+from .member_causes import explained
+from .nodes import EtcdNodes
 from .quotas import EtcdQuotas
 from .registry import EtcdRegistry
+from .repairs import EtcdRepairs
+from .schema_guard import SchemaGuard, half_loaded
+from .sessions import EtcdSessions
 from .signals import EtcdSignals
-from .snapshot import EtcdSnapshot, half_loaded
-from .transactions import Compare, Get, Put
+from .snapshot import EtcdSnapshot
 
 
 class EtcdCluster:
@@ -26,13 +33,33 @@ class EtcdCluster:
         layout = Layout(address.prefix)
         self.endpoints: Final = Endpoints(address)
         self.counts: Final = self.endpoints.counts
-        self.skew_monitor: Final = ClockSkewMonitor(clock, self.endpoints, layout)
-        self.registry: Final = EtcdRegistry(self.endpoints, layout)
-        self.locks: Final = EtcdStore(self.skew_monitor, self.endpoints, layout, self.registry)
+        self.guard: Final = SchemaGuard(self.endpoints, layout)
+        self.skew_monitor: Final = ClockSkewMonitor(clock, self.endpoints, layout, self.guard)
+        history = EtcdHistory(self.endpoints, layout)
+        self.audit: Final = EtcdAudit(self.endpoints, layout)
+        self.registry: Final = EtcdRegistry(self.endpoints, layout, history)
+        self.admin_tokens: Final = EtcdAdminTokens(self.endpoints, layout)
+        self.sessions: Final = EtcdSessions(self.endpoints, layout)
+        self.locks: Final = EtcdStore(self.skew_monitor, self.endpoints, layout, self.registry, history)
+        self.skew_monitor.last_free_from_ms = self.locks.last_free_from_ms
         self.quotas: Final = EtcdQuotas(self.endpoints, layout)
-        self.snapshot: Final = EtcdSnapshot(self.endpoints, layout, self.skew_monitor, self.locks, self.registry)
+        self.repairs: Final = EtcdRepairs(self.endpoints, layout)
+        self.snapshot: Final = EtcdSnapshot(
+            self.endpoints,
+            layout,
+            self.skew_monitor,
+            self.locks,
+            self.registry,
+            admin_tokens=self.admin_tokens,
+            audit=self.audit,
+            guard=self.guard,
+        )
+        self.nodes: Final = EtcdNodes(self.skew_monitor, layout)
         self.signals: Final = EtcdSignals(self.endpoints, layout, layout.signal(self.skew_monitor.node_key))
-        self._layout: Final = layout
+
+    @property
+    def is_new(self) -> bool:
+        return self.guard.has_created
 
     @classmethod
     async def open(cls, url: str, clock: Clock) -> Self:
@@ -41,12 +68,17 @@ class EtcdCluster:
         Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do. An error leaves
         no connection open.
         """
-        cluster = cls(EtcdAddress.parse(url), clock)
+        address = EtcdAddress.parse(url)
+        cluster = cls(address, clock)
         try:
-            if await cluster._check_schema():
+            await cluster.endpoints.refuse_two_clusters()
+            if await cluster.guard.open():
                 await cluster.skew_monitor.start()
             else:
                 cluster.endpoints.refusal = half_loaded()
+        except StoreUnavailableError as error:
+            await cluster.endpoints.close()
+            raise await explained(error, address) from error
         except BaseException:
             await cluster.endpoints.close()
             raise
@@ -55,20 +87,6 @@ class EtcdCluster:
     async def close(self) -> None:
         """Announce to the other nodes that this one stops, and close the connections."""
         await self.signals.close()
+        self.locks.stop_trimming()
         await self.skew_monitor.close()
         await self.endpoints.close()
-
-    async def _check_schema(self) -> bool:
-        """Whether nodes may serve from this prefix; False after an incomplete load."""
-        key = self._layout.schema
-        result = await self.endpoints.write([Compare(key, 0)], [Put(key, str(SCHEMA).encode())], [Get(key)])
-        found = None if result.succeeded else result.one(0)
-        if found is None or found.value == str(SCHEMA).encode():
-            return True
-        if found.value == LOADING:
-            return False
-        raise StoreUnavailableError(
-            "newer_version",
-            f"another release wrote the layout under this prefix of etcd; this release knows {SCHEMA}: "
-            "use a newer release, or name another prefix in the store's URL",
-        )

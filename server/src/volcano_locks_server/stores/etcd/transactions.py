@@ -77,6 +77,13 @@ class TransactionResult(NamedTuple):
         return self.reads[index][0] if self.reads[index] else None
 
 
+class MemberStatus(NamedTuple):
+    """A member's version and the id of its cluster."""
+
+    version: str
+    cluster_id: int
+
+
 def encode_transaction(compares: Iterable[Compare], then: Iterable[Op], otherwise: Iterable[Op]) -> bytes:
     """The request: run `then` if every comparison holds, else `otherwise`."""
     request = rpc_pb2.TxnRequest()
@@ -107,9 +114,10 @@ def decode_access_token(message: bytes) -> str:
     return str(rpc_pb2.AuthenticateResponse.FromString(message).token)
 
 
-def decode_version(message: bytes) -> str:
-    """The member's version in a response to STATUS, whose request is empty."""
-    return str(rpc_pb2.StatusResponse.FromString(message).version)
+def decode_status(message: bytes) -> MemberStatus:
+    """The content of a response to STATUS, whose request is empty."""
+    response = rpc_pb2.StatusResponse.FromString(message)
+    return MemberStatus(str(response.version), int(response.header.cluster_id))
 
 
 def _add_ops(branch: Any, ops: Iterable[Op]) -> None:

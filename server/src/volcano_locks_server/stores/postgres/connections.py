@@ -25,6 +25,7 @@ from ...ports.lock_store import StoreCounts
 from ...rules.errors import STOPPING, StoreUnavailableError
 from .faults import is_server_lost, store_fault
 from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, DatabaseSession, Hosts
+from .schema_mark import SchemaGuard
 
 CONNECTIONS_MAX: Final = 6
 STATEMENT_SECONDS_MAX: Final = 2.0
@@ -81,7 +82,8 @@ class Transaction:
 class ConnectionPool:
     """Up to CONNECTIONS_MAX connections. `transaction` is the only way to use one."""
 
-    def __init__(self, url: str, counts: StoreCounts) -> None:
+    def __init__(self, url: str, counts: StoreCounts, guard: SchemaGuard) -> None:
+        self.guard: Final = guard
         self.hosts: Final = Hosts(url, counts)
         self._counts: Final = counts
         self._slots: Final = asyncio.Semaphore(CONNECTIONS_MAX)

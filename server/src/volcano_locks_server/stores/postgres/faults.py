@@ -10,6 +10,10 @@ import asyncpg
 
 from ...rules.errors import StoreUnavailableError
 
+_NO_SCHEMA: Final = (
+    "no_schema",
+    "the store's tables do not exist: restore the database, or run volcano-locks migrate for a new store",
+)
 # The longest matching prefix of the SQLSTATE counts.
 _BY_STATE: Final = {
     "25006": (
@@ -28,8 +32,8 @@ _BY_STATE: Final = {
     "28": ("no_permission", "the database refused this user: check user, password and pg_hba.conf"),
     "42501": ("no_permission", "the database's user lacks a permission on the store's schema: grant it"),
     "3D000": ("no_database", "the database does not exist: create it first"),
-    "42P01": ("no_schema", "the store's tables do not exist: run volcano-locks migrate"),
-    "3F000": ("no_schema", "the store's tables do not exist: run volcano-locks migrate"),
+    "42P01": _NO_SCHEMA,
+    "3F000": _NO_SCHEMA,
 }
 _UNKNOWN: Final = ("store_error", "the database failed; the log says why")
 _CONNECTION_LOST: Final = ("connection_lost", "the connection to the database was lost: the service reconnects")

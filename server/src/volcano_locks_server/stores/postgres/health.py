@@ -7,9 +7,12 @@ from typing import Final
 from ...ports.clock import Clock
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
-from ..health_findings import HealthFinding, clock_finding, latency_finding, schema_finding
+from ..health_findings import HealthFinding, clock_finding, latency_finding, record_findings, schema_finding
+from .clock import DatabaseClock
 from .connections import ConnectionPool
 from .schema import apply_migrations, migrations, schema_version
+from .schema_mark import SchemaGuard
+from .snapshot import PostgresSnapshot
 
 SERVER_MAJOR_MIN: Final = 13
 _SLOW: Final = "check the network to the database, its disk, and its synchronous standby"
@@ -26,7 +29,7 @@ _NONE_YET: Final = "SELECT has_database_privilege(current_database(), 'CREATE')"
 
 async def migrate(url: str, _clock: Clock) -> tuple[int, int]:
     """The schema's version before and after. Raises ValueError for an invalid URL, and StoreUnavailableError."""
-    connections = ConnectionPool(url, StoreCounts())
+    connections = ConnectionPool(url, StoreCounts(), SchemaGuard(migrations()[-1].number))
     try:
         return await apply_migrations(connections)
     finally:
@@ -35,12 +38,16 @@ async def migrate(url: str, _clock: Clock) -> tuple[int, int]:
 
 async def check_health(url: str, own_clock: Clock) -> Sequence[HealthFinding]:
     """All findings about the database; writes only to its log. Raises ValueError for an invalid URL."""
-    connections = ConnectionPool(url, StoreCounts())
+    connections = ConnectionPool(url, StoreCounts(), SchemaGuard(migrations()[-1].number))
     findings: list[HealthFinding] = []
     try:
         for check in (_server, _version, _schema, _safety, _latency):
             findings += await check(connections)
         findings.append(await _clock(connections, own_clock))
+        if all(finding.good for finding in findings if finding.about in ("schema", "access")):
+            findings += await record_findings(
+                PostgresSnapshot(connections, DatabaseClock(connections, own_clock, None)).damaged()
+            )
     except StoreUnavailableError as error:
         about = "responds" if findings else "reachable"
         findings.append(HealthFinding(about, error.message, f"servers return 503 until then ({error.cause_code})"))
@@ -83,11 +90,16 @@ async def _schema(connections: ConnectionPool) -> Sequence[HealthFinding]:
 
 async def _safety(connections: ConnectionPool) -> Sequence[HealthFinding]:
     """What could lose acknowledged commits; each transaction sets synchronous_commit itself."""
-    fsync, pages, standbys = await _row(
+    fsync, pages, standbys, unlogged = await _row(
         connections,
         "SELECT current_setting('fsync'), current_setting('full_page_writes'), "
-        "current_setting('synchronous_standby_names')",
+        "current_setting('synchronous_standby_names'), (SELECT string_agg(tablename, ', ') FROM pg_tables "
+        "JOIN pg_class ON relname = tablename AND relnamespace = to_regnamespace(schemaname) "
+        "WHERE schemaname = 'volcano_locks' AND relpersistence <> 'p')",
     )
+    if unlogged:
+        advice = "a crash empties them: ALTER TABLE … SET LOGGED"
+        return [HealthFinding("durability", f"tables of volcano_locks are unlogged: {unlogged}", advice)]
     if (fsync, pages) == ("on", "on"):
         location = "on disk and on a standby" if standbys else "on disk"
         risk = "" if standbys else "; commits do not wait for a standby, so a promoted one may lack the last leases"

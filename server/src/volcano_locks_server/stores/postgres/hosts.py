@@ -15,7 +15,8 @@ import asyncpg
 
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import StoreUnavailableError
-from .address import split_hosts
+from ..connection_causes import cause_of
+from .address import shown_host, shown_user, split_hosts
 from .faults import store_fault
 
 CONNECT_SECONDS_MAX: Final = 2.0
@@ -28,6 +29,7 @@ HUNG_RETRY_SECONDS: Final = 1.0
 
 NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL is writable: the service keeps looking for one")
 NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
+REFUSED_USER: Final = "28"  # the class of SQLSTATE
 HANGS: Final = ("commits_hang", "the database does not finish commits: check its synchronous standby and its disk")
 
 
@@ -113,6 +115,7 @@ class Hosts:
         """A session on a writable host. Raises StoreUnavailableError, and ValueError for the URL."""
         code_and_message = NOT_REACHED
         cause: Exception | None = None
+        causes: list[str] = []
         first = self._first
         loop = asyncio.get_running_loop()
         try:
@@ -129,9 +132,9 @@ class Hosts:
                     except asyncpg.TargetServerAttributeNotMatched as error:
                         code_and_message, cause = NOT_WRITABLE, error
                     except asyncpg.PostgresError as error:
-                        fault = store_fault(error)
-                        code_and_message, cause = (fault.cause_code, fault.message), error
+                        code_and_message, cause = _refusal(host, error), error
                     except (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+                        causes.append(f"{shown_host(host)}: {cause_of(error)}")
                         cause = error
                     else:
                         if len(self._hung.get(session.server, ())) >= HUNG_MAX:
@@ -143,6 +146,9 @@ class Hosts:
                         return session
         except TimeoutError as error:
             cause = error
+        if code_and_message == NOT_REACHED and causes:
+            what = f"the database cannot be reached ({'; '.join(causes)}): check the store's URL and that it runs"
+            code_and_message = NOT_REACHED[0], what
         raise StoreUnavailableError(*code_and_message) from cause
 
     async def _connect_to(self, host: str, generation: int) -> DatabaseSession:
@@ -203,3 +209,13 @@ def _keep_alive(connection: "asyncpg.Connection") -> None:
 
 def _invalid_url() -> ValueError:
     return ValueError("store must be postgresql://user:password@host:port/database; got one of another form")
+
+
+def _refusal(host: str, error: asyncpg.PostgresError) -> tuple[str, str]:
+    """The cause code and message of a server that refused the connection. The message names the host."""
+    fault = store_fault(error)
+    if not error.sqlstate.startswith(REFUSED_USER):
+        return fault.cause_code, f"{shown_host(host)}: {fault.message}"
+    named = shown_user(host)
+    user = f"the user {named}" if named else "this user"
+    return fault.cause_code, f"{shown_host(host)} refused {user}: check user, password and pg_hba.conf"

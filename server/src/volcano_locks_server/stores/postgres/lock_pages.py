@@ -7,12 +7,12 @@ No row is locked. A statement sees what was committed before it began, on the sy
 In key order a million freed records may hide a few held ones; the index by expiry finds them.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
-from ...ports.lock_store import LockPage, LockQuery, RecordKey, Records
+from ...ports.lock_store import LockPage, LockQuery, RecordKey
 from ..lock_pages import SCAN_RECORDS_MAX, build_page, key_range, scan_limit
-from ..lock_rows import FREE_FROM
+from ..lock_rows import FREE_FROM, HeldBounds, held_where
+from .clock import DatabaseClock
 from .connections import Transaction
 from .rows import COLUMNS, keyed_record
 
@@ -21,22 +21,23 @@ FEW_HELD: Final = f"""
 _IN_RANGE: Final = "project_id = $1 AND key >= $2 AND key < $3 ORDER BY key LIMIT $4"
 BY_KEY: Final = f"SELECT {COLUMNS} FROM volcano_locks.lock WHERE {_IN_RANGE}"
 HELD: Final = f"""
-    WITH held AS MATERIALIZED (SELECT {COLUMNS} FROM volcano_locks.lock WHERE {FREE_FROM} > $5)
+    WITH held AS MATERIALIZED (
+        SELECT {COLUMNS} FROM volcano_locks.lock WHERE {held_where("$5", "$6", "$7", "$8::bigint")})
     SELECT {COLUMNS} FROM held WHERE {_IN_RANGE}"""
 
-NowMs = Callable[[Transaction, Records], Awaitable[int]]
 
-
-async def read_locks(transaction: Transaction, query: LockQuery, now: NowMs) -> LockPage:
-    """The page. `now` reads the instant to decide by, and refuses an instant before the given records."""
-    now_ms = await now(transaction, {})
+async def read_locks(transaction: Transaction, query: LockQuery, clock: DatabaseClock) -> LockPage:
+    """The page. Raises as `clock.check`."""
+    now_ms = await clock.now_ms(transaction, {})
+    history = clock.history
+    bounds = HeldBounds.at(now_ms, history)
     values = (query.project_id, *key_range(query))
-    if query.held and (await transaction.fetch(FEW_HELD, now_ms, SCAN_RECORDS_MAX))[0][0]:
+    if query.held and (await transaction.fetch(FEW_HELD, bounds.over_ms, SCAN_RECORDS_MAX))[0][0]:
         requested = query.limit + 1
-        rows = await transaction.fetch(HELD, *values, requested, now_ms)
+        rows = await transaction.fetch(HELD, *values, requested, *bounds)
     else:
         requested = scan_limit(query)
         rows = await transaction.fetch(BY_KEY, *values, requested)
     found = [keyed_record(row) for row in rows]
-    await now(transaction, {RecordKey(query.project_id, key): record for key, record in found})
-    return build_page(query, found, now_ms, requested=requested)
+    await clock.now_ms(transaction, {RecordKey(query.project_id, key): record for key, record in found})
+    return build_page(query, found, now_ms, history=history, requested=requested)

@@ -7,16 +7,19 @@ from typing import Final
 from ...rules.errors import StoreUnavailableError
 from .connections import ConnectionPool, Transaction
 from .hosts import NOT_WRITABLE
+from .schema_mark import MARK
 
-_CANNOT_WRITE: Final = "SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean"
+_CANNOT_WRITE: Final = f"SELECT pg_is_in_recovery() OR current_setting('transaction_read_only')::boolean, {MARK}"
 
 
 @asynccontextmanager
 async def read_transaction(connections: ConnectionPool) -> AsyncIterator[Transaction]:
     """A transaction that writes no row. A standby is refused, because it may be behind."""
     async with connections.transaction() as transaction:
-        if (await transaction.fetch(_CANNOT_WRITE))[0][0]:
+        cannot_write, mark = (await transaction.fetch(_CANNOT_WRITE))[0]
+        if cannot_write:
             connections.discard_all()
             raise StoreUnavailableError(*NOT_WRITABLE)
+        connections.guard.check(mark)
         yield transaction
         await transaction.confirm_primary()

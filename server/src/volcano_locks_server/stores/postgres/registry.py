@@ -4,23 +4,35 @@ Constraints make ids, names and secrets unique; a check beforehand would race wi
 `number`, which is never reused.
 """
 
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping
 from typing import Final
 
-import asyncpg
-
+from ...ports.audit import key_entry, project_entry
+from ...ports.audit_entry import Act
 from ...ports.registry import Credential, NewSecret, Page, Project, ServiceKey
 from ...ports.snapshot import Entry, StoredSecret, StoredServiceKey
-from ...rules.errors import LockError, StoreUnavailableError
+from ...rules.errors import LockError
 from .. import registry_rows
 from ..cursor import decode_cursor
+from ..damage import intact_or_none
 from ..errors import project_name_taken, project_not_found, service_key_name_taken, service_key_not_found
 from ..registry_rows import KEY_COLUMNS, PROJECT_COLUMNS, project_of, service_key_of
-from .connections import ConnectionPool, Transaction
+from .connections import Transaction
 from .read_only import read_transaction
+from .tables import PostgresTables, insert_audit
 
 DELETE_ROWS_MAX: Final = 250
+_DELETE_LOCKS: Final = """
+    WITH gone AS (
+        DELETE FROM volcano_locks.lock WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM volcano_locks.lock WHERE project_id = $1 ORDER BY project_id, key LIMIT $2
+            FOR UPDATE)) RETURNING 1
+    ) SELECT count(*) FROM gone"""
+_DELETE_HISTORY: Final = """
+    WITH gone AS (
+        DELETE FROM volcano_locks.hold WHERE ctid = ANY (ARRAY(
+            SELECT ctid FROM volcano_locks.hold WHERE project_id = $1 LIMIT $2 FOR UPDATE)) RETURNING 1
+    ) SELECT count(*) FROM gone"""
 _DUPLICATES: Final = {
     "project_id_taken": "project with this id",
     "service_key_id_taken": "service key with this id",
@@ -28,15 +40,13 @@ _DUPLICATES: Final = {
 }
 
 
-class PostgresRegistry:
+class PostgresRegistry(PostgresTables):
     """The Registry on `connections`. Made by `PostgresDatabase`."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
-        self._connections: Final = connections
-
-    async def add_project(self, project: Project) -> None:
+    async def add_project(self, project: Project, *, by: Act | None = None) -> None:
         async with self._writing(project.name) as transaction:
             await insert_entries(transaction, [project])
+            await insert_audit(transaction, project_entry(by, None, project, project.id))
 
     async def project(self, project_id: str) -> Project:
         async with read_transaction(self._connections) as transaction:
@@ -49,38 +59,43 @@ class PostgresRegistry:
             rows = await transaction.fetch(sql, after, limit + 1)
         return registry_rows.page_of("projects", rows, limit, project_of)
 
-    async def change_project(self, project_id: str, *, name: str | None, requests_per_minute: int | None) -> Project:
+    async def change_project(
+        self, project_id: str, *, name: str | None, requests_per_minute: int | None, by: Act | None = None
+    ) -> Project:
         sql = (
             "UPDATE volcano_locks.project SET name = coalesce($2, name), "
             f"requests_per_minute = coalesce($3, requests_per_minute) WHERE id = $1 RETURNING {PROJECT_COLUMNS}"
         )
         async with self._writing(name or "") as transaction:
+            before = None if by is None else await _project_of(transaction, project_id, "FOR UPDATE")
             rows = await transaction.fetch(sql, project_id, name, requests_per_minute)
             if not rows:
                 raise project_not_found()
-        return project_of(rows[0])
+            after = project_of(rows[0])  # raises before the commit if it is damaged
+            await insert_audit(transaction, project_entry(by, before, after, project_id))
+            return after
 
-    async def delete_project(self, project_id: str) -> None:
-        """Deletes the project and its keys at once, then its lock records in several transactions. A crash in between
-        leaves records that no client can reach, which purging deletes later.
+    async def delete_project(self, project_id: str, *, by: Act | None = None) -> None:
+        """Deletes the project and its keys at once, then its lock records and their history in several transactions. A
+        crash in between leaves records that no client can reach, which purging deletes later.
         """
-        async with self._writing("") as transaction:
-            if not await transaction.fetch("DELETE FROM volcano_locks.project WHERE id = $1 RETURNING id", project_id):
+        async with self._writing() as transaction:
+            deleted = f"DELETE FROM volcano_locks.project WHERE id = $1 RETURNING {PROJECT_COLUMNS}"
+            if not (rows := await transaction.fetch(deleted, project_id)):
                 raise project_not_found()
-        sql = """
-            WITH gone AS (
-                DELETE FROM volcano_locks.lock WHERE ctid = ANY (ARRAY(
-                    SELECT ctid FROM volcano_locks.lock WHERE project_id = $1 ORDER BY project_id, key LIMIT $2
-                    FOR UPDATE)) RETURNING 1
-            ) SELECT count(*) FROM gone"""
-        deleted = DELETE_ROWS_MAX
-        while deleted == DELETE_ROWS_MAX:
-            async with self._writing("") as transaction:
-                deleted = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
+            before = intact_or_none(lambda: project_of(rows[0]))
+            await insert_audit(transaction, project_entry(by, before, None, project_id))
+        for sql in (_DELETE_LOCKS, _DELETE_HISTORY):
+            count = DELETE_ROWS_MAX
+            while count == DELETE_ROWS_MAX:
+                async with self._writing() as transaction:
+                    count = (await transaction.fetch(sql, project_id, DELETE_ROWS_MAX))[0][0]
 
-    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes) -> None:
+    async def add_service_key(self, service_key: ServiceKey, secret_digest: bytes, *, by: Act | None = None) -> None:
         async with self._writing(service_key.name) as transaction:
             await insert_entries(transaction, [StoredServiceKey(service_key, (StoredSecret(secret_digest, None),))])
+            ids = service_key.project_id, service_key.id
+            await insert_audit(transaction, key_entry(by, None, service_key, ids))
 
     async def service_key(self, project_id: str, key_id: str) -> ServiceKey:
         async with read_transaction(self._connections) as transaction:
@@ -97,20 +112,25 @@ class PostgresRegistry:
             rows = await transaction.fetch(sql, project_id, after, limit + 1)
         return registry_rows.page_of("service-keys", rows, limit, service_key_of)
 
-    async def delete_service_key(self, project_id: str, key_id: str) -> None:
-        async with self._writing("") as transaction:
-            sql = "DELETE FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2 RETURNING id"
-            if not await transaction.fetch(sql, project_id, key_id):
+    async def delete_service_key(self, project_id: str, key_id: str, *, by: Act | None = None) -> None:
+        async with self._writing() as transaction:
+            sql = f"DELETE FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2 RETURNING {KEY_COLUMNS}"
+            if not (rows := await transaction.fetch(sql, project_id, key_id)):
                 raise service_key_not_found()
+            before = intact_or_none(lambda: service_key_of(rows[0]))
+            await insert_audit(transaction, key_entry(by, before, None, (project_id, key_id)))
 
-    async def replace_secret(self, project_id: str, key_id: str, new: NewSecret) -> ServiceKey:
+    async def replace_secret(
+        self, project_id: str, key_id: str, new: NewSecret, *, by: Act | None = None
+    ) -> ServiceKey:
         """Only the secret that the new one replaces may stay valid for a while; older secrets become invalid now."""
         changed = (
             "UPDATE volcano_locks.service_key SET key_prefix = $3 WHERE project_id = $1 AND id = $2 "
             f"RETURNING {KEY_COLUMNS}"
         )
-        async with self._writing("") as transaction:
+        async with self._writing() as transaction:
             # The key's row first: two nodes that replace the secret at once take turns.
+            before = None if by is None else await _service_key_of(transaction, project_id, key_id, "FOR UPDATE")
             rows = await transaction.fetch(changed, project_id, key_id, new.key_prefix)
             if not rows:
                 raise service_key_not_found()
@@ -122,7 +142,10 @@ class PostgresRegistry:
                 await transaction.fetch(old, key_id, new.old_good_until_ms)
             added = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
             await transaction.fetch(added, new.digest, key_id)
-        return service_key_of(rows[0])
+            after = service_key_of(rows[0])  # raises before the commit if it is damaged
+            entry = key_entry(by, before, after, (project_id, key_id), new.old_good_until_ms)
+            await insert_audit(transaction, entry)
+            return after
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
@@ -134,54 +157,31 @@ class PostgresRegistry:
             return registry_rows.credential_of(await transaction.fetch(sql, secret_digest))
 
     async def touch_service_keys(self, last_used_at_ms: Mapping[str, int]) -> None:
-        """In order of ids, so that two nodes with the same keys cannot deadlock."""
-        if not last_used_at_ms:
-            return
-        sql = """
-            WITH touched AS (
-                SELECT id, at_ms FROM volcano_locks.service_key
-                JOIN unnest($1::text[], $2::bigint[]) AS used (key_id, at_ms) ON id = key_id
-                ORDER BY id FOR UPDATE OF service_key
-            )
-            UPDATE volcano_locks.service_key SET last_used_at_ms = greatest(coalesce(last_used_at_ms, 0), at_ms)
-            FROM touched WHERE service_key.id = touched.id"""
-        async with self._writing("") as transaction:
-            await transaction.fetch(sql, list(last_used_at_ms), list(last_used_at_ms.values()))
+        await self._touch("service_key", last_used_at_ms)
 
-    @asynccontextmanager
-    async def _writing(self, name: str) -> AsyncIterator[Transaction]:
-        """A transaction whose constraint violations become errors of the registry; `name` is the new entry's name."""
-        try:
-            async with self._connections.transaction() as transaction:
-                yield transaction
-        except StoreUnavailableError as error:
-            if isinstance(error.__cause__, asyncpg.IntegrityConstraintViolationError):
-                raise _constraint_error(error.__cause__.constraint_name, name) from error
-            raise
+    def _constraint_error(self, constraint: str, name: str) -> LockError:
+        match constraint:
+            case "project_name_taken":
+                return project_name_taken(name)
+            case "service_key_name_taken":
+                return service_key_name_taken(name)
+            case "service_key_of_project":
+                return project_not_found()
+        if constraint in _DUPLICATES:
+            return LockError("name_taken", f"a {_DUPLICATES[constraint]} exists already")
+        return super()._constraint_error(constraint, name)
 
 
-def _constraint_error(constraint: str, name: str) -> LockError:
-    match constraint:
-        case "project_name_taken":
-            return project_name_taken(name)
-        case "service_key_name_taken":
-            return service_key_name_taken(name)
-        case "service_key_of_project":
-            return project_not_found()
-    if constraint in _DUPLICATES:
-        return LockError("name_taken", f"a {_DUPLICATES[constraint]} exists already")
-    return StoreUnavailableError("store_error", "the database refused a row; the log says why")
-
-
-async def _project_of(transaction: Transaction, project_id: str) -> Project:
-    rows = await transaction.fetch(f"SELECT {PROJECT_COLUMNS} FROM volcano_locks.project WHERE id = $1", project_id)
+async def _project_of(transaction: Transaction, project_id: str, lock: str = "") -> Project:
+    sql = f"SELECT {PROJECT_COLUMNS} FROM volcano_locks.project WHERE id = $1 {lock}"
+    rows = await transaction.fetch(sql, project_id)
     if not rows:
         raise project_not_found()
     return project_of(rows[0])
 
 
-async def _service_key_of(transaction: Transaction, project_id: str, key_id: str) -> ServiceKey:
-    sql = f"SELECT {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2"
+async def _service_key_of(transaction: Transaction, project_id: str, key_id: str, lock: str = "") -> ServiceKey:
+    sql = f"SELECT {KEY_COLUMNS} FROM volcano_locks.service_key WHERE project_id = $1 AND id = $2 {lock}"
     rows = await transaction.fetch(sql, project_id, key_id)
     if not rows:
         raise service_key_not_found()
@@ -189,7 +189,7 @@ async def _service_key_of(transaction: Transaction, project_id: str, key_id: str
 
 
 async def insert_entries(transaction: Transaction, entries: Iterable[Entry]) -> None:
-    """Insert the projects and service keys among `entries`."""
+    """Insert `entries` without the locks."""
     for table, columns, cells in registry_rows.entry_rows(entries):
         placeholders = ", ".join(f"${index}" for index in range(1, len(cells) + 1))
         await transaction.fetch(f"INSERT INTO volcano_locks.{table} ({columns}) VALUES ({placeholders})", *cells)

@@ -2,7 +2,8 @@
 
 During an upgrade old and new nodes run side by side. So a script only adds what older nodes can ignore. If it changes
 more, its first line says `-- needs 0003`: all nodes must know script 3. The table `migration` has the version of the
-schema and the number of the script that a node must know; a node that lacks this script does not start.
+schema and the number of the script that a node must know; a node that lacks this script does not start, and stops
+serving if it runs (see `schema_mark`).
 """
 
 import re
@@ -11,10 +12,13 @@ from typing import Final, NamedTuple
 
 from ...rules.errors import StoreUnavailableError
 from .connections import ConnectionPool, Transaction
+from .schema_mark import newer_version
 
 MIGRATE_SECONDS_MAX: Final = 300.0
 _LOCK: Final = 0x564C434B  # a lock of the transaction, never of the session (case 29)
-_READY: Final = "SELECT to_regclass('volcano_locks.migration') IS NOT NULL"
+_READY: Final = (
+    "SELECT to_regclass('volcano_locks.migration') IS NOT NULL, to_regclass('volcano_locks.lock') IS NOT NULL"
+)
 _VERSION: Final = "SELECT coalesce(max(number), 0), coalesce(max(needs), 0) FROM volcano_locks.migration"
 _FIRST: Final = """
     DO $$ BEGIN
@@ -46,6 +50,12 @@ def migrations() -> list[Migration]:
     return sorted(scripts)
 
 
+def migration_number(name: str) -> int:
+    """The number of the script `NNNN_name.sql`."""
+    names = (script.name for script in files(__package__).joinpath("migrations").iterdir())
+    return next(int(one[:4]) for one in names if one[5:] == f"{name}.sql")
+
+
 async def apply_migrations(connections: ConnectionPool) -> tuple[int, int]:
     """Migrate to the newest version; returns the versions before and after. Each script is a transaction under one
     lock, so nodes that start together take turns, and a node that dies leaves the previous version.
@@ -53,7 +63,8 @@ async def apply_migrations(connections: ConnectionPool) -> tuple[int, int]:
     before = await schema_version(connections)
     for migration in migrations():
         if migration.number > before:
-            await _apply(connections, migration)
+            # No older node can run on a schema that did not exist.
+            await _apply(connections, migration if before else migration._replace(needs=migration.number))
     return before, max(before, migrations()[-1].number)
 
 
@@ -63,16 +74,18 @@ async def schema_version(connections: ConnectionPool) -> int:
         version, needs = await _version(transaction)
     newest = migrations()[-1].number
     if needs > newest:
-        raise StoreUnavailableError(
-            "newer_version",
-            f"the database's schema has version {version} and needs a release that knows {needs}; this one knows up to "
-            f"{newest}: use a newer release",
-        )
+        raise newer_version(needs, newest)
     return version
 
 
 async def _version(transaction: Transaction) -> tuple[int, int]:
-    if not (await transaction.fetch(_READY))[0][0]:
+    is_ready, has_locks = (await transaction.fetch(_READY))[0]
+    if not is_ready and has_locks:
+        raise StoreUnavailableError(
+            "schema_missing",
+            "the database has the store's locks, but not the table volcano_locks.migration: restore the database",
+        )
+    if not is_ready:
         return 0, 0
     number, needs = (await transaction.fetch(_VERSION))[0]
     return number, needs

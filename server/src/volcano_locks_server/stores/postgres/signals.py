@@ -12,28 +12,41 @@ Behind a pooler a node cannot receive: LISTEN belongs to a session. In transacti
 and keeps listening for its next user. There the node only sends, is never `working`, and calls `on_missed` every
 PROBE_SECONDS instead.
 
-Every user of the database may listen and notify on CHANNEL.
+Every role of the database may listen and notify on a channel whose name it knows. So the channel has a random name,
+which only roles that may read the schema know (EVENT-8). Nodes of 0.1.0 use OPEN_CHANNEL. Until the schema needs the
+migration that named the channel, nodes use both. A packet on OPEN_CHANNEL is ignored if its node uses the other one.
 """
 
 import asyncio
 import contextlib
 import random
+import re
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, TypeVar
 
 import asyncpg
 
 from ...rules.errors import StoreUnavailableError
-from ..signal_packets import PacketSignals
+from ..signal_packets import PacketSignals, parse_packet
 from .hosts import DatabaseSession, Hosts
+from .schema import migration_number
 
-CHANNEL: Final = "volcano_locks"
+OPEN_CHANNEL: Final = "volcano_locks"
+NAMED_NODES_MAX: Final = 1_000
 PACKET_BYTES_MAX: Final = 7_900  # a payload of NOTIFY is shorter than 8,000 bytes
 PROBE_SECONDS: Final = 2.0
 RESPONSE_SECONDS_MAX: Final = 3.0
 PAUSE_SECONDS_MIN: Final = 0.05
 PAUSE_SECONDS_MAX: Final = 2.0
 CLOSE_SECONDS_MAX: Final = 1.0
+
+T = TypeVar("T")
+
+_CHANNEL: Final = re.compile(r"volcano_locks_[0-9a-f]{32}", re.ASCII)
+_CHANNELS: Final = (
+    "SELECT signal_channel, (SELECT max(needs) FROM volcano_locks.migration) FROM volcano_locks.newest_instant"
+)
 
 
 class PostgresSignals(PacketSignals):
@@ -43,6 +56,9 @@ class PostgresSignals(PacketSignals):
         super().__init__(PACKET_BYTES_MAX)
         self._hosts: Final = hosts
         self._session: DatabaseSession | None = None
+        self._channels: tuple[str, ...] = ()
+        self._named_since: Final = migration_number("signal_channel")
+        self._named_nodes: Final[OrderedDict[str, None]] = OrderedDict()  # that use the named channel, the latest last
         self._running: asyncio.Task[None] | None = None
         self.working = False
 
@@ -84,8 +100,9 @@ class PostgresSignals(PacketSignals):
         has_worked = False
         try:
             session.connection.add_termination_listener(self._on_end)
-            if session.is_direct:
-                await self._in_time(session, session.connection.add_listener(CHANNEL, self._on_notification))
+            self._channels = await self._in_time(session, self._read_channels(session))
+            for channel in self._channels if session.is_direct else ():
+                await self._in_time(session, session.connection.add_listener(channel, self._on_notification))
             await self._send(session)
             self.working = has_worked = session.is_direct
             self._on_missed()
@@ -113,7 +130,8 @@ class PostgresSignals(PacketSignals):
                 async with asyncio.timeout(PROBE_SECONDS):
                     await self._wake.wait()
                 return
-            await self._in_time(session, session.connection.execute("SELECT 1"))
+            if await self._in_time(session, self._read_channels(session)) != self._channels:
+                raise ConnectionError
         else:
             await self._send(session)
 
@@ -123,7 +141,8 @@ class PostgresSignals(PacketSignals):
         """
         packet = self._outbox.packet()
         # One message and one transaction, even behind a pooler; a packet needs no escaping in a literal.
-        script = f"BEGIN; SET LOCAL synchronous_commit = off; NOTIFY {CHANNEL}, '{packet}'; COMMIT"
+        notify = "; ".join(f"NOTIFY {channel}, '{packet}'" for channel in self._channels)
+        script = f"BEGIN; SET LOCAL synchronous_commit = off; {notify}; COMMIT"
         await self._in_time(session, session.connection.execute(script))
         if session.is_direct and self._echoed < self._outbox.number:
             await self._in_time(session, self._echo(session))
@@ -135,17 +154,40 @@ class PostgresSignals(PacketSignals):
             if session.connection.is_closed():
                 raise ConnectionError
 
-    async def _in_time(self, session: DatabaseSession, work: Awaitable[object]) -> None:
+    async def _read_channels(self, session: DatabaseSession) -> tuple[str, ...]:
+        """The named channel, and OPEN_CHANNEL if a node of 0.1.0 may run. Also shows that the server responds."""
+        connection = session.connection
+        await connection.execute("BEGIN READ ONLY")  # one transaction, so that a pooler keeps the statement's session
+        statement = await connection.prepare(_CHANNELS, name="")
+        row = await statement.fetchrow()
+        await connection.execute("COMMIT")
+        name, needs = row if row is not None else (None, 0)
+        if name is None or _CHANNEL.fullmatch(name) is None:
+            return (OPEN_CHANNEL,)
+        return (name,) if (needs or 0) >= self._named_since else (name, OPEN_CHANNEL)
+
+    async def _in_time(self, session: DatabaseSession, work: Awaitable[T]) -> T:
         """Await `work`; terminate the connection, which ends it, after RESPONSE_SECONDS_MAX."""
         deadline = asyncio.get_running_loop().call_later(RESPONSE_SECONDS_MAX, session.expire)
         try:
-            await work
+            return await work
         finally:
             deadline.cancel()
 
-    def _on_notification(self, connection: object, _process: int, _channel: str, payload: str) -> None:
-        if self._session is not None and connection is self._session.connection:
-            self._deliver(payload, self._wake)
+    def _on_notification(self, connection: object, _process: int, channel: str, payload: str) -> None:
+        if self._session is None or connection is not self._session.connection:
+            return
+        packet = parse_packet(payload)
+        if packet is None:
+            return
+        if channel != OPEN_CHANNEL:
+            self._named_nodes[packet.node] = None
+            self._named_nodes.move_to_end(packet.node)
+            if len(self._named_nodes) > NAMED_NODES_MAX:
+                self._named_nodes.popitem(last=False)
+        elif packet.node in self._named_nodes and len(self._channels) > 1:
+            return  # a copy of what came on the named channel, or forged
+        self._deliver_packet(packet, self._wake)
 
     def _on_end(self, _connection: object) -> None:
         self._wake.set()

@@ -2,13 +2,20 @@
 
 from typing import Final, Self
 
-from ...ports.clock import Clock
+from ...ports.clock import Clock, SystemClock
 from ...ports.lock_store import BATCH_MAX, StoreCounts
+from .admin_tokens import PostgresAdminTokens
+from .audit import PostgresAudit
+from .clock import DatabaseClock
 from .connections import ConnectionPool
 from .locks import PostgresStore
+from .nodes import PostgresNodes
 from .quotas import PostgresQuotas
 from .registry import PostgresRegistry
-from .schema import apply_migrations
+from .repairs import PostgresRepairs
+from .schema import apply_migrations, migrations
+from .schema_mark import SchemaGuard
+from .sessions import PostgresSessions
 from .signals import PostgresSignals
 from .snapshot import PostgresSnapshot
 
@@ -19,28 +26,37 @@ class PostgresDatabase:
     batches_in_flight: Final = 2  # one runs its step while the other commits
     batch_max: Final = BATCH_MAX
 
-    def __init__(self, connections: ConnectionPool, counts: StoreCounts, clock: Clock | None) -> None:
+    def __init__(self, connections: ConnectionPool, counts: StoreCounts, database_clock: DatabaseClock) -> None:
+        self.is_new = False
         self._connections: Final = connections
         self.counts: Final = counts
-        self.locks: Final = PostgresStore(connections, counts, clock)
+        self.clock: Final = database_clock
+        self.locks: Final = PostgresStore(connections, counts, database_clock)
         self.registry: Final = PostgresRegistry(connections)
+        self.admin_tokens: Final = PostgresAdminTokens(connections)
+        self.sessions: Final = PostgresSessions(connections)
+        self.audit: Final = PostgresAudit(connections)
         self.quotas: Final = PostgresQuotas(connections)
+        self.nodes: Final = PostgresNodes(database_clock)
         self.signals: Final = PostgresSignals(connections.hosts)
-        self.snapshot: Final = PostgresSnapshot(connections, clock)
+        self.repairs: Final = PostgresRepairs(connections)
+        self.snapshot: Final = PostgresSnapshot(connections, database_clock)
 
     @classmethod
-    async def open(cls, url: str, *, clock: Clock | None = None) -> Self:
-        """Connect, and migrate the schema to the newest version. `clock` replaces the database's, for tests.
+    async def open(cls, url: str, *, clock: Clock | None = None, node_clock: Clock | None = None) -> Self:
+        """Connect, and migrate the schema to the newest version. For tests, `clock` replaces the database's, and
+        `node_clock` this node's (by default `clock`).
 
         Raises ValueError for an invalid URL, and StoreUnavailableError, whose message says what to do, with everything
         closed.
         """
         counts = StoreCounts()
-        connections = ConnectionPool(url, counts)
+        connections = ConnectionPool(url, counts, SchemaGuard(migrations()[-1].number))
         try:
-            await apply_migrations(connections)
-            database = cls(connections, counts, clock)
-            await database.locks.refuse_wrong_clock()
+            version_before, _ = await apply_migrations(connections)
+            database = cls(connections, counts, DatabaseClock(connections, node_clock or clock or SystemClock(), clock))
+            database.is_new = version_before == 0
+            await database.clock.begin()
         except BaseException:
             await connections.close()
             raise

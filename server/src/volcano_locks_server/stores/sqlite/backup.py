@@ -20,9 +20,12 @@ from typing import Final, TypeVar
 
 import apsw
 
+from ...rules.clock_history import ClockMark
 from ...rules.errors import LockError, StoreUnavailableError
+from ..readiness import PROBE_PROJECT
 from .connection import closed_after, schema_version
 from .faults import file_fault, store_errors
+from .file_clock import read_clock
 from .file_lock import FileLock, sync
 from .writer import WriterThread
 
@@ -84,15 +87,17 @@ class SqliteBackupFile:
 class SqliteBackups:
     """Takes backups of the open file, one at a time. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: WriterThread, path: Path) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, file_lock: FileLock) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
-        self._path: Final = path
+        self._file_lock: Final = file_lock
+        self._path: Final = file_lock.path
         self._one_at_a_time: Final = asyncio.Lock()
 
     async def take(self) -> SqliteBackupFile:
         """Take a backup. Raises LockError if the disk lacks space for it, and StoreUnavailableError."""
         async with self._one_at_a_time:
+            await self._writer.run(partial(self._file_lock.check_files, now=True))
             _require_disk_space(self._path)
             target = self._path.with_name(self._path.name + ".backup-in-progress")
             copy = await self._run(partial(BackupCopy, self._connection, target))
@@ -122,6 +127,7 @@ def back_up_stopped(path: Path, to: Path) -> None:
     """
     file_lock = FileLock.acquire_path(path)
     try:
+        file_lock.refuse_replaced()
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE
         with store_errors(), closed_after(apsw.Connection(str(file_lock.path), flags=flags)) as source:
             source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
@@ -141,13 +147,19 @@ def back_up_stopped(path: Path, to: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BackupContents:
-    """What a backup holds. `newest_ms` is when it was last written to, 0 if never."""
+    """What a backup holds. `mark` is of when it was last written to."""
 
-    newest_ms: int
+    mark: ClockMark
     projects: int
     service_keys: int
+    admin_tokens: int
     locks: int
     longest_ttl_seconds: int
+
+    @property
+    def newest_ms(self) -> int:
+        """When it was last written to, 0 if never."""
+        return self.mark.now_ms
 
 
 def inspect_backup(path: Path) -> BackupContents:
@@ -161,13 +173,17 @@ def inspect_backup(path: Path) -> BackupContents:
             raise StoreUnavailableError("store_corrupt", "it is damaged")
         if version == 0:
             raise StoreUnavailableError("not_a_store", "it is empty")
-        counts: list[int] = list(connection.execute(_CONTENTS).fetchall()[0])  # type: ignore[arg-type]
-        return BackupContents(*counts)
+        tokens = _ADMIN_TOKENS if connection.execute(_HAS_ADMIN_TOKENS).get else "0"
+        counts: list[int] = list(connection.execute(_CONTENTS.format(tokens=tokens)).fetchall()[0])  # type: ignore[arg-type]
+        return BackupContents(read_clock(connection)[0], *counts)
 
 
+_HAS_ADMIN_TOKENS: Final = "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'admin_token')"  # since 0005
+_ADMIN_TOKENS: Final = "(SELECT count(*) FROM admin_token)"
 _CONTENTS: Final = (
-    "SELECT (SELECT now_ms FROM newest_instant), (SELECT count(*) FROM project), (SELECT count(*) FROM service_key), "
-    "(SELECT count(*) FROM lock), (SELECT coalesce(max(ttl_seconds), 0) FROM lock)"
+    "SELECT (SELECT count(*) FROM project), (SELECT count(*) FROM service_key), {tokens}, "
+    f"(SELECT count(*) FROM lock WHERE project_id <> '{PROBE_PROJECT}'), "
+    "(SELECT coalesce(max(ttl_seconds), 0) FROM lock)"
 )
 
 

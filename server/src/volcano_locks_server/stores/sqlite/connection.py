@@ -20,7 +20,7 @@ from ...rules.errors import StoreUnavailableError
 
 APPLICATION_ID: Final = 0x564C434B  # "VLCK", marks a file as a database of this store
 BUSY_TIMEOUT_MS: Final = 2_000
-CACHE_KIB: Final = 32 * 1024
+CACHE_BYTES: Final = 32 * 1024 * 1024
 WAL_CHECKPOINT_PAGES: Final = 1_000
 WAL_BYTES_KEPT_MAX: Final = 16 * 1024 * 1024
 
@@ -98,11 +98,16 @@ def _set_up(connection: apsw.Connection) -> None:
         "trusted_schema = OFF",
         "cell_size_check = ON",
         "temp_store = MEMORY",  # else a many-row upsert writes its statement journal to a temporary file
-        f"cache_size = -{CACHE_KIB}",
         f"wal_autocheckpoint = {WAL_CHECKPOINT_PAGES}",
         f"journal_size_limit = {WAL_BYTES_KEPT_MAX}",
     ):
         connection.execute(f"PRAGMA {setting}").fetchall()
+    set_cache_size(connection, CACHE_BYTES)
+
+
+def set_cache_size(connection: apsw.Connection, size_bytes: int) -> None:
+    """Limit the memory for the file's pages."""
+    connection.execute(f"PRAGMA cache_size = -{size_bytes // 1024}").fetchall()
 
 
 def schema_version(connection: apsw.Connection) -> int:

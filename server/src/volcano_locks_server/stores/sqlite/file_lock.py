@@ -2,18 +2,23 @@
 
 The lock is on `<file>.lock`, not on the database, because closing any descriptor of a file drops SQLite's locks on it.
 It is taken on the resolved path, so symbolic links and other working directories lead to the same lock. A file with a
-second hard link is refused, because the lock cannot cover its other name. The system drops the lock when the process
+second hard link is refused, because the lock cannot cover its other name. So is a file that is a mount point by itself:
+its log would lie outside the mount, where the next start does not find it. The system drops the lock when the process
 ends, so the lock file may stay behind; only the lock on it counts.
 
-The lock cannot prevent another program from deleting or replacing the files. `check_files` detects this, and the store
-then refuses to serve.
+The lock cannot prevent another program from deleting, replacing or overwriting the files. `check_files` detects this by
+their inodes, and by the sizes and times of the database and its log, which only jobs on the store's one thread change.
+The store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
+file prevents every later start until a restore has replaced both.
 """
 
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -22,7 +27,17 @@ from ...rules.errors import StoreUnavailableError
 from .faults import file_fault
 
 CHECK_SECONDS: Final = 1.0
+MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
+_MOUNT_POINT_FIELD: Final = 4
 _Identity = tuple[int, int]
+_Content = tuple[int, int]  # size, and time of the last write
+
+
+REPLACED: Final = (
+    "another program replaced, moved, deleted or wrote over it while a server served it. Nothing is acknowledged from "
+    "then on. If the same file is put back, the server goes on; else stop it and run volcano-locks restore with a "
+    "backup, which keeps these files aside and waits for leases that the backup lacks"
+)
 
 
 class FileLock:
@@ -32,6 +47,10 @@ class FileLock:
         self.path: Final = path
         self._lock_descriptor = lock_descriptor
         self._identities: dict[Path, _Identity] = {}
+        self._content: _Content = (0, 0)
+        self._log_content: _Content | None = None
+        self._is_log_intact = True
+        self.is_marked = False  # the database or its log is not the one that was opened
         self._checked_at = 0.0
 
     @classmethod
@@ -40,6 +59,7 @@ class FileLock:
         file_lock = cls.acquire_path(named)
         path = file_lock.path
         try:
+            file_lock.refuse_replaced()
             _create(path)
         except BaseException as error:
             file_lock.release()
@@ -55,32 +75,80 @@ class FileLock:
             path = Path(os.path.realpath(named))
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a directory")
+            refuse_mount_point(path)
             return cls(path, _locked(path))
         except OSError as error:
             raise file_fault(error, named) from error
 
+    def refuse_replaced(self) -> None:
+        """Raise StoreUnavailableError if a server found that the file was replaced while it served it (OPS-11)."""
+        marker = marker_path(self.path)
+        if marker.exists():
+            message = f"cannot open {self.path}: {REPLACED}. If you put the same file back, delete {marker}"
+            raise StoreUnavailableError("file_replaced", message)
+
     def remember_files(self) -> None:
-        """Remember the identity of the files that are on disk now."""
-        write_ahead_log = self.path.with_name(self.path.name + "-wal")
-        self._identities = {one: _identity(one.stat()) for one in (self.path, write_ahead_log)}
+        """Remember the identity of the files that are on disk now, and the content of the database."""
+        self._identities = {one: _identity(one.stat()) for one in (self.path, self._log)}
         self._identities[_lock_path(self.path)] = _identity(os.fstat(self._lock_descriptor))
+        self.remember_content()
+        self._log_content = self._content_of_log()
+
+    def remember_content(self) -> None:
+        """This process has just written the database; every other change of it is another program's."""
+        self._content = _content(self.path.stat())
+
+    def watch_log(self, job: Callable[[], object]) -> object:
+        """Run a job on the store's thread. Only a job may write the log, so a change since the last one is another
+        program's: `check_files` then raises."""
+        self._is_log_intact = self._content_of_log() == self._log_content
+        try:
+            return job()
+        finally:
+            if self._is_log_intact:
+                self._log_content = self._content_of_log()
 
     def check_files(self, *, now: bool = False) -> None:
-        """Raise StoreUnavailableError if a file was deleted or replaced; checks once a second, or at once if `now`."""
+        """Raise StoreUnavailableError if a file was deleted, replaced or overwritten by another program (OPS-11).
+
+        Checks once a second, or at once if `now` or if the log was overwritten. The files count as intact again when
+        they are back in place.
+        """
         moment = time.monotonic()
-        if not now and moment - self._checked_at < CHECK_SECONDS:
+        if not now and self._is_log_intact and moment - self._checked_at < CHECK_SECONDS:
             return
-        for path, identity in self._identities.items():
-            try:
-                intact = _identity(path.stat()) == identity
-            except OSError:
-                intact = False
-            if not intact:
-                self._checked_at = 0.0
-                raise StoreUnavailableError(
-                    "file_replaced", "a file of the store was deleted or replaced under the running server: restart it"
-                )
+        self._checked_at = 0.0
+        changed = [path for path, identity in self._identities.items() if not _is_same(path, identity)]
+        if not changed and _content(self.path.stat()) != self._content:
+            changed = [self.path]
+        if not changed and not self._is_log_intact:
+            changed = [self._log]
+        if changed:
+            if changed != [_lock_path(self.path)]:
+                self._mark()
+            raise StoreUnavailableError("file_replaced", f"{changed[0]}: {REPLACED}")
+        if self.is_marked:
+            marker_path(self.path).unlink(missing_ok=True)
+            self.is_marked = False
         self._checked_at = moment
+
+    @property
+    def _log(self) -> Path:
+        return self.path.with_name(self.path.name + "-wal")
+
+    def _content_of_log(self) -> _Content | None:
+        try:
+            return _content(self._log.stat())
+        except OSError:
+            return None
+
+    def _mark(self) -> None:
+        """Prevent later starts. If the disk refuses the marker, this process still serves nothing."""
+        if not self.is_marked:
+            with suppress(OSError):
+                marker_path(self.path).touch(0o600)
+                sync(self.path.parent)
+            self.is_marked = True
 
     def release(self) -> None:
         """Release the lock, once."""
@@ -91,6 +159,43 @@ class FileLock:
 
 def _lock_path(path: Path) -> Path:
     return path.with_name(path.name + ".lock")
+
+
+def marker_path(path: Path) -> Path:
+    """The file that says that `path` or its log was replaced while it was served."""
+    return path.with_name(path.name + ".replaced-while-served")
+
+
+def _is_same(path: Path, identity: _Identity) -> bool:
+    try:
+        return _identity(path.stat()) == identity
+    except OSError:
+        return False
+
+
+def _content(found: os.stat_result) -> _Content:
+    return found.st_size, found.st_mtime_ns
+
+
+def refuse_mount_point(path: Path) -> None:
+    """Raise StoreUnavailableError if the file alone is mounted there. Without a mount table nothing is known."""
+    try:
+        table = MOUNT_TABLE.read_bytes()
+    except OSError:
+        return
+    name = os.fsencode(path)
+    if any(_unescaped(line.split(b" ")[_MOUNT_POINT_FIELD]) == name for line in table.splitlines()):
+        raise StoreUnavailableError(
+            "mounted_alone",
+            f"cannot open {path}: it is a mount point by itself, so its log beside it is not on that mount, and leases "
+            "are lost when the container or the mount goes: mount the folder instead "
+            "(-v ./locks:/data and --store sqlite:////data/locks.db)",
+        )
+
+
+def _unescaped(mount_point: bytes) -> bytes:
+    """The path in a mount table, which writes blanks and backslashes as three octal digits."""
+    return re.sub(rb"\\([0-7]{3})", lambda found: bytes([int(found[1], 8)]), mount_point)
 
 
 def _identity(found: os.stat_result) -> _Identity:

@@ -14,11 +14,17 @@ from typing import Final
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
-from ..health_findings import HealthFinding, latency_finding, schema_finding
-from .connection import APPLICATION_ID, migrations
+from ..health_findings import HealthFinding, latency_finding, record_findings, schema_finding
+from .connection import APPLICATION_ID, WAL_BYTES_KEPT_MAX, migrations
+from .file_lock import marker_path, refuse_mount_point
 from .store import SqliteFile
 
 MAGIC: Final = b"SQLite format 3\0"
+LOG_BYTES_MAX: Final = 4 * WAL_BYTES_KEPT_MAX
+REPLACED_ADVICE: Final = (
+    "stop the server and run volcano-locks restore with a backup; if you put the same file back, delete the file that "
+    "ends in .replaced-while-served"
+)
 _HEADER_BYTES: Final = 100
 _VERSION_AT: Final = 60
 _APPLICATION_AT: Final = 68
@@ -42,7 +48,7 @@ def _check_closed(path: Path) -> tuple[Sequence[HealthFinding], bool]:
     if not path.exists():
         return [_missing(path)], False
     try:
-        findings = [HealthFinding("file", f"{path.resolve()} is there"), *_permissions(path), _schema(path)]
+        findings = [_file(path), *_permissions(path), _schema(path), _log(path)]
         owner = _owner(path)
     except OSError as error:
         advice = "run this as the user that serve runs as"
@@ -51,7 +57,29 @@ def _check_closed(path: Path) -> tuple[Sequence[HealthFinding], bool]:
         in_use = f"{owner} has the file open: see its /readyz and /metrics for the rest"
         return [*findings, HealthFinding("server", in_use)], False
     findings.append(HealthFinding("server", "no server has the file open"))
-    return findings, all(finding.good for finding in findings if finding.about in ("access", "schema"))
+    return findings, all(finding.good for finding in findings if finding.about in ("file", "access", "schema"))
+
+
+def _file(path: Path) -> HealthFinding:
+    true_path = path.resolve()
+    if marker_path(true_path).exists():
+        return HealthFinding("file", f"a server found {true_path} replaced while it served it", REPLACED_ADVICE)
+    try:
+        refuse_mount_point(true_path)
+    except StoreUnavailableError as error:
+        return HealthFinding("file", error.message, "no server opens it")
+    return HealthFinding("file", f"{true_path} is there")
+
+
+def _log(path: Path) -> HealthFinding:
+    """Whether the write-ahead log is as small as checkpoints keep it."""
+    log = path.resolve().with_name(path.resolve().name + "-wal")
+    size = log.stat().st_size if log.exists() else 0
+    found = f"the write-ahead log has {size / 2**20:.1f} MiB"
+    if size <= LOG_BYTES_MAX:
+        return HealthFinding("log", found)
+    advice = "checkpoints fail: check the disk of the store, its space, and the server's log for checkpoint_failing"
+    return HealthFinding("log", found, advice)
 
 
 def _missing(path: Path) -> HealthFinding:
@@ -141,7 +169,8 @@ async def _check_open(path: Path, clock: Clock) -> Sequence[HealthFinding]:
         slow = "the disk is slow to sync: move the file to a faster local disk, not to a network disk"
         return [
             HealthFinding("opens", "a server could open the file"),
-            await latency_finding(file.locks.ready, slow, tries=1),  # a second one within a second would write nothing
+            await latency_finding(file.locks.ready, slow),
+            *(await record_findings(file.snapshot.damaged())),
             HealthFinding("clock", "this machine's clock is not behind the newest instant in the file"),
         ]
     except StoreUnavailableError as error:

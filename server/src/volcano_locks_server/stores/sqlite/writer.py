@@ -36,6 +36,8 @@ class WriterThread:
         self._jobs: Final[SimpleQueue[_Job]] = SimpleQueue()
         self._waiting = 0
         self._closing: asyncio.Future[Any] | None = None
+        self.around: Callable[[Callable[[], object]], object] = lambda work: work()
+        """Runs each job."""
         # A daemon thread: a process that does not close it must still end; acknowledged work is durable.
         self._thread: Final = threading.Thread(target=self._serve, name="sqlite-writer", daemon=True)
         self._thread.start()
@@ -70,7 +72,7 @@ class WriterThread:
             error: BaseException | None = None
             if job.is_last or not job.future.cancelled():
                 try:
-                    result = job.work()
+                    result = self.around(job.work)
                 except apsw.Error as raised:
                     error = store_fault(raised)
                 except BaseException as raised:  # noqa: BLE001 - raised again in the awaiting caller

@@ -25,7 +25,7 @@ from ..connection import Connection, service_options
 from ..contention_message import lock_held_message
 from ..error_messages import exit_on_client_error
 from ..lease_file import STDIN, LeaseFile, lease_record, read_lease
-from ..output import instant_json, message, print_held_lock, print_json
+from ..output import effect_is_done, instant_json, message, print_held_lock, print_json
 from ..parameters import TTL
 from ..wait_options import WaitingCommand, wait_options
 from ..wait_progress import WaitProgress
@@ -111,6 +111,7 @@ def acquire(
                 client.locks.release(key, lease)
                 reason = f"cannot write {lease_file}: {error.strerror}; {key} was released again"
                 raise exit_codes.Exit(reason, exit_codes.INPUT_OUTPUT) from None
+        effect_is_done()
         _print(lease, as_json)
 
 
@@ -145,12 +146,15 @@ def renew(
     with exit_on_client_error(connection), connection.client() as client:
         lease = _lease(key, lease_file, ttl)
         if lease_file is None:
-            _print(client.locks.renew(lease.key, lease, ttl=ttl), as_json)
+            renewed = client.locks.renew(lease.key, lease, ttl=ttl)
+            effect_is_done()
+            _print(renewed, as_json)
         elif lease_file == STDIN:
             print_json(lease_record(client.locks.renew(lease.key, lease, ttl=ttl)))
         else:
             renewed = client.locks.renew(lease.key, lease, ttl=ttl)
             _store_renewed(renewed, lease_file)
+            effect_is_done()
             _print(renewed, as_json)
 
 

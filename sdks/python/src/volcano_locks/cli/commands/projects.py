@@ -38,7 +38,9 @@ def create(*, name: str, as_json: bool, connection: Connection) -> None:
       volcano-locks project create nightly-jobs
     """
     with admin_client(connection) as admin:
-        _print(admin.request("POST", "/projects", {"name": name}), as_json)
+        created = admin.request("POST", "/projects", {"name": name})
+    output.effect_is_done()
+    _print(created, as_json)
 
 
 @project.command(name="list")
@@ -102,7 +104,9 @@ def set_(
         raise click.UsageError("nothing to change: pass --name or --requests-per-minute")
     with admin_client(connection) as admin:
         found = admin.project(name_or_id)
-        _print(admin.request("PATCH", f"/projects/{found['id']}", change), as_json)
+        changed = admin.request("PATCH", f"/projects/{found['id']}", change)
+    output.effect_is_done()
+    _print(changed, as_json)
 
 
 @project.command()

@@ -72,7 +72,7 @@ def sql(*, dialect: str, table: str, id_column: str, token_column: str, as_json:
     if as_json:
         output.print_json(script.as_json(dialect))
     else:
-        output.print_line(script.text())
+        output.print_text(script.text())
 
 
 def _parsed(syntax: IdentifierSyntax, option: str, text: str, parts_max: int = 1) -> tuple[str, ...]:

@@ -8,9 +8,8 @@ command's whole process group is gone.
 import errno
 import logging
 import os
-import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
@@ -19,7 +18,7 @@ from volcano_locks.errors import LockHeldError, LockOwnershipLostError, VolcanoE
 from volcano_locks.protocol.arguments import checked_key
 
 from .. import exit_codes
-from ..connection import SECRET_VARIABLES, Connection, service_options
+from ..connection import SECRET_VARIABLES, SERVICE_KEY_VARIABLE, Connection, service_options
 from ..contention_message import lock_held_message
 from ..error_messages import exit_on_client_error
 from ..output import instant_json, instant_text, message
@@ -28,8 +27,8 @@ from ..wait_options import WaitingCommand, wait_options
 from ..wait_progress import WaitProgress
 from .executable import find_program
 from .linux import adopt_orphans
-from .process_group import CommandProcess
-from .signals import SignalQueue, interrupt_on_ending_signals
+from .process_group import CommandLaunch, CommandProcess
+from .signals import GivenSignals, SignalQueue, interrupt_on_ending_signals
 from .supervisor import Outcome, Supervisor
 from .terminal import Terminal
 from .watchdog import Watchdog
@@ -75,7 +74,8 @@ class RunCommand(WaitingCommand):
     "--hold-at-least",
     type=HOLD,
     metavar="DURATION",
-    help="Keep the lock held for at least this long after CMD starts, even if CMD ends sooner.",
+    help="Keep the lock held for at least this long after CMD starts, even if CMD ends sooner. "
+    "It is free 1 second later, at the earliest after 6. For a job of every minute: 30s.",
 )
 @click.option("--skip-ok", is_flag=True, help="If the lock is held, exit 0 without a message. For cron.")
 @click.option(
@@ -85,6 +85,11 @@ class RunCommand(WaitingCommand):
     type=EXIT_CODE,
     metavar="CODE",
     help=f"Exit code if the lock is held.  [default: {exit_codes.NOT_ACQUIRED}]",
+)
+@click.option(
+    "--pass-service-key",
+    is_flag=True,
+    help="Hand the service key to CMD as VOLCANO_SERVICE_KEY, for clients in it.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print no message about a held lock or a wait.")
 @service_options
@@ -96,6 +101,7 @@ def run(
     hold_at_least: int | None,
     skip_ok: bool,
     not_acquired: int | None,
+    pass_service_key: bool,
     quiet: bool,
     connection: Connection,
 ) -> int:
@@ -115,10 +121,11 @@ def run(
     server cannot be reached, and show on stderr who holds the lock.
 
     CMD runs in its own process group. Its environment has VOLCANO_LOCK_KEY,
-    VOLCANO_LOCK_FENCING_TOKEN and VOLCANO_LOCK_EXPIRES_AT, but not the service
-    key. Signals are passed on to the group. If the lock is lost, the group gets
-    SIGTERM, and SIGKILL half a second later. Processes that CMD leaves in its
-    group are stopped before the lock is released.
+    VOLCANO_LOCK_FENCING_TOKEN and VOLCANO_LOCK_EXPIRES_AT, but the service key
+    only with --pass-service-key. Signals are passed on to the group. If the lock
+    is lost, or if this program dies, the group gets SIGTERM, and SIGKILL half a
+    second later. Processes that CMD leaves in its group are stopped before the
+    lock is released.
 
     A lease cannot stop a process that is paused. Send the fencing token with
     each write, and let the database refuse a lower one (see fencing sql).
@@ -135,23 +142,25 @@ def run(
     program = find_program(command[0])
     with exit_on_client_error(connection):
         checked_key(key)
+    launch = CommandLaunch(program, command, GivenSignals.take())
     adopt_orphans()
-    process = CommandProcess.fork(program, command)
-    watchdog = Watchdog.start(process)
+    watchdog = Watchdog.start(launch.fork)
+    job = Job(launch.process(watchdog.command_id), watchdog, program)
     interrupt_on_ending_signals()
-    options = LockOptions(key, ttl, wait, hold_at_least, quiet or skip_ok)
+    service_key = connection.secret if pass_service_key else None
+    options = LockOptions(key, ttl, wait, hold_at_least, quiet or skip_ok, service_key)
     try:
         with exit_on_client_error(connection), connection.client() as client:
             try:
-                return _run_holding(process, program, client, options, WaitProgress(connection, key))
+                return _run_holding(job, client, options, WaitProgress(connection, key))
             except LockHeldError as held:
                 consequence = "nothing was run"
                 text = None if options.quiet else lock_held_message(held, key, consequence, waited=wait > 0)
                 exit_code = exit_codes.NOT_ACQUIRED if not_acquired is None else not_acquired
                 raise exit_codes.Exit(text, 0 if skip_ok else exit_code) from None
     finally:
-        process.discard()
-        if not process.alive():  # otherwise `run` itself failed, and the watchdog stops the group
+        never_started = job.process.discard()
+        if never_started or not job.process.alive():  # otherwise `run` failed, and the watchdog ends the group
             watchdog.stop()
 
 
@@ -164,11 +173,19 @@ class LockOptions:
     wait: float
     hold_at_least: int | None
     quiet: bool
+    service_key: str | None = field(repr=False)  # for the command
 
 
-def _run_holding(
-    process: CommandProcess, program: str, client: "Client", options: LockOptions, progress: WaitProgress
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The process that becomes the command, its watchdog, and the path of the program."""
+
+    process: CommandProcess
+    watchdog: Watchdog
+    program: str
+
+
+def _run_holding(job: Job, client: "Client", options: LockOptions, progress: WaitProgress) -> int:
     """Acquires the lock, runs the command, releases; returns the exit code. Raises the errors of the acquire."""
     logging.getLogger("volcano_locks").addHandler(logging.NullHandler())
     block = client.locks.with_lock(options.key, ttl=options.ttl, wait=options.wait, hold_at_least=options.hold_at_least)
@@ -181,7 +198,7 @@ def _run_holding(
             # No ExitStack: a signal could arrive after it acquires the lock and before it registers the exit.
             with block as guard:
                 progress.end()
-                outcome = _run_guarded(guard, process, program)
+                outcome = _run_guarded(guard, job, options)
                 if not outcome.gone:
                     _exit_without_release(outcome)
     except LockOwnershipLostError as error:
@@ -199,23 +216,30 @@ def _run_holding(
     return outcome.exit_code
 
 
-def _run_guarded(guard: "LockGuard", process: CommandProcess, program: str) -> Outcome:
+def _run_guarded(guard: "LockGuard", job: Job, options: LockOptions) -> Outcome:
     """Starts and supervises the command. Exit 126 or 127 if it cannot be executed."""
     signals = SignalQueue.open()
     terminal = Terminal()
-    terminal.give_if_interactive(process.group_id)
+    terminal.give_if_interactive(job.process.group_id)
     try:
-        process.start(_environment(guard))
+        deadline = guard.lease.deadline
+        assert deadline is not None
+        job.watchdog.extend(deadline)
+        job.process.start(_environment(guard, options))
     except OSError as error:
         terminal.take_back()
         exit_code = exit_codes.NOT_FOUND if error.errno == errno.ENOENT else exit_codes.NOT_EXECUTABLE
-        raise exit_codes.Exit(f"{program}: {error.strerror}; nothing was run", exit_code) from None
-    return Supervisor(process, guard, signals, terminal).run()
+        raise exit_codes.Exit(f"{job.program}: {error.strerror}; nothing was run", exit_code) from None
+    return Supervisor(job.process, job.watchdog, guard, signals, terminal).run()
 
 
-def _environment(guard: "LockGuard") -> dict[str, str]:
-    """The command's environment: this one without the secrets, plus the lease (CLI-6)."""
+def _environment(guard: "LockGuard", options: LockOptions) -> dict[str, str]:
+    """The command's environment: this one without the secrets, plus the lease, and the service key if the user wants
+    that (CLI-6).
+    """
     kept = {name: value for name, value in os.environ.items() if name not in SECRET_VARIABLES}
+    if options.service_key is not None:
+        kept[SERVICE_KEY_VARIABLE] = options.service_key
     return kept | {
         "VOLCANO_LOCK_KEY": guard.key,
         "VOLCANO_LOCK_FENCING_TOKEN": str(guard.fencing_token),
@@ -226,5 +250,4 @@ def _environment(guard: "LockGuard") -> dict[str, str]:
 def _exit_without_release(outcome: Outcome) -> NoReturn:
     """Exits at once. A release would let another holder start beside processes that the kernel does not end."""
     message("the command's processes cannot be killed; the lock stays held until its lease expires", colour="red")
-    sys.stdout.flush()
     os._exit(exit_codes.OWNERSHIP_LOST if outcome.lost else outcome.exit_code)

@@ -24,7 +24,8 @@ def adopt_orphans() -> bool:
 def die_with_parent(parent_id: int, signal_number: int) -> bool:
     """Asks the kernel to send this process `signal_number` when its parent dies, even after an exec.
 
-    False if the parent is already dead. The setting is lost if the program is set-user-id.
+    The parent is the thread that forked this process, so it must be one that lives as long as its process. False if it
+    is already dead. The setting is lost if the program is set-user-id.
     """
     _prctl(_PR_SET_PDEATHSIG, signal_number)
     return os.getppid() == parent_id

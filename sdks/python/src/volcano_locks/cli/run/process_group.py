@@ -1,7 +1,7 @@
 """The process that becomes the command, and the process group that it leads.
 
-`CommandProcess.fork` runs while this process has one thread and no connections. The new process waits on a pipe until
-the lock is held, then execs the command. So no code runs between fork and exec in a process with threads (the danger of
+The watchdog forks it while `run` has one thread and no connections. The new process waits on a pipe until the lock is
+held, then execs the command. So no code runs between fork and exec in a process with threads (the danger of
 `preexec_fn`), and starting the command costs no fork after the grant. If `run` dies or gives up before that, the pipe
 closes and the process ends without running anything.
 
@@ -15,13 +15,15 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Self
+from typing import Final, NoReturn
 
 from .. import exit_codes
 from .linux import die_with_parent
+from .signals import GivenSignals
 
 POLL_SECONDS: Final = 0.02
 _PIPE_BYTES: Final = 65_536
+_EXEC_FAILED_SECONDS: Final = 1.0
 
 
 class ProcessGroup:
@@ -71,24 +73,6 @@ class CommandProcess(ProcessGroup):
         self._failure = failure
         self._waiting = True
 
-    @classmethod
-    def fork(cls, program: str, command: Sequence[str]) -> Self:
-        """Forks. `program` is the path to exec, `command` its argument vector."""
-        parent_id = os.getpid()
-        go_read, go_write = os.pipe()
-        failure_read, failure_write = os.pipe()
-        process_id = os.fork()
-        if process_id == 0:
-            os.close(go_write)
-            os.close(failure_read)
-            _exec_when_started(program, command, parent_id, go_read, failure_write)
-        # Parent and child both call setpgid, so that the group exists before either continues.
-        with contextlib.suppress(PermissionError, ProcessLookupError):
-            os.setpgid(process_id, process_id)
-        os.close(go_read)
-        os.close(failure_write)
-        return cls(process_id, go_write, failure_read)
-
     def start(self, environment: Mapping[str, str]) -> None:
         """Makes the process exec the command with `environment`. OSError if the exec failed; then nothing has run."""
         self._waiting = False
@@ -99,39 +83,69 @@ class CommandProcess(ProcessGroup):
         reason = os.read(self._failure, _PIPE_BYTES)
         os.close(self._failure)
         if reason:
-            self._reap()
+            self.wait_gone(_EXEC_FAILED_SECONDS)
             number = int(reason)
             raise OSError(number, os.strerror(number))
 
-    def discard(self) -> None:
-        """Ends the process if it was never started."""
-        if self._waiting:
-            self._waiting = False
-            os.close(self._go)
-            os.close(self._failure)
-            self._reap()
-
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self.group_id, 0)
+    def discard(self) -> bool:
+        """Makes the process end if it was never started. Returns whether that is so."""
+        if not self._waiting:
+            return False
+        self._waiting = False
+        os.close(self._go)
+        os.close(self._failure)
+        return True
 
 
-def _exec_when_started(program: str, command: Sequence[str], parent_id: int, go: int, failure: int) -> None:
-    """The forked process up to its exec. Never returns."""
-    try:
-        with contextlib.suppress(PermissionError):
-            os.setpgid(0, 0)
-        for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec keeps ignored signals
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
-        environment = _read_environment(go)
-        if environment is None or not die_with_parent(parent_id, signal.SIGTERM):
-            os._exit(exit_codes.NOT_ACQUIRED)
-        os.execve(program, list(command), environment)  # noqa: S606 (running a command is the purpose)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            os.write(failure, b"%d" % (error.errno or errno.EIO))
-    finally:
-        os._exit(exit_codes.NOT_EXECUTABLE)
+class CommandLaunch:
+    """The pipes to the command's process, made before the fork. `fork` is called in the watchdog, `process` here."""
+
+    def __init__(self, program: str, command: Sequence[str], given: GivenSignals) -> None:
+        self._program: Final = program
+        self._command: Final = command
+        self._given: Final = given
+        self._go: Final = os.pipe()
+        self._failure: Final = os.pipe()
+
+    def fork(self, close: Sequence[int]) -> int:
+        """Forks the process as a child of this one, without the descriptors `close`. Returns its id, which is that of
+        its group too.
+        """
+        parent_id, (go_read, go_write), (failure_read, failure_write) = os.getpid(), self._go, self._failure
+        process_id = os.fork()
+        if process_id == 0:
+            for descriptor in (go_write, failure_read, *close):
+                os.close(descriptor)
+            self._exec_when_started(parent_id, go_read, failure_write)
+        # Parent and child both call setpgid, so that the group exists before either continues.
+        with contextlib.suppress(PermissionError, ProcessLookupError):
+            os.setpgid(process_id, process_id)
+        return process_id
+
+    def process(self, process_id: int) -> CommandProcess:
+        """The process that `fork` has made in another process."""
+        (go_read, go_write), (failure_read, failure_write) = self._go, self._failure
+        os.close(go_read)
+        os.close(failure_write)
+        return CommandProcess(process_id, go_write, failure_read)
+
+    def _exec_when_started(self, parent_id: int, go: int, failure: int) -> NoReturn:
+        """The forked process up to its exec."""
+        try:
+            with contextlib.suppress(PermissionError):
+                os.setpgid(0, 0)
+            environment = _read_environment(go)
+            if environment is None or not die_with_parent(parent_id, signal.SIGKILL):
+                os._exit(exit_codes.NOT_ACQUIRED)
+            for name in ("SIGPIPE", "SIGXFSZ"):  # Python ignores these, and exec keeps ignored signals
+                signal.signal(getattr(signal, name), signal.SIG_DFL)
+            self._given.restore()
+            os.execve(self._program, list(self._command), environment)  # noqa: S606 (running a command is the purpose)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                os.write(failure, b"%d" % (error.errno or errno.EIO))
+        finally:
+            os._exit(exit_codes.NOT_EXECUTABLE)
 
 
 def _read_environment(go: int) -> dict[bytes, bytes] | None:

@@ -15,18 +15,25 @@ import signal
 import threading
 import time
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
+
+from volcano_locks.clock import SystemClock
 
 from .. import exit_codes
 from ..output import message
-from .process_group import ProcessGroup
+from .process_group import POLL_SECONDS, ProcessGroup
 from .signals import PASSED_ON, SignalQueue
 from .terminal import Terminal
-from .watchdog import KILL_AFTER_SECONDS
+from .watchdog import KILL_AFTER_SECONDS, Watchdog
+
+if TYPE_CHECKING:
+    from volcano_locks.protocol.lease import Lease
 
 EXIT_SECONDS: Final = 0.2
 LEFTOVER_SECONDS: Final = 5.0
 KILLED_SECONDS: Final = 5.0
+EXTEND_SECONDS: Final = 1.0  # from a renewal until the watchdog knows the new deadline, at most
+EXTEND_LATE_SECONDS: Final = 0.1  # the same shortly before the deadline; less than the watchdog's slack
 
 
 class HeldLock(Protocol):
@@ -35,6 +42,10 @@ class HeldLock(Protocol):
     @property
     def key(self) -> str:
         """The lock's key."""
+
+    @property
+    def lease(self) -> "Lease":
+        """The newest lease."""
 
     @property
     def lost(self) -> bool:
@@ -57,8 +68,12 @@ class Outcome:
 class Supervisor:
     """Supervises one group. Use once, in the main thread."""
 
-    def __init__(self, group: ProcessGroup, guard: HeldLock, signals: SignalQueue, terminal: Terminal) -> None:
+    def __init__(
+        self, group: ProcessGroup, watchdog: Watchdog, guard: HeldLock, signals: SignalQueue, terminal: Terminal
+    ) -> None:
         self._group = group
+        self._watchdog = watchdog
+        self._clock = SystemClock()
         self._guard = guard
         self._signals = signals
         self._terminal = terminal
@@ -76,7 +91,8 @@ class Supervisor:
 
     def _handle_next(self, forwarded: tuple[int, ...], seconds: float | None = None) -> None:
         """Waits for an event, for at most `seconds`, and handles it."""
-        for number in self._signals.wait(self._time_limit(seconds)):
+        reports = () if self._watchdog.ended else (self._watchdog.reports,)
+        for number in self._signals.wait(self._time_limit(seconds), *reports):
             if number == signal.SIGCONT:
                 self._continue()
             elif number in forwarded:
@@ -85,14 +101,26 @@ class Supervisor:
         self._reap()
 
     def _time_limit(self, seconds: float | None) -> float | None:
-        if self._kill_at is None:
-            return seconds
-        until_kill = max(0.0, self._kill_at - time.monotonic())
-        return until_kill if seconds is None else min(seconds, until_kill)
+        limits = [] if seconds is None else [seconds]
+        if self._kill_at is not None:
+            limits.append(max(0.0, self._kill_at - time.monotonic()))
+        if self._watchdog.ended and self._status is None:
+            limits.append(POLL_SECONDS)  # the end of the command may be reported by no signal
+        return min(limits, default=None)
 
     def _wake_on_loss(self) -> None:
-        self._guard.wait_lost()
+        """In a thread of its own: passes each new deadline on to the watchdog, and wakes this one on a loss."""
+        while not self._guard.wait_lost(self._extend()):
+            pass
         self._signals.wake()
+
+    def _extend(self) -> float:
+        """Passes the deadline on. Returns the seconds until the next time: soon if the watchdog is about to act."""
+        deadline = self._guard.lease.deadline
+        assert deadline is not None
+        self._watchdog.extend(deadline)
+        left = deadline - self._clock.now()
+        return EXTEND_SECONDS if left > 2 * EXTEND_SECONDS else EXTEND_LATE_SECONDS
 
     def _act_on_loss(self) -> None:
         now = time.monotonic()
@@ -105,7 +133,20 @@ class Supervisor:
             self._kill_at = now + KILL_AFTER_SECONDS
 
     def _reap(self) -> None:
-        """Reaps every child that ended or stopped: the command, adopted orphans, the watchdog."""
+        """Takes the watchdog's reports of the command, and reaps the children: adopted orphans, the watchdog, and the
+        command if it was the watchdog's.
+        """
+        if not self._watchdog.ended:
+            for status in self._watchdog.take_statuses():
+                self._changed(status)
+            if self._watchdog.ended and self._status is None:
+                self._group.send(signal.SIGKILL)
+                message("the watchdog was killed, and the command with it", colour="red")
+        self._reap_children()
+        if self._watchdog.ended and self._status is None and not self._group.alive():
+            self._status = exit_codes.SIGNAL_BASE + signal.SIGKILL
+
+    def _reap_children(self) -> None:
         while True:
             try:
                 process_id, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
@@ -113,12 +154,16 @@ class Supervisor:
                 return
             if process_id == 0:
                 return
-            if process_id != self._group.group_id:
-                continue
-            if os.WIFSTOPPED(status):
-                self._stopped(os.WSTOPSIG(status))
-            else:
-                self._status = _exit_code(status)
+            if process_id == self._group.group_id:
+                self._changed(status)
+            elif process_id == self._watchdog.process_id and os.WIFSTOPPED(status):
+                os.kill(process_id, signal.SIGCONT)  # a stopped one would not report the end of the command
+
+    def _changed(self, status: int) -> None:
+        if os.WIFSTOPPED(status):
+            self._stopped(os.WSTOPSIG(status))
+        else:
+            self._status = _exit_code(status)
 
     def _stopped(self, by: int) -> None:
         """The command was stopped: give it the terminal if it was reading or writing there, else stop with it."""

@@ -50,6 +50,7 @@ def verify(*, only: str | None, ttl: int, as_json: bool, connection: Connection)
     """
     from .all_checks import CHECKS  # noqa: PLC0415 - imports the HTTP library, which `--help` does not need
 
+    output.effect_is_done()  # the exit code is the verdict
     checks = [check for check in CHECKS if only in (None, check.whose)]
     # An unreachable server or a refused key has an exit code of its own and is not a failed promise.
     with exit_on_client_error(connection), connection.client(PROBE_SECONDS_MAX) as client:

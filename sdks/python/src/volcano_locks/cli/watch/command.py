@@ -1,6 +1,5 @@
 """`watch`: prints lock events as they happen, one per line (CLI-30)."""
 
-import sys
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 
@@ -50,7 +49,7 @@ def _watch(connection: Connection, key: str | None, prefix: str, *, as_json: boo
 
     clock = SystemClock()
     driver = Driver(Config.resolve(connection.api_url, connection.secret, TIMEOUT_SECONDS, None), clock)
-    formatter = EventFormatter(on_terminal=sys.stdout.isatty())
+    formatter = EventFormatter(on_terminal=output.on_terminal())
     disconnected: bool | None = None
     with closing(driver):
         for event in driver.iterate(reconnecting_events(events_path(key, prefix), clock.now)):

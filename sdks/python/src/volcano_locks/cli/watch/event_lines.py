@@ -11,7 +11,7 @@ from volcano_locks.http.event_stream import parse_event_data
 from volcano_locks.protocol.arguments import parse_date
 from volcano_locks.protocol.sse import SseEvent
 
-from ..output import GAP, fit_widths, instant_text, total_width, truncate
+from ..output import GAP, NAME_CHARACTERS_MIN, fit_widths, instant_text, total_width, truncate, visible
 
 KINDS: Final = frozenset(
     {"acquired", "renewed", "released", "expired", "force_released", "waiting", "gave_up", "reset"}
@@ -23,7 +23,9 @@ UNKNOWN: Final = "-"
 
 
 class EventRow(NamedTuple):
-    """The columns of one event. A `reset` has no key."""
+    """The columns of one event. A `reset` has no key. `why` is empty if it adds nothing; a force release has its
+    reason there.
+    """
 
     kind: str
     at: datetime
@@ -40,7 +42,8 @@ def event_row(event: SseEvent) -> EventRow | None:
         if event.kind not in KINDS:
             return None
         key, holder, token, why = (_text(body.get(name)) for name in ("key", "holder", "fencing_token", "why"))
-        return EventRow(event.kind, parse_date(body["at"]), key, holder, token, "" if why in PLAIN_REASONS else why)
+        reason = visible(str(body["reason"])) if body.get("reason") else "" if why in PLAIN_REASONS else why
+        return EventRow(event.kind, parse_date(body["at"]), key, holder, token, reason)
     except (KeyError, TypeError, ValueError):
         return None
 
@@ -59,20 +62,22 @@ class EventFormatter:
         self._why_width = 0
 
     def format(self, row: EventRow) -> str:
-        """The next line. On a terminal the time has no date, and names are truncated to fit the width."""
+        """The next line. On a terminal the time has no date, and names and reasons are truncated to fit the width."""
         names = (row.key, row.holder)
         self._widths = [max(width, len(name)) for width, name in zip(self._widths, names, strict=True)]
-        self._why_width = max(self._why_width, len(row.why))
+        if row.kind != "force_released":  # its reason is a sentence, which must not narrow the names of later lines
+            self._why_width = max(self._why_width, len(row.why))
         at = f"{row.at.astimezone(UTC):%H:%M:%SZ}" if self._on_terminal else instant_text(row.at)
         kind, token = row.kind.ljust(KIND_CHARACTERS), row.fencing_token.ljust(TOKEN_CHARACTERS)
         if self._on_terminal:
             others = total_width([len(at), len(kind), 0, 0, len(token), self._why_width])
             self._widths = fit_widths(self._widths, shutil.get_terminal_size().columns - others)
         cells = (truncate(name, width).ljust(width) for name, width in zip(names, self._widths, strict=True))
-        return GAP.join((at, kind, *cells, token, row.why)).rstrip()
+        line, why = GAP.join((at, kind, *cells, token)), row.why
+        if self._on_terminal:
+            why = truncate(why, max(shutil.get_terminal_size().columns - len(line) - len(GAP), NAME_CHARACTERS_MIN))
+        return f"{line}{GAP}{why}".rstrip()
 
 
 def _text(value: object) -> str:
-    """The value without unprintable characters, so that data from the network cannot control the terminal."""
-    text = UNKNOWN if value is None else str(value)
-    return text if text.isprintable() else ascii(text)
+    return UNKNOWN if value is None else visible(str(value))

@@ -1,0 +1,1 @@
+"""Integrations with frameworks. Each module imports its framework, and nothing else of the package imports them."""

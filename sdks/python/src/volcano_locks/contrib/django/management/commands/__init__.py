@@ -1,0 +1,1 @@
+"""The commands of the application: the guarded `migrate`."""

@@ -1,0 +1,1 @@
+"""The dashboard at `/ui`: its pages, and the files that they are made of."""

@@ -1,0 +1,229 @@
+"""The dashboard's sessions and the one-time codes for them (UI rules in spec/dashboard.md).
+
+A session stands for the credential with which it was made, and ends with it: each request looks both up, through the
+caches that all credentials use. So a deleted, expired or rotated key ends its sessions on every node, without a list.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from hmac import compare_digest
+from hmac import digest as hmac_digest
+from typing import Final
+
+from ..ports.audit import session_entry
+from ..ports.audit_entry import Act
+from ..ports.clock import Clock
+from ..ports.session_store import Purpose, SessionLimits, SessionStore, StoredSession
+from ..rules.errors import LockError
+from ..rules.quota import Admission, Verdict
+from ..service.rate_limiter import LocalRateLimiter
+from .auth import AdminPrincipal, Authenticator, Principal, refused_credential
+from .codec import COOKIE, CSRF
+from .credential_cache import CredentialCache
+from .dashboard_access import DashboardAccess
+from .store_deadline import store_deadline
+
+SESSION_SECONDS: Final = 8 * 3_600
+CODE_SECONDS: Final = 60
+SESSIONS_PER_OWNER_MAX: Final = 20
+SESSIONS_MAX: Final = 1_000
+CODES_PER_OWNER_MAX: Final = 5
+CODES_MAX: Final = 100
+SESSION_REQUESTS_PER_MINUTE: Final = 600
+SIGN_INS_PER_MINUTE: Final = 60
+
+NO_STORE: Final = (b"cache-control", b"no-store")
+"""Of responses to requests with a session, which share their address with other sessions' responses."""
+COOKIE_NAME: Final = b"volcano_locks_session"
+SECRET_BYTES: Final = 32
+SECRET_LENGTH: Final = 43  # of SECRET_BYTES as text
+_COOKIE_BEGIN: Final = COOKIE_NAME + b"="
+_COOKIES_TRIED_MAX: Final = 4  # whose name ends like ours
+_LIMITS: Final[dict[Purpose, SessionLimits]] = {
+    "session": SessionLimits(SESSIONS_PER_OWNER_MAX, SESSIONS_MAX),
+    "code": SessionLimits(CODES_PER_OWNER_MAX, CODES_MAX),
+}
+_SECONDS: Final[dict[Purpose, int]] = {"session": SESSION_SECONDS, "code": CODE_SECONDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session that is valid now, and whose it is. `csrf_token` proves that a request comes from its page."""
+
+    digest: bytes
+    principal: Principal | AdminPrincipal
+    csrf_token: str
+    good_until_ms: int
+
+
+class _FoundSession:
+    """A stored session in the cache."""
+
+    __slots__ = ("digest", "read_at_ms", "stored")
+
+    def __init__(self, stored: StoredSession, read_at_ms: int) -> None:
+        self.digest: Final = stored.digest
+        self.stored: Final = stored
+        self.read_at_ms = read_at_ms
+
+
+class Sessions:
+    """The sessions of one server over its store. Errors are LockErrors; a StoreUnavailableError may always come."""
+
+    def __init__(
+        self,
+        store: SessionStore,
+        authenticator: Authenticator,
+        access: DashboardAccess,
+        clock: Clock,
+        *,
+        new_secret: Callable[[], str] = lambda: secrets.token_urlsafe(SECRET_BYTES),
+    ) -> None:
+        self.access: Final = access
+        self._store: Final = store
+        self._authenticator: Final = authenticator
+        self._clock: Final = clock
+        self._new_secret: Final = new_secret
+        self._cache: Final = CredentialCache(self._look_up, clock, authenticator.lookup_slots)
+        self._limiter: Final = LocalRateLimiter(clock, owner_reserve=False)
+
+    async def new_code(self, principal: Principal | AdminPrincipal) -> tuple[str, int]:
+        """A one-time code for a session of this principal, and until when it may be used. Raises LockError
+        `lock_rate_limited`.
+        """
+        code, stored = await self._add("code", principal)
+        return code, stored.good_until_ms
+
+    async def begin(self, principal: Principal | AdminPrincipal, act: Act) -> tuple[str, Session]:
+        """A new session, which the audit names, and its id, which is stored nowhere. Raises as `new_code`."""
+        secret, stored = await self._add("session", principal, act)
+        return secret, _session(secret.encode(), stored, principal)
+
+    async def redeem(self, code: str) -> Principal | AdminPrincipal:
+        """Whose code this is; it is used up. Raises CredentialRefusedError `invalid_credentials`."""
+        secret = code.encode()
+        async with store_deadline():
+            stored = await self._store.take(sha256(secret).digest())
+        if stored is not None and stored.purpose == "code" and stored.good_until_ms > self._clock.now_ms():
+            principal = await self._authenticator.principal_of(stored, secret)
+            if principal is not None:
+                return principal
+        raise refused_credential("this code is unknown, used or older than a minute: make a new link")
+
+    async def end(self, fields: dict[bytes, bytes], act_by: Callable[[Principal | AdminPrincipal], Act]) -> None:
+        """End the session of this cookie, if there is one. The audit names it."""
+        secret = cookie_secret(fields)
+        digest = b"" if secret is None else sha256(secret).digest()
+        found = None if secret is None else await self._cache.get(digest)
+        if secret is None or found is None or found.stored.purpose != "session":
+            return
+        principal = await self._authenticator.principal_of(found.stored, secret)
+        project_id = principal.project_id if isinstance(principal, Principal) else None
+        entry = None if principal is None else session_entry(act_by(principal), found.stored, project_id, begins=False)
+        try:
+            async with store_deadline():
+                await self._store.take(digest, audit=entry)
+        finally:
+            self._cache.forget_all()  # also after an error: it may be gone
+
+    def is_sent(self, fields: dict[bytes, bytes]) -> bool:
+        """Whether the request has a session's cookie."""
+        return cookie_secret(fields) is not None
+
+    async def authenticate(self, fields: dict[bytes, bytes], *, is_change: bool) -> Session:
+        """The session of a request's cookie.
+
+        Raises LockError `host_not_allowed`; `cross_site_refused` for a change that another page sent, or that lacks the
+        session's CSRF token; CredentialRefusedError `invalid_credentials` if the session has ended.
+        """
+        self.access.check_host(fields)
+        if is_change:
+            self.access.check_origin(fields)
+        secret = cookie_secret(fields)
+        if secret is None:  # every first visit: no credential has failed (HTTP-35)
+            raise LockError("invalid_credentials", "there is no session: sign in to the dashboard")
+        found = await self._cache.get(sha256(secret).digest())
+        stored = None if found is None else found.stored
+        if stored is None or stored.purpose != "session" or self._clock.now_ms() >= stored.good_until_ms:
+            raise refused_credential("this session has ended: sign in to the dashboard again")
+        principal = await self._authenticator.principal_of(stored, secret)
+        if principal is None:
+            raise refused_credential("this session has ended with its credential: sign in to the dashboard again")
+        session = _session(secret, stored, principal)
+        if is_change and not compare_digest(fields.get(CSRF, b""), session.csrf_token.encode()):
+            raise LockError(
+                "cross_site_refused", "header X-Volcano-CSRF must be the csrf_token of this session: read /ui/session"
+            )
+        return session
+
+    def admit(self, session: Session) -> Admission:
+        """Count one request of the session (UI-6). Raises LockError `lock_rate_limited`."""
+        limit = SESSION_REQUESTS_PER_MINUTE
+        return self._admit(session.digest.hex(), limit, f"this session's budget of {limit} requests a minute")
+
+    def _admit(self, who: str, limit: int, what: str) -> Admission:
+        admission = self._limiter.admit_now(who, limit, may_draw_on_reserve=False)
+        if admission.verdict is Verdict.SPENT:
+            seconds = admission.retry_after_seconds
+            raise LockError("lock_rate_limited", f"{what} is spent: retry in {seconds} s", retry_after_seconds=seconds)
+        return admission
+
+    async def _add(
+        self, purpose: Purpose, principal: Principal | AdminPrincipal, act: Act | None = None
+    ) -> tuple[str, StoredSession]:
+        secret, now_ms = self._new_secret(), self._clock.now_ms()
+        kind, owner_id, credential_digest = self._authenticator.owner_of(principal, secret.encode())
+        limit = SIGN_INS_PER_MINUTE
+        self._admit(f"{purpose} {kind} {owner_id}", limit, f"this credential's budget of {limit} sign-ins a minute")
+        good_until_ms = now_ms + _SECONDS[purpose] * 1_000
+        digest = sha256(secret.encode()).digest()
+        stored = StoredSession(digest, purpose, kind, owner_id, credential_digest, good_until_ms)
+        project_id = principal.project_id if isinstance(principal, Principal) else None
+        entry = None if act is None else session_entry(act, stored, project_id, begins=True)
+        async with store_deadline():
+            await self._store.add(stored, _LIMITS[purpose], now_ms, audit=entry)
+        return secret, stored
+
+    async def _look_up(self, digest: bytes, read_at_ms: int) -> _FoundSession | None:
+        stored = await self._store.session(digest)
+        return None if stored is None else _FoundSession(stored, read_at_ms)
+
+
+def service_key_of(session: Session) -> Principal:
+    """The service key of the session. Raises LockError `service_key_required` for an admin token's."""
+    principal = session.principal
+    if isinstance(principal, AdminPrincipal):
+        raise LockError("service_key_required", "lock requests need the session of a service key: sign in with one")
+    return principal
+
+
+def admin_of(session: Session) -> AdminPrincipal:
+    """The admin token of the session. Raises LockError `admin_token_required` for a service key's."""
+    principal = session.principal
+    if isinstance(principal, Principal):
+        raise LockError("admin_token_required", "this request needs the session of an admin token: sign in with one")
+    return principal
+
+
+def cookie_secret(fields: dict[bytes, bytes]) -> bytes | None:
+    """The session id in the Cookie field, None if there is none that this server can have made."""
+    cookies = fields.get(COOKIE, b"")
+    begin = -1
+    for _ in range(_COOKIES_TRIED_MAX):
+        begin = cookies.find(_COOKIE_BEGIN, begin + 1)
+        if begin < 0:
+            return None
+        if begin == 0 or cookies[begin - 1 : begin] in b" ;":
+            rest = cookies[begin + len(_COOKIE_BEGIN) :][: SECRET_LENGTH + 1]
+            return rest[:SECRET_LENGTH] if len(rest) == SECRET_LENGTH or rest[-1:] == b";" else None
+    return None
+
+
+def _session(secret: bytes, stored: StoredSession, principal: Principal | AdminPrincipal) -> Session:
+    ends = [stored.good_until_ms]
+    if isinstance(principal, Principal) and principal.good_until_ms is not None:
+        ends.append(principal.good_until_ms)
+    csrf_token = hmac_digest(secret, b"volcano-locks csrf", "sha256").hex()
+    return Session(stored.digest, principal, csrf_token, min(ends))

@@ -1,0 +1,103 @@
+"""The history in PostgreSQL: entries as rows, added by the statement that writes the records (WRITE_WITH_HISTORY).
+
+Rows are numbered about in the order in which they were added, so the oldest ones are at one end of the table. One node
+purges at a time. A commit that adds entries to a lock now and then deletes the lock's oldest ones (`TrimTurns`).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from ...ports.lock_store import HistoryPage, HistoryQuery, RecordKey
+from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
+from ...rules.values import LockKey
+from ..history_cells import entry_in
+from ..history_pages import LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, lock_page, locks_page, scanned_keys
+from .clock import DatabaseClock
+from .connections import Row, Transaction
+from .rows import COLUMNS, keyed_record
+
+DELETE_ROWS_MAX: Final = 250  # per transaction
+_PURGER: Final = 0x564C4348  # a lock of the transaction, never of the session (case 29)
+
+TRIM: Final = f"""
+    DELETE FROM volcano_locks.hold USING unnest($1::text[], $2::text[]) AS trimmed (project_id, key),
+    LATERAL (
+        SELECT fencing_token FROM volcano_locks.hold AS kept
+        WHERE kept.project_id = trimmed.project_id AND kept.key = trimmed.key
+        ORDER BY fencing_token DESC LIMIT 1 OFFSET {ENTRIES_PER_LOCK_MAX}) AS edge
+    WHERE hold.project_id = trimmed.project_id AND hold.key = trimmed.key
+        AND hold.fencing_token <= edge.fencing_token"""
+_RECORD: Final = f"SELECT {COLUMNS} FROM volcano_locks.lock WHERE project_id = $1 AND key = $2"
+_RECORDS: Final = f"""
+    SELECT {COLUMNS} FROM volcano_locks.lock WHERE project_id = $1 AND key >= $2 AND key < $3 ORDER BY key LIMIT $4"""
+_OF_LOCK: Final = """
+    SELECT key, entry FROM volcano_locks.hold WHERE project_id = $1 AND key = $2 AND fencing_token < $3
+    ORDER BY fencing_token DESC LIMIT $4"""
+_OF_LOCKS: Final = """
+    SELECT key, entry FROM volcano_locks.hold WHERE project_id = $1 AND key > $2 AND key >= $3 AND key < $4
+    ORDER BY key, fencing_token DESC LIMIT $5"""
+_ALL_TOKENS: Final = 2**62
+_TAKE_TURN: Final = "SELECT pg_try_advisory_xact_lock($1)"
+_SPAN: Final = "SELECT coalesce(max(number) - min(number) + 1, 0) FROM volcano_locks.hold"
+_COUNT: Final = "SELECT count(*) FROM volcano_locks.hold"
+_DELETE_OLDEST: Final = """
+    WITH oldest AS MATERIALIZED (
+        SELECT number, row_number() OVER (ORDER BY number) AS place
+        FROM (SELECT number FROM volcano_locks.hold ORDER BY number LIMIT $1) AS first
+    ), gone AS (
+        DELETE FROM volcano_locks.hold USING oldest
+        WHERE hold.number = oldest.number AND (ended_at_ms <= $2 OR place <= $3) RETURNING 1
+    ) SELECT count(*) FROM gone"""
+
+
+async def read_history(transaction: Transaction, query: HistoryQuery, clock: DatabaseClock) -> HistoryPage:
+    """The page. The records are read before the entries (`history_pages`). Raises as `clock.check`."""
+    now_ms = await clock.now_ms(transaction, {})
+    if query.key is not None:
+        rows = await transaction.fetch(_RECORD, query.project_id, query.key)
+        record = keyed_record(rows[0])[1] if rows else None
+        values = (query.project_id, query.key, _ALL_TOKENS, LOCK_ENTRIES_READ)
+        stored = [entry for _key, entry in _entries(await transaction.fetch(_OF_LOCK, *values))]
+        return lock_page(query, record, stored, now_ms, clock.history)
+    begin, end = scanned_keys(query)
+    rows = await transaction.fetch(_RECORDS, query.project_id, begin, end, SCAN_ENTRIES)
+    entries = await _scan(transaction, query, begin, end)
+    return locks_page(query, list(map(keyed_record, rows)), entries, now_ms, clock.history)
+
+
+async def _scan(transaction: Transaction, query: HistoryQuery, begin: str, end: str) -> list[Keyed]:
+    """The first SCAN_ENTRIES entries after `query.after`."""
+    found: list[Keyed] = []
+    past = ""
+    if query.after is not None:
+        past, token = query.after
+        found = _entries(await transaction.fetch(_OF_LOCK, query.project_id, past, token, SCAN_ENTRIES))
+    left = SCAN_ENTRIES - len(found)
+    if not left:
+        return found
+    return found + _entries(await transaction.fetch(_OF_LOCKS, query.project_id, past, begin, end, left))
+
+
+async def trim(transaction: Transaction, locks: Iterable[RecordKey]) -> None:
+    """Delete the oldest entries of these locks past ENTRIES_PER_LOCK_MAX."""
+    projects, keys = zip(*locks, strict=True)
+    await transaction.fetch(TRIM, list(projects), list(keys))
+
+
+async def excess_entries(transaction: Transaction, entries_max: int) -> int:
+    """How many entries there are past `entries_max`. Counts them only if the numbers say that there may be some."""
+    if (await transaction.fetch(_SPAN))[0][0] <= entries_max:
+        return 0
+    return max(0, int((await transaction.fetch(_COUNT))[0][0]) - entries_max)
+
+
+async def delete_oldest(transaction: Transaction, now_ms: int, *, kept_days: int, limit: int, excess: int) -> int:
+    """Delete up to `limit` of the oldest entries; returns how many, 0 if another node purges now."""
+    if not (await transaction.fetch(_TAKE_TURN, _PURGER))[0][0]:
+        return 0
+    return int((await transaction.fetch(_DELETE_OLDEST, limit, now_ms - kept_days * DAY_MS, excess))[0][0])
+
+
+def _entries(rows: Sequence[Row]) -> list[Keyed]:
+    decoded = ((LockKey(key), entry_in(text)) for key, text in rows)
+    return [(key, entry) for key, entry in decoded if entry is not None]
