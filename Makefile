@@ -20,7 +20,7 @@ WAITING_WORKERS ?= 6
 # JavaScript is built before the suites start: the conformance tests and npm test would build it at the same time.
 JAVASCRIPT_TESTS := "sdks/javascript: tests" "cd $(JAVASCRIPT) && node_modules/.bin/vitest run"
 PUBLIC_CALLS := sdks/python/tests/public_calls.py
-RUBY_TESTS := "sdks/ruby: tests" "rake -C sdks/ruby test"
+RUBY_TESTS := "sdks/ruby: tests" "rake -C sdks/ruby test TESTOPTS=--verbose"
 PYTEST := $(BIN)/python -m pytest --dist loadgroup
 WAITING_TESTS := "python: tests that wait for real time" "nice -n 2 $(PYTEST) -n $(WAITING_WORKERS) -m real_time"
 COMPUTING_TESTS := nice -n 10 $(PYTEST) -n $(WORKERS) -m "not real_time"
