@@ -22,6 +22,24 @@ VolcanoLocks.logger = nil
 # Tests check how their threads end.
 Thread.report_on_exception = false
 
+# Ends the run if one test hangs: its name and the stacks of all threads say where.
+module HangWatch
+  LIMIT_SECONDS = 240
+
+  def run
+    watch = Thread.new do
+      sleep LIMIT_SECONDS
+      warn "#{self.class}##{name} has not ended within #{LIMIT_SECONDS} s"
+      Thread.list.each { |thread| warn(thread.inspect, *thread.backtrace) }
+      exit!(1)
+    end
+    super
+  ensure
+    watch.kill.join
+  end
+end
+Minitest::Test.prepend(HangWatch)
+
 # Shared by all tests.
 module TestHelper
   include VolcanoLocks
