@@ -1,8 +1,9 @@
 # Each target calls one tool. `make` alone lists the targets.
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-fast test-integrations docs dist simulate torture demo bench screenshots etcd-proto
+.PHONY: help setup dev check test test-fast test-integrations docs dist simulate torture demo bench screenshots etcd-proto
 BIN := .venv/bin
 READY := .venv/.ready
+DEV := build/dev
 JAVASCRIPT := sdks/javascript
 JAVASCRIPT_READY := $(JAVASCRIPT)/node_modules/.ready
 RUBY_PACKAGES = $(shell cat sdks/ruby/debian-packages.txt)
@@ -31,6 +32,15 @@ help: ## list the targets
 
 setup: $(READY) ## create .venv with both distributions and the pinned tools
 	@echo "ready: try make demo, or . .venv/bin/activate and volcano-locks dev"
+
+dev: $(DEV)/bin/volcano-locks ## install the server in build/dev, and start a development server
+	@$(DEV)/bin/volcano-locks dev
+
+$(DEV)/bin/volcano-locks: server/pyproject.toml sdks/python/pyproject.toml
+	@$(or $(PYTHON),python3) -m venv --clear $(DEV)
+	@.ci/quietly "dev: installing the server (half a minute)" \
+	  $(DEV)/bin/python -m pip install -q --disable-pip-version-check './sdks/python[cli]' ./server
+	@touch $@
 
 $(READY): requirements-hashed.txt server/pyproject.toml sdks/python/pyproject.toml .ci/setup
 	@PYTHON="$(PYTHON)" .ci/setup

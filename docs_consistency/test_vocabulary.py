@@ -60,7 +60,7 @@ MODULES = {
 }
 CODE = {".py", ".ts", ".mjs", ".rb"}
 TEXT = CODE | {".md", ".yaml", ".toml", ".sql", ".html", ".js", ".css", ".rbs", ".sh", ".proto"}
-NOT_OURS = {".venv", "node_modules", "dist", "results", "__pycache__"}
+NOT_OURS = {".venv", "build", "node_modules", "dist", "results", "__pycache__"}
 
 
 @pytest.fixture(scope="session")
