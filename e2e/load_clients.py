@@ -5,6 +5,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import replace
 from typing import NamedTuple, Self
 from uuid import NAMESPACE_OID, uuid5
@@ -38,6 +39,16 @@ ROUTES: dict[OperationName, _Route] = {
 def now() -> float:
     """Seconds of the machine's boot-time clock, which the server uses too."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+_on_sending: ContextVar[Callable[[], None] | None] = ContextVar("_on_sending", default=None)
+"""Runs when the request is sent. A client disconnects no earlier: anyio forgets, and never closes, a connection whose
+task is cancelled in the moment in which it is established."""
+
+
+async def _trace(step: str, _details: object) -> None:
+    if step == "http11.send_request_headers.started" and (then := _on_sending.get()) is not None:
+        then()
 
 
 class LoadClients:
@@ -166,7 +177,7 @@ class LoadClients:
     async def _request(
         self, method: str, path: str, headers: dict[str, str], body: dict[str, float] | None
     ) -> httpx2.Response:
-        return await self._client.request(method, path, headers=headers, json=body)
+        return await self._client.request(method, path, headers=headers, json=body, extensions={"trace": _trace})
 
     async def _work(self, name: str) -> None:
         random_source = random.Random(name)
@@ -201,11 +212,16 @@ class LoadClients:
 
     async def _wait_and_disconnect(self, seconds: float, key: str, owner: str) -> None:
         """Wait for a lock and disconnect before it is granted."""
+        loop = asyncio.get_running_loop()
+        limit = asyncio.timeout(None)
+        before = _on_sending.set(lambda: limit.reschedule(loop.time() + seconds))
         try:
-            async with asyncio.timeout(seconds):
+            async with limit:
                 await self.call("acquire", key, owner, self.wait_seconds)
         except TimeoutError:
             return
+        finally:
+            _on_sending.reset(before)
         await self.call("release", key, owner)
 
 
