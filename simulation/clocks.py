@@ -12,13 +12,17 @@ START_SECONDS: Final = 1_784_556_000.0  # the date at true time 0: 2026-07-20T14
 class Machine:
     """A machine's steady clock, which no one can set, and its date.
 
-    `rate`: seconds of its clock in a true second. `date_error`: how far its date is ahead, in seconds.
+    `rate` and `date_rate`: seconds of its clock and of its date in a true second; a synchronised date has no rate of
+    its own. `date_error`: how far its date is ahead, in seconds.
     """
 
-    def __init__(self, world: World, name: str, *, rate: float = 1.0, date_error: float = 0.0) -> None:
+    def __init__(
+        self, world: World, name: str, *, rate: float = 1.0, date_rate: float = 1.0, date_error: float = 0.0
+    ) -> None:
         self.name: Final = name
         self.rate: Final = rate
         self.date_error = date_error
+        self._date_rate: Final = date_rate
         self.is_synchronised = True
         self._world: Final = world
         self._boots = 0
@@ -38,7 +42,7 @@ class Machine:
         return self._booted_at + up_seconds / self.rate
 
     def date_seconds(self) -> float:
-        return START_SECONDS + self._world.now * self.rate + self.date_error
+        return START_SECONDS + self._world.now * self._date_rate + self.date_error
 
     def date_ms(self) -> int:
         return int(self.date_seconds() * 1_000)

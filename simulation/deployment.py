@@ -48,11 +48,14 @@ class Deployment:
         ]
 
     def _machine(self, name: str, draw: Any) -> Machine:
-        """Machines run at slightly different rates, and their dates differ by less than SKEW_MAX_MS."""
-        rate = 1 + draw.uniform(-0.000_05, 0.000_05)
+        """Machines run at slightly different rates, and their clocks differ by less than SKEW_MAX_MS.
+
+        Time synchronisation corrects rates, so that even after hours a clock is a fraction of a second off at most.
+        """
+        rate, date_rate = 1 + draw.uniform(-0.000_01, 0.000_01), 1.0
         if not self.plan.clocks_are_bounded:
-            rate = 1 + draw.uniform(-0.05, 0.05)
-        return Machine(self.world, name, rate=rate, date_error=draw.uniform(-0.1, 0.1))
+            rate = date_rate = 1 + draw.uniform(-0.05, 0.05)
+        return Machine(self.world, name, rate=rate, date_rate=date_rate, date_error=draw.uniform(-0.1, 0.1))
 
     def _engine(self) -> Engine:
         on_commit = self.checker.committed

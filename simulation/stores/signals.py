@@ -85,6 +85,9 @@ class ModelSignals(PacketSignals):
 
     def receive_later(self, text: str) -> None:
         wire, world = self._channel.wire, self._channel.world
+        if self._loop.is_killed:
+            self._channel.sessions.pop(self, None)
+            return
         if wire.is_cut(self.node):
             self.lose()
             return
