@@ -6,12 +6,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import NamedTuple, Self
 from uuid import NAMESPACE_OID, uuid5
 
 import httpx2
 from conformance.history.checker import OperationName, OutcomeName, RequestRecord, Tolerances, check
+from msgspec.structs import replace
 
 TTL_SECONDS = 5
 WORKERS = 16

@@ -6,12 +6,12 @@ gone never runs again.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from conformance.history.records import OperationName, OutcomeName, RequestRecord
 from msgspec import Struct
 from msgspec.json import Decoder
+from msgspec.structs import replace
 
 from volcano_locks.errors import ConflictError, TransportError, VolcanoError
 from volcano_locks.holding.block import BlocksOfClient
@@ -48,6 +48,7 @@ class _Body(Struct):
 
 _decode: Final = Decoder(_Body).decode
 OnEnd = Callable[[Any, VolcanoError | None], None]
+OnResult = Callable[[Response | VolcanoError], None]
 
 
 class ClientClock:
@@ -118,77 +119,24 @@ class Client:
         call.go_on(operation.send, None)
         return call
 
-    def send(self, request: Request, on_result: Callable[[Response | VolcanoError], None]) -> None:
+    def send(self, request: Request, on_result: OnResult) -> None:
         """Send one request. Its record is added to the history when its outcome is known."""
         if request.timeout_seconds <= 0:
             on_result(no_time_error(request))
             return
-        node = self._node
-        is_over = False
-        sent_at, world = self.world.now, self.world
-        key = request.key or ""
-        operation = _OPERATION[request.method, request.path.endswith("/lease")]
-        record = RequestRecord(
-            self.name,
-            operation,
-            key,
-            request.token or "",
-            sent_at,
-            None,
-            "unknown",
-            request.ttl_seconds or 0.0,
-            wait_seconds=request.wait_seconds or 0.0,
-            node=node.name,
-        )
-        number = self.checker.request_sent(record)
-        world.note(self.name, f"sends {operation} to {node.name}{_details(request)}", key)
-
-        def end(
-            result: Response | VolcanoError,
-            outcome: OutcomeName,
-            token: int | None = None,
-            *,
-            was_sent: bool = True,
-            why: str = "",
-        ) -> None:
-            nonlocal is_over
-            is_over = True
-            del self._exchanges[exchange]
-            responded_at = None if outcome == "unknown" else world.now
-            world.note(
-                self.name, f"{operation}: {why or outcome}{'' if token is None else f', {shown_token(token)}'}", key
-            )
-            self.checker.request_ended(
-                number,
-                replace(record, responded_at=responded_at, outcome=outcome, fencing_token=token),
-                was_sent=was_sent,
-            )
-            on_result(result)
-
-        def responded(raw: bytes | None, was_sent: bool) -> None:
-            if is_over:
-                return
-            if raw is None:
-                self._choose_another_node()
-                error = TransportError("the connection broke", request_sent=was_sent, request_id=request.request_id)
-                end(error, "unknown", was_sent=was_sent, why="no response, the connection broke")
-                return
-            response = parse_response(raw)
-            outcome, token = _outcome(operation, response)
-            end(response, outcome, token, why=f"answered {response.status}" if outcome == "unknown" else "")
-
-        def time_is_up() -> None:
-            if is_over:
-                return
-            exchange.close()
-            self._choose_another_node()
-            end(timeout_error(request, request.timeout_seconds), "unknown", why="no response in time")
-
+        sent = _SentRequest(self, request, on_result)
         wire_request = request.method, request.path, self._fields(request), _body(request)
-        exchange = self._network.send(self.name, node, wire_request, lambda *seen: self.run(responded, *seen))
+        sent.exchange = exchange = self._network.send(self.name, self._node, wire_request, sent.responded)
         exchange.waits = bool(request.wait_seconds)
         self._exchanges[exchange] = None
-        self.after(request.timeout_seconds, time_is_up)
+        self.after(request.timeout_seconds, sent.time_is_up)
+
+    def received(self, exchange: Exchange) -> None:
+        """The outcome of that exchange is known."""
+        del self._exchanges[exchange]
+
+    def choose_another_node(self) -> None:
+        self._node = self.random.choice(self._nodes)
 
     def go(self, *, says_goodbye: bool) -> None:
         """The process is gone. `says_goodbye`: the system closes its connections."""
@@ -206,8 +154,78 @@ class Client:
             fields[b"x-volcano-lock-token"] = request.token.encode()
         return fields
 
-    def _choose_another_node(self) -> None:
-        self._node = self.random.choice(self._nodes)
+
+class _SentRequest:
+    """A request of a client, from its sending until its outcome is known."""
+
+    __slots__ = ("_client", "_number", "_on_result", "_operation", "_record", "_request", "exchange")
+
+    def __init__(self, client: Client, request: Request, on_result: OnResult) -> None:
+        self.exchange: Exchange | None = None
+        """None before it is sent, and after its outcome is known."""
+        key = request.key or ""
+        self._client: Final = client
+        self._request: Final = request
+        self._on_result: Final = on_result
+        self._operation: Final = _OPERATION[request.method, request.path.endswith("/lease")]
+        self._record: Final = RequestRecord(
+            client.name,
+            self._operation,
+            key,
+            request.token or "",
+            client.world.now,
+            None,
+            "unknown",
+            request.ttl_seconds or 0.0,
+            wait_seconds=request.wait_seconds or 0.0,
+            node=client.node.name,
+        )
+        self._number: Final = client.checker.request_sent(self._record)
+        client.world.note(client.name, f"sends {self._operation} to {client.node.name}{_details(request)}", key)
+
+    def responded(self, raw: bytes | None, was_sent: bool) -> None:
+        """The response arrived, or the connection broke (None): the client notices when it runs."""
+        self._client.run(self._responded, raw, was_sent)
+
+    def _responded(self, raw: bytes | None, was_sent: bool) -> None:
+        request = self._request
+        if self.exchange is None:
+            return
+        if raw is None:
+            self._client.choose_another_node()
+            error = TransportError("the connection broke", request_sent=was_sent, request_id=request.request_id)
+            self._end(error, "unknown", was_sent=was_sent, why="no response, the connection broke")
+            return
+        response = parse_response(raw)
+        outcome, token = _outcome(self._operation, response)
+        self._end(response, outcome, token, why=f"answered {response.status}" if outcome == "unknown" else "")
+
+    def time_is_up(self) -> None:
+        request = self._request
+        if self.exchange is not None:
+            self.exchange.close()
+            self._client.choose_another_node()
+            self._end(timeout_error(request, request.timeout_seconds), "unknown", why="no response in time")
+
+    def _end(
+        self,
+        result: Response | VolcanoError,
+        outcome: OutcomeName,
+        token: int | None = None,
+        *,
+        was_sent: bool = True,
+        why: str = "",
+    ) -> None:
+        client, record, exchange = self._client, self._record, self.exchange
+        assert exchange is not None
+        self.exchange = None
+        client.received(exchange)
+        responded_at = None if outcome == "unknown" else client.world.now
+        shown = "" if token is None else f", {shown_token(token)}"
+        client.world.note(client.name, f"{self._operation}: {why or outcome}{shown}", record.key)
+        ended = replace(record, responded_at=responded_at, outcome=outcome, fencing_token=token)
+        client.checker.request_ended(self._number, ended, was_sent=was_sent)
+        self._on_result(result)
 
 
 class Call:
@@ -226,6 +244,7 @@ class Call:
         except StopIteration as end:
             self._end(end.value, None)
         except VolcanoError as error:
+            value = None  # the error, whose traceback has this frame: without the reference, it is freed at once
             self._end(None, error)
         else:
             if isinstance(effect, Sleep):

@@ -31,7 +31,7 @@ class HeldBlock:
         acquire = client.operations.acquire(key, ttl, None, None, wait, for_block=True)
         clock: Any = client.clock
         self._block: Final = Block(key, client.operations, clock, acquire, client.blocks)
-        client.perform(self._block.enter(self), self._entered)
+        client.perform(self._block.enter(object()), self._entered)
 
     def _entered(self, hold: Hold | None, error: VolcanoError | None) -> None:
         client = self._client

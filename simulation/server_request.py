@@ -24,7 +24,7 @@ class ServerRequest:
         self.arrived_at = 0.0
         self.is_over = False
         self._body: Final = body
-        self._respond: Final = respond
+        self._respond: Callable[[bytes | None], None] | None = respond
         self._written = b""
         self._process: Process | None = None
         self._asgi: AsgiRequest | None = None
@@ -54,8 +54,7 @@ class ServerRequest:
     def connection_lost(self) -> None:
         """The process is gone or aborts the connection."""
         if not self.is_over:
-            self._end()
-            self._respond(None)
+            self._end_with(None)
 
     # --- Connection of the short way, AsgiConnection of the other ---
 
@@ -77,14 +76,21 @@ class ServerRequest:
         if not self.is_over:
             process = self._process
             assert process is not None
-            self._end()
             process.node.observer.responded(process.node, self, self._written)
-            self._respond(self._written)
+            self._end_with(self._written)
 
     def abort(self) -> None:
         self.connection_lost()
 
+    def _end_with(self, response: bytes | None) -> None:
+        respond = self._respond
+        assert respond is not None
+        self._end()
+        respond(response)
+
     def _end(self) -> None:
+        """The exchange and the ASGI request refer to this object: without references to them, it is freed at once."""
         self.is_over = True
+        self._respond = self._asgi = None
         if self._process is not None:
             self._process.requests.pop(self, None)

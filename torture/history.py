@@ -4,11 +4,12 @@ import json
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
 from conformance.history.checker import RequestRecord, Tolerances, check
+from msgspec.structs import replace
 
 from .worker_process import EPOCH_SECONDS, TIMEOUT_SECONDS, TTL_SECONDS, WorkerProcess, now
 

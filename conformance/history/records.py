@@ -2,9 +2,12 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 TOLERANCE_SECONDS: Final = 0.002
 ARRIVAL_SECONDS: Final = 2.0
@@ -21,8 +24,7 @@ ViolationKind = Literal[
 ]
 
 
-@dataclass(frozen=True)
-class RequestRecord:
+class RequestRecord(Struct, frozen=True, gc=False):
     """One request of one client, in seconds of the clock that all clients share.
 
     `owner` names the acquisition: its owner token, or a name for it. `node`: which of several nodes got the request.
@@ -56,8 +58,7 @@ class Violation:
     records: tuple[RequestRecord, ...]
 
 
-@dataclass(frozen=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """An acknowledged grant.
 
     Its client is sure to hold the lock until `sure_until`. Another client may hold it from `lasts_until` on.

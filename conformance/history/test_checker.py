@@ -3,12 +3,11 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec import structs
+from msgspec.structs import replace
 
 from volcano_locks_server.ports.lock_store import (
     HistoryPage,
@@ -237,7 +236,7 @@ class ForgettingTokensStore(StoreWrapper):
     """A freed record loses its fencing token, so that the next token can repeat it."""
 
     def between(self, records: Records, now_ms: int, step: Step) -> StepResult:
-        freed = {k: structs.replace(r, fencing_token=0) if isinstance(r, Free) else r for k, r in records.items()}
+        freed = {k: replace(r, fencing_token=0) if isinstance(r, Free) else r for k, r in records.items()}
         return step(freed, now_ms)
 
 
@@ -250,7 +249,7 @@ class EarlyExpiryStore(StoreWrapper):
     def _early(self, record: StoredRecord | None) -> StoredRecord | None:
         if not isinstance(record, Held):
             return record
-        return structs.replace(record, expires_at_ms=record.expires_at_ms - 3_000)
+        return replace(record, expires_at_ms=record.expires_at_ms - 3_000)
 
 
 class LosingWritesStore(StoreWrapper):

@@ -5,12 +5,12 @@ are checked lock by lock, in windows that overlap by more than the life of a req
 """
 
 from collections import defaultdict
-from dataclasses import replace
 from math import inf
 from typing import Final
 
 from conformance.history.checker import check
 from conformance.history.records import RequestRecord, Tolerances
+from msgspec.structs import replace
 
 from ..plan import Plan
 from ..world import World, shown_token

@@ -166,16 +166,18 @@ class _SteppedTimer:
         self._due_ms: Final = -(-due_ms // step_ms) * step_ms
         self._step_ms: Final = step_ms
         self._call: Final = call
-        self._next = self._sleep(clock.now_ms())
+        self._next: asyncio.TimerHandle | None = self._sleep(clock.now_ms())
 
     def cancel(self) -> None:
-        self._next.cancel()
+        if self._next is not None:
+            self._next.cancel()
 
     def _sleep(self, now_ms: int) -> asyncio.TimerHandle:
         end_ms = min(self._due_ms, (now_ms + TIMER_STEP_MS) // self._step_ms * self._step_ms)
         return asyncio.get_running_loop().call_later(max(1, end_ms - now_ms) / 1_000, self._wake)
 
     def _wake(self) -> None:
+        self._next = None  # each refers to the other: without this, only the garbage collector frees them
         now_ms = self._clock.now_ms()
         if now_ms >= self._due_ms:
             self._call()

@@ -70,6 +70,7 @@ class AsgiRequest:
         try:
             await app(self.scope, self.receive, self.send)
         finally:
+            self.scope.pop(CLIENT_IS_GONE, None)  # it refers to this object, which is freed at once without it
             if not self.is_complete and not self._disconnected:
                 self._connection.abort()
 
