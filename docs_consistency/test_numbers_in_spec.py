@@ -41,6 +41,7 @@ NUMBERS = [
     ("http.md", "HTTP-24", int(http1.BODY_SECONDS_MAX), "seconds"),
     ("http.md", "HTTP-24", int(http1.WRITE_SECONDS_MAX), ""),
     ("http.md", "HTTP-25", http1.KEEP_ALIVE_SECONDS, "seconds"),
+    ("http.md", "HTTP-27", codec.TARGET_BYTES_MAX, "bytes with"),
     ("http.md", "HTTP-27", codec.QUERY_BYTES_MAX, "bytes"),
     ("http.md", "HTTP-27", codec.PARAMETERS_MAX, "parameters"),
     ("http.md", "HTTP-27", auth.CREDENTIAL_BYTES_MAX, "bytes"),

@@ -30,6 +30,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.rules.values", "TTL_SECONDS_MAX", "seconds, the longest TTL"),
         (f"{SERVER}.rules.values", "WAIT_SECONDS_MAX", "seconds that one request may wait in the queue"),
         (f"{SERVER}.http.codec", "BODY_BYTES_MAX", "bytes of a body; more is 413"),
+        (f"{SERVER}.http.codec", "TARGET_BYTES_MAX", "bytes of an address with its query; more is 414"),
         (f"{SERVER}.http.codec", "QUERY_BYTES_MAX", "bytes of a query string; more is 414"),
         (f"{SERVER}.http.codec", "PARAMETERS_MAX", "parameters of a query string; more is 400"),
         (f"{SERVER}.http.server.http1", "HEADERS_MAX", "header fields; more is 431"),

@@ -13,8 +13,10 @@ from typing import cast
 import pytest
 import uvloop
 
+from volcano_locks_server.http.codec import QUERY_BYTES_MAX, TARGET_BYTES_MAX
 from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.http.server.listener import SEND_BUFFER_BYTES
+from volcano_locks_server.rules.values import FENCING_TOKEN_MAX, KEY_LENGTH_MAX
 from volcano_locks_server.testing import ManualClock, RunningServer, running_server_async
 
 from .raw_connection import RawConnection, lock_request
@@ -93,10 +95,9 @@ async def test_as_many_headers_as_are_allowed_are_served(connect: Connect) -> No
     "head",
     [
         b"GET /healthz HTTP/1.1\r\nx: " + b"a" * 40_000 + b"\r\n\r\n",
-        b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n",
         b"GET /healthz HTTP/1.1\r\n" + (b"x: " + b"a" * 4_000 + b"\r\n") * 8 + b"x: " + b"a" * 2_000 + b"\r\n\r\n",
     ],
-    ids=["one long field", "a long address", "long together"],
+    ids=["one long field", "long together"],
 )
 async def test_long_heads_are_refused(connect: Connect, head: bytes) -> None:
     """HTTP-22: the bytes of a head are bounded, in each part of it."""
@@ -192,8 +193,6 @@ async def test_the_body_after_an_offer_to_upgrade_is_read(running: RunningServer
     ("target", "status"),
     [
         (b"/healthz", 200),
-        (b"/healthz?a=b#c", 200),
-        (b"/healthz#c?a=b", 200),
         (b"http://x:1/healthz?a=b", 200),
         (b"http://x/locks/a", 401),
         (b"http://x", 404),
@@ -208,6 +207,68 @@ async def test_each_form_of_a_request_target_is_parsed(connect: Connect, target:
     connection = await connect()
     connection.send(b"GET " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n")
     assert await connection.status() == status
+
+
+@pytest.mark.parametrize("target", [b"/metrics#x", b"/healthz?a=b#c", b"http://x/healthz#", b"/locks/a#x", b"#"])
+async def test_an_address_has_no_fragment(running: RunningServer, connect: Connect, target: bytes) -> None:
+    """HTTP-6: a proxy that closes `/metrics` may pass on `/metrics#x`."""
+    sent = b"GET " + target + b" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n\r\n"
+    assert await final_response(connect, sent % running.service_key.encode()) == (400, "invalid_request", True)
+
+
+LONGEST_KEY = b"%61" * KEY_LENGTH_MAX
+LONGEST_QUERY = b"?x=" + b"a" * (QUERY_BYTES_MAX - 2)
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status"),
+    [
+        (b"GET", b"/locks/" + LONGEST_KEY, 200),
+        (b"POST", b"/locks/" + LONGEST_KEY + b"/lease", 201),
+        (b"DELETE", b"/locks/" + LONGEST_KEY + b"/leases/%d" % FENCING_TOKEN_MAX, 409),
+        (b"GET", b"/locks/" + LONGEST_KEY + b"/history", 200),
+        (b"POST", b"/projects/" + b"a" * 255 + b"/service-keys/" + b"b" * 255 + b"/regenerate", 403),
+    ],
+    ids=["read", "lease", "force release", "history", "service key"],
+)
+async def test_the_longest_addresses_are_served(
+    running: RunningServer, connect: Connect, method: bytes, target: bytes, status: int
+) -> None:
+    """HTTP-27, HTTP-7: with the longest query, in both forms."""
+    key, body = running.service_key.encode(), b'{"ttl_seconds":30}'
+    for form in (b"", b"https://" + b"h" * 253 + b":65535"):
+        head = b"%b %b%b%b HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %b\r\n" % (
+            method,
+            form,
+            target,
+            LONGEST_QUERY,
+            key,
+        )
+        head += b"X-Volcano-Lock-Token: 5b0c3f43-6f3c-4b53-9d3b-0c8f2a1f7f10\r\n"
+        connection = await connect()
+        connection.send(head + b"Content-Length: %d\r\n\r\n" % len(body) + body + SMALL_GET)
+        assert [await connection.status() for _ in range(2)] == [status, 200]
+
+
+@pytest.mark.parametrize("size", [TARGET_BYTES_MAX + 1, 32_000, 100_000])
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+async def test_a_longer_address_is_414(connect: Connect, size: int, pieces: int) -> None:
+    """HTTP-27: before method and credential, and it closes the connection, because the rest is not parsed."""
+    for method in (b"GET", b"UNSUBSCRIBE", b"CONNECT"):
+        sent = b"%b /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (method, b"a" * (size - 1))
+        connection = await connect()
+        for begin in range(0, len(sent), -(-len(sent) // pieces)):
+            connection.send(sent[begin : begin - (-len(sent) // pieces)])
+            await asyncio.sleep(0)
+        assert await connection.problem() == (414, "uri_too_long")
+        assert await connection.is_closed()
+
+
+async def test_an_address_within_the_limit_is_looked_up(connect: Connect) -> None:
+    """HTTP-27."""
+    connection = await connect()
+    connection.send(b"GET /%b HTTP/1.1\r\nHost: x\r\n\r\n" % (b"a" * (TARGET_BYTES_MAX - 1)) + SMALL_GET)
+    assert [await connection.status() for _ in range(2)] == [404, 200]
 
 
 async def test_two_megabytes_are_refused_and_the_connection_goes_on(connect: Connect) -> None:

@@ -20,6 +20,7 @@ from ..rules.record_check import INSTANT_MS_MAX
 from ..rules.values import LockKey, parse_holder, parse_ttl_seconds, parse_wait_ms, shown
 
 BODY_BYTES_MAX: Final = 16_384
+TARGET_BYTES_MAX: Final = 4_096  # of an address with its query: more than the longest valid one in absolute form
 QUERY_BYTES_MAX: Final = 2_048
 PARAMETERS_MAX: Final = 16
 PARSED_VALUES_KEPT: Final = 4_096  # keys and holder labels: a worker sends the same ones with each renewal

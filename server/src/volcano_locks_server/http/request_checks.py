@@ -1,6 +1,7 @@
 """The order in which every request is checked (HTTP-13). The first fault found is the response.
 
-    address, method            404, 405  _routed in lock_routes; _Router in app
+    size of head and address   431, 414  http1
+    address, method            404, 405  lock_operation; _Router in app
     query size, declared body  414, 413  check_before_credential
     the server is stopping     503       check_before_credential; the health routes go on
     credential                 401, 403  auth

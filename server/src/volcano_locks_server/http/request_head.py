@@ -69,7 +69,6 @@ def repeated(name: bytes, before: bytes, value: bytes) -> bytes:
 
 def split_target(target: bytes) -> tuple[bytes, bytes]:
     """Path and query of a request target that the parser accepted; neither is decoded."""
-    target = target.partition(b"#")[0]
     path, _, query = target.partition(b"?")
     if not path.startswith(b"/"):
         _, has_scheme, rest = path.partition(b"://")  # the absolute form

@@ -10,6 +10,7 @@ there is too much of it the connection stops reading.
     HEAD       end of the head                  BODY, or RESPONSE if there is no body; the request starts
                the head of CONNECT, not HTTP    CLOSING, after an error response
                more than HEADERS_MAX fields or HEAD_BYTES_MAX bytes                 CLOSING, after 431
+               an address of more than TARGET_BYTES_MAX bytes                       CLOSING, after 414
     BODY       its last byte                    RESPONSE, or IDLE if the response is complete already
                broken chunks                    CLOSING, after 400 if no response has begun, else at once
                more than CHUNK_BYTES_DISCARDED_MAX or DISCARDED_BYTES_MAX bytes
@@ -38,7 +39,7 @@ import httptools
 
 from ...rules.errors import LockError
 from ..auth import Principal
-from ..codec import BODY_BYTES_MAX, FORWARDED_PROTO, X_FORWARDED_FOR
+from ..codec import BODY_BYTES_MAX, FORWARDED_PROTO, TARGET_BYTES_MAX, X_FORWARDED_FOR
 from ..lease_requests import LeaseRequest
 from ..problems import MethodNotAllowedError
 from ..request_head import FIELDS_KEPT, VERSIONS, RequestHead, repeated
@@ -49,6 +50,7 @@ from .message_parts import MessageParts
 
 HEADERS_MAX: Final = 100
 HEAD_BYTES_MAX: Final = 32_768
+REQUEST_LINE_BYTES_MAX: Final = TARGET_BYTES_MAX + 32  # with the longest method and line ends before it
 HEAD_SECONDS_MAX: Final = 10.0
 BODY_SECONDS_MAX: Final = 10.0
 WRITE_SECONDS_MAX: Final = 30.0
@@ -213,11 +215,18 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self._pause_reading()
 
     def _feed(self, part: memoryview) -> None:
-        """Raises LockError for what is not HTTP or exceeds a limit."""
+        """Raises LockError for what is not HTTP or exceeds a limit.
+
+        The parser reads an address byte by byte, so it gets no more of a head before it has shown the address.
+        """
         self._fed_bytes += len(part)
-        if self.state is not _BODY and self._fed_bytes > HEAD_BYTES_MAX:
+        is_head = self.state is not _BODY
+        if is_head and self._fed_bytes > HEAD_BYTES_MAX:
             raise _head_too_large()
         try:
+            if is_head and len(part) > REQUEST_LINE_BYTES_MAX:
+                self._parser.feed_data(part[:REQUEST_LINE_BYTES_MAX])
+                part = part[REQUEST_LINE_BYTES_MAX:]
             self._parser.feed_data(part)
         except httptools.HttpParserUpgrade:
             self._parse_offered_body()
@@ -277,6 +286,10 @@ class Http1Connection(asyncio.BufferedProtocol):
     def on_url(self, url: bytes) -> None:
         if self._offer_head is None:
             self._target += url
+            if len(self._target) > TARGET_BYTES_MAX:
+                raise _target_too_long()
+            if b"#" in url:
+                raise LockError("invalid_request", "an address has no fragment: leave out # and what follows it")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """A field of the head, or a trailer field, which counts too and is otherwise ignored."""
@@ -470,6 +483,10 @@ class Http1Connection(asyncio.BufferedProtocol):
 
 def _not_http() -> LockError:
     return LockError("invalid_request", NOT_HTTP_MESSAGE)
+
+
+def _target_too_long() -> LockError:
+    return LockError("uri_too_long", f"the address with its query must be at most {TARGET_BYTES_MAX} bytes; got more")
 
 
 def _head_too_large() -> LockError:
