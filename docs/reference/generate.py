@@ -35,7 +35,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.http.codec", "PARAMETERS_MAX", "parameters of a query string; more is 400"),
         (f"{SERVER}.http.server.http1", "HEADERS_MAX", "header fields; more is 431"),
         (f"{SERVER}.http.server.http1", "HEAD_BYTES_MAX", "bytes of a head with its address; more is 431"),
-        (f"{SERVER}.http.server.http1", "CHUNK_BYTES_DISCARDED_MAX", "bytes of chunks read after a response"),
+        (f"{SERVER}.http.server.http1", "CHUNK_BYTES_MAX", "bytes of a chunked body with its framing; more is 413"),
     ),
     "Connections of one server": (
         (f"{SERVER}.http.server.connection_limits", "CONNECTIONS_MAX", "open connections; new ones close idle ones"),

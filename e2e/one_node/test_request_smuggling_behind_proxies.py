@@ -1,8 +1,9 @@
-"""A request body beside an Upgrade header is not parsed as a request behind a proxy with shared connections.
+"""One client's body does not harm the next client's request behind a proxy with shared connections.
 
 nginx forwards the Upgrade header. HAProxy removes it, and this test notices if it stops doing so.
 """
 
+import contextlib
 import socket
 import uuid
 from collections.abc import Callable, Iterator
@@ -78,3 +79,22 @@ def test_a_trailer_field_does_not_take_the_next_response(running: RunningServer,
     assert first_response(proxy, b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + chunked).startswith(b"HTTP/1.1 200 ")
     mine = httpx.get(f"http://{proxy}/locks/mine", headers={"Authorization": f"Bearer {running.service_key}"})
     assert mine.status_code == 200
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\r\n", b""], ids=["complete", "broken off"])
+def test_chunks_harm_no_other_client(running: RunningServer, proxy: str, end: bytes) -> None:
+    """HTTP-21, HTTP-26: a response before the end of the chunks closes the connection and says so, so that no proxy
+    sends the next client's request on it.
+    """
+    head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    tenant = {"Authorization": f"Bearer {running.service_key}"}
+    host, _, port = proxy.partition(":")
+    with httpx.Client(base_url=f"http://{proxy}", headers=tenant, timeout=30) as honest:
+        for count in (1, 100, 200, 1_000, 2_000):
+            with socket.create_connection((host, int(port)), timeout=30) as connection:
+                connection.sendall(head + b"1\r\na\r\n" * count)
+                with contextlib.suppress(OSError):  # the proxy may have closed it
+                    connection.sendall(end)
+                    connection.shutdown(socket.SHUT_WR)
+                    connection.recv(65_536)
+            assert [honest.get("/locks/mine").status_code for _ in range(5)] == [200] * 5

@@ -19,6 +19,7 @@ GET = b"GET /a HTTP/1.1\r\n\r\n"
 LAST = b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"
 HEAD = b"POST /a HTTP/1.1\r\nContent-Length: 4\r\n\r\n"
 CHUNKED = b"POST /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+TINY_CHUNK = b"1\r\na\r\n"
 PRINCIPAL = Principal(
     Credential(ServiceKey("k", "p", "key", "sk", (), 0), Project("p", "project", 600, 0), None), b"", 0
 )
@@ -78,7 +79,8 @@ ROWS: dict[str, tuple[list[bytes], State, list[int]]] = {
     "BODY: its last byte after the response": ([EARLY, b"12", b"34"], State.IDLE, [200]),
     "BODY: some bytes after the response": ([EARLY, b"12"], State.BODY, [200]),
     "BODY: broken chunks": ([CHUNKED, b"zz\r\n"], State.CLOSING, [400]),
-    "BODY: broken chunks after the response": ([CHUNKED.replace(b"POST", b"GET"), b"zz\r\n"], State.CLOSING, [200]),
+    "BODY: too many bytes of chunks": ([CHUNKED, *[b"1;" + b"x" * 4_000 + b"\r\na\r\n"] * 9], State.CLOSING, [413]),
+    "BODY: chunks to come after the response": ([CHUNKED.replace(b"POST", b"GET")], State.CLOSING, [200]),
     "RESPONSE: complete, the next request": ([GET + GET, GET], State.IDLE, [200, 200, 200]),
     "RESPONSE: complete, it was the last": ([LAST], State.CLOSING, [200]),
     "CLOSING: bytes": ([b"NONSENSE\r\n\r\n", GET], State.CLOSING, [400]),
@@ -116,21 +118,36 @@ async def test_bytes_are_held_while_a_response_is_due(connection: MemoryConnecti
 
 
 async def test_chunks_are_not_read_ahead(connection: MemoryConnection, app: App) -> None:
-    """HTTP-24: tiny ones take much time to parse, so that their framing counts too."""
+    """HTTP-21, HTTP-27: parsing tiny ones takes much time, and needs no credential."""
     app.may_respond.clear()
-    chunk = b"1\r\na\r\n"
-    connection.feed(b"GET /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    connection.feed(b"GET /a HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n" + TINY_CHUNK * 2_000)
     await turn()
-    connection.feed(chunk * (http1.BODY_BYTES_UNREAD_MAX // len(chunk) - 10))
-    assert not connection.transport.is_paused
-    connection.feed(chunk * 11)
+    assert connection.protocol._chunk_bytes < 2 * http1.CHUNK_BYTES_AHEAD_MAX
+    connection.feed(TINY_CHUNK * 2_000)
     assert connection.transport.is_paused
+    assert connection.protocol._chunk_bytes < 2 * http1.CHUNK_BYTES_AHEAD_MAX
     app.may_respond.set()
     await turn()
+    (response,) = responses(connection.transport.written, b"GET")
+    assert response.fields[b"connection"] == b"close"
+    assert connection.transport.closed
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [TINY_CHUNK * 4_000, b"4000\r\n" + b"x" * 16_384 + b"\r\n", b"1;" + b"x" * 5_000 + b"\r\na\r\n"],
+    ids=["tiny", "the longest body", "a long extension"],
+)
+async def test_chunks_are_read_as_the_application_takes_them(connection: MemoryConnection, chunks: bytes) -> None:
+    """HTTP-12, HTTP-21: in any pieces; the connection then serves the next request."""
+    connection.feed(CHUNKED + chunks)
+    for _ in range(4):
+        await turn()
     connection.feed(b"0\r\n\r\n" + GET)
-    await turn()
-    assert not connection.transport.is_paused
+    for _ in range(8):
+        await turn()
     assert statuses(connection) == [200, 200]
+    assert not connection.transport.is_paused
 
 
 @pytest.mark.parametrize("inputs", [[HEAD], [HEAD, b"12"], [CHUNKED]], ids=["head", "half a body", "chunks"])
@@ -148,23 +165,12 @@ async def test_a_disconnect_reaches_the_application(
     assert not connection.protocol._context.limits.open
 
 
-@pytest.mark.parametrize(
-    ("field", "piece", "bytes_max"),
-    [
-        (b"Content-Length: 100000000", b"x" * 16_384, http1.DISCARDED_BYTES_MAX),
-        (b"Transfer-Encoding: chunked", b"1\r\nx\r\n" * 2_730, http1.CHUNK_BYTES_DISCARDED_MAX),
-    ],
-    ids=["declared", "chunked"],
-)
-async def test_a_discarded_body_is_bounded(
-    connection: MemoryConnection, field: bytes, piece: bytes, bytes_max: int
-) -> None:
-    """HTTP-21: the rest of a body is not needed after the response. Parsing chunks of a byte takes time, and needs no
-    credential.
-    """
-    connection.feed(b"GET /a HTTP/1.1\r\n" + field + b"\r\n\r\n")
+async def test_a_discarded_body_is_bounded(connection: MemoryConnection) -> None:
+    """HTTP-21: the rest of a body is not needed after the response."""
+    piece = b"x" * 16_384
+    connection.feed(b"GET /a HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n")
     await turn()
-    for _ in range(bytes_max // len(piece)):
+    for _ in range(http1.DISCARDED_BYTES_MAX // len(piece)):
         connection.feed(piece)
     assert not connection.transport.closed
     connection.feed(piece)

@@ -36,7 +36,7 @@ async def test_only_the_lease_of_the_address_is_freed(harness: HttpHarness) -> N
 
 
 @pytest.mark.parametrize(
-    "token", ["0", "01", "-1", "+1", "1.0", "1e3", "x", "%31", str(2**53), "9" * 17, "9" * 5_000, "1%20", "lease%2F"]
+    "token", ["0", "01", "-1", "+1", "1.0", "1e3", "x", "%31", str(2**53), "9" * 17, "9" * 4_000, "1%20", "lease%2F"]
 )
 async def test_a_fencing_token_is_a_whole_number(harness: HttpHarness, token: str) -> None:
     """HTTP-34."""

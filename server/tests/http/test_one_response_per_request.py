@@ -91,9 +91,9 @@ async def test_each_request_gets_its_response(
         first, *rest = responses(connection.transport.written, method)
         assert first.status == 200
         assert first.body == (b"" if method == b"HEAD" else b"%b /first %b" % (method, read)), cut
-        # The client held its body back and may now leave it out, so the response ends the connection.
+        # The client held its body back: it may now leave it out, or its chunks take long to parse.
         held_back = pause and len(head) <= cut < len(head + body)
-        is_last = held_back and offer == "expect" and method not in READS_BODY
+        is_last = held_back and (offer == "expect" or framing == "chunked") and method not in READS_BODY
         assert (first.fields.get(b"connection") == b"close") == is_last == connection.transport.closed, cut
         assert [one.body for one in rest] == ([b"GET /next "] if then and not is_last else []), cut
 

@@ -84,6 +84,20 @@ async def is_closed(streams: Streams) -> bool:
     return True
 
 
+@pytest.mark.real_time
+async def test_a_response_before_the_end_of_the_chunks_arrives(connect: Connect, files: CertificateFiles) -> None:
+    """HTTP-21, HTTP-26: also if the client goes on sending, which a reset of the connection would answer."""
+    head = b"POST /locks/a/lease HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for _ in range(5):
+        reader, writer = await connect(files.trusting_context(), sent=head + b"1\r\na\r\n" * 3_000)
+        for _ in range(5):
+            writer.write(b"1\r\na\r\n" * 500)
+            await asyncio.sleep(0.01)
+        response = await asyncio.wait_for(reader.readuntil(b"}"), 30)
+        assert response.startswith(b"HTTP/1.1 401 ")
+        assert b"\r\nconnection: close\r\n" in response
+
+
 def logged(running: RunningServer, log: io.StringIO, event: str) -> list[dict[str, str]]:
     """The lines of that event; later ones are not written."""
     running.server.log.writer.close()

@@ -38,6 +38,10 @@ class RequestHead:
         self.is_plain: Final = self.keep_alive and coding is None and _EXPECT not in fields
 
     @property
+    def is_chunked(self) -> bool:
+        return _TRANSFER_ENCODING in self.fields
+
+    @property
     def expects_continue(self) -> bool:
         return self.version == HTTP_1_1 and self.fields.get(_EXPECT, b"").lower() == b"100-continue"
 

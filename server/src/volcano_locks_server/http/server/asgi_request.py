@@ -39,6 +39,7 @@ class AsgiRequest:
         "_disconnected",
         "_end_received",
         "_expects_continue",
+        "_is_chunked",
         "_is_stream",
         "_response_head",
         "_wakeup",
@@ -57,6 +58,7 @@ class AsgiRequest:
         self.is_complete = False
         self._connection: Final = connection
         self._expects_continue = head.expects_continue
+        self._is_chunked: Final = head.is_chunked
         self._body = bytearray()  # one byte at a time: `bytes` would be copied each time
         self._disconnected = False
         self._end_received = False
@@ -80,6 +82,11 @@ class AsgiRequest:
     def unread_bytes(self) -> int:
         """How much of the body has arrived and was not taken by the application."""
         return len(self._body)
+
+    @property
+    def awaits_body(self) -> bool:
+        """Whether the application has taken all of the body that has arrived, and waits for more."""
+        return self._wakeup is not None and not self._wakeup.is_set()
 
     def add_body(self, part: bytes) -> None:
         self._body += part
@@ -105,6 +112,7 @@ class AsgiRequest:
         self._expects_continue = False
         while not (self._body or self._has_ended or (self.body_complete and not self._end_received)):
             self._wakeup = asyncio.Event()
+            self._connection.body_taken()
             await self._wakeup.wait()
         if self._has_ended:
             return {"type": "http.disconnect"}
@@ -118,8 +126,8 @@ class AsgiRequest:
         if self._disconnected:
             return
         if message["type"] == "http.response.start":
-            if self._expects_continue and not self.body_complete:
-                self.keep_alive = False  # the client may now omit its body, so the next bytes are ambiguous
+            if (self._expects_continue or self._is_chunked) and not self.body_complete:
+                self.keep_alive = False  # what follows may be the next request, or takes long to parse
             self.response_started = True
             self._response_head = message
         elif message["type"] == "http.response.body" and self._response_head is not None and not self.is_complete:

@@ -13,8 +13,10 @@ there is too much of it the connection stops reading.
                an address of more than TARGET_BYTES_MAX bytes                       CLOSING, after 414
     BODY       its last byte                    RESPONSE, or IDLE if the response is complete already
                broken chunks                    CLOSING, after 400 if no response has begun, else at once
-               more than CHUNK_BYTES_DISCARDED_MAX or DISCARDED_BYTES_MAX bytes
-                   after the response                                               CLOSING
+               chunks that the application has not asked for                        held, past CHUNK_BYTES_AHEAD_MAX
+               chunks of more than CHUNK_BYTES_MAX bytes                            CLOSING, after 413
+               the response before the end of the chunks                            CLOSING
+               more than DISCARDED_BYTES_MAX bytes after the response               CLOSING
     RESPONSE   the response is complete         IDLE, or CLOSING if it was the last one; held bytes are read
                bytes                            held; at HELD_BYTES_MAX reading pauses
     CLOSING    bytes                            discarded unparsed, for LINGER_SECONDS_MAX and up to
@@ -39,7 +41,7 @@ import httptools
 
 from ...rules.errors import LockError
 from ..auth import Principal
-from ..codec import BODY_BYTES_MAX, FORWARDED_PROTO, TARGET_BYTES_MAX, X_FORWARDED_FOR
+from ..codec import BODY_BYTES_MAX, FORWARDED_PROTO, TARGET_BYTES_MAX, X_FORWARDED_FOR, body_too_large
 from ..lease_requests import LeaseRequest
 from ..problems import MethodNotAllowedError
 from ..request_head import FIELDS_KEPT, VERSIONS, RequestHead, repeated
@@ -57,9 +59,10 @@ WRITE_SECONDS_MAX: Final = 30.0
 KEEP_ALIVE_SECONDS: Final = 90
 LINGER_SECONDS_MAX: Final = 2.0
 HELD_BYTES_MAX: Final = 8_192  # a disconnect is only seen while reading, so some bytes are read ahead
-BODY_BYTES_UNREAD_MAX: Final = 32_768  # of a body that the application has not taken; of chunks with their framing
+BODY_BYTES_UNREAD_MAX: Final = 32_768  # of a body that the application has not taken
+CHUNK_BYTES_AHEAD_MAX: Final = 1_024  # of chunks with their framing, parsed before the application takes them
+CHUNK_BYTES_MAX: Final = 32_768  # of a chunked body with its framing: tiny chunks take much time
 WRITE_BYTES_MAX: Final = 16_384  # of responses that the client has not read; more pauses writing
-CHUNK_BYTES_DISCARDED_MAX: Final = 65_536  # of a chunked body: parsing tiny chunks takes much time
 DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
 METHODS: Final = "GET, POST, PATCH, DELETE"  # the methods that some address accepts
 NOT_HTTP_MESSAGE: Final = "this server reads HTTP/1.1 and could not parse the request: check the client or proxy"
@@ -109,7 +112,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._head: RequestHead | None = None  # of a plain request, until its body is complete
         self._body = b""  # of that request
         self._discarded_bytes = 0
-        self._untaken_bytes = 0  # of a chunked body, since the application last took what had arrived
+        self._chunk_bytes = 0  # of a chunked body with its framing
+        self._chunk_bytes_ahead = 0  # of these, since the application last took what had arrived
         self._offer_head: RequestHead | None = None  # a head that offers an upgrade
 
     # --- the connection ---
@@ -177,8 +181,9 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     @property
     def _is_blocked(self) -> bool:
-        """Whether what comes next has to wait: for a response, or for the client to read."""
-        return self.state is _RESPONSE or self._write_paused_at is not None
+        """Whether what comes next has to wait: for a response, for the client to read, or for the application."""
+        is_ahead = self._chunk_bytes_ahead >= CHUNK_BYTES_AHEAD_MAX
+        return self.state is _RESPONSE or self._write_paused_at is not None or is_ahead
 
     def _read(self, data: bytes | bytearray, view: memoryview) -> None:
         """Feed the parser part by part, until `view`, the beginning of `data`, is used up or has to wait."""
@@ -186,14 +191,16 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         try:
             while position < end and self.state is not _CLOSING:
-                if self.state is _RESPONSE or self._write_paused_at is not None:
+                if self._is_blocked:
                     self._held = bytes(view[position:])
                     break
-                is_chunked = not self._parts.body_bytes_left
-                part_end = self._parts.end(data, position, end)
-                if self.state is _BODY and self._request is None and self._head is None:
+                is_body = self.state is _BODY
+                is_chunked = is_body and not self._parts.body_bytes_left
+                limit = min(end, position + CHUNK_BYTES_AHEAD_MAX) if is_chunked else end
+                part_end = self._parts.end(data, position, limit)
+                if is_body and self._request is None and self._head is None:
                     self._discarded_bytes += part_end - position
-                    if self._discarded_bytes > (CHUNK_BYTES_DISCARDED_MAX if is_chunked else DISCARDED_BYTES_MAX):
+                    if self._discarded_bytes > DISCARDED_BYTES_MAX:
                         self._close_with(None)
                         break
                 self._feed(view[position:part_end])
@@ -208,11 +215,14 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._is_reading = False
 
     def _count_chunks(self, count: int) -> None:
-        """Stop reading a chunked body that the application does not take. Parsing tiny chunks takes much time."""
-        if self.state is _BODY and self._request is not None:
-            self._untaken_bytes += count
-            if self._untaken_bytes > BODY_BYTES_UNREAD_MAX:
-                self._pause_reading()
+        """Count what was parsed of a chunked body that goes on. Raises LockError `request_too_large`."""
+        if self.state is not _BODY:
+            return
+        self._chunk_bytes += count
+        if self._chunk_bytes > CHUNK_BYTES_MAX:
+            raise body_too_large(f"more than {CHUNK_BYTES_MAX} with the framing of its chunks")
+        if not (isinstance(self._request, AsgiRequest) and self._request.awaits_body):
+            self._chunk_bytes_ahead += count
 
     def _feed(self, part: memoryview) -> None:
         """Raises LockError for what is not HTTP or exceeds a limit.
@@ -261,6 +271,10 @@ class Http1Connection(asyncio.BufferedProtocol):
             self._is_reading_paused = True
             self.transport.pause_reading()
 
+    def _continue_soon(self) -> None:
+        if self._held or self._is_reading_paused:
+            self._context.loop.call_soon(self._continue)
+
     def _continue(self) -> None:
         """Read what was held, now that it need not wait."""
         if self._is_blocked or self.state is _CLOSING or self.transport.is_closing():
@@ -281,7 +295,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.waiting_since = self._context.loop.time()
         self._target = b""
         self._fields = {}
-        self._field_count = self._discarded_bytes = 0
+        self._field_count = self._discarded_bytes = self._chunk_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         if self._offer_head is None:
@@ -342,7 +356,7 @@ class Http1Connection(asyncio.BufferedProtocol):
     def on_message_complete(self) -> None:
         if self._offer_head is not None:
             return  # the parser that stopped at the offer ends the message before its body
-        self._fed_bytes = 0
+        self._fed_bytes = self._chunk_bytes_ahead = 0
         request, head = self._request, self._head
         if head is not None:
             self.state = _RESPONSE
@@ -411,10 +425,9 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def body_taken(self) -> None:
         """The application took what had arrived of the body."""
-        self._untaken_bytes = 0
-        if self._is_reading_paused and self.state is _BODY:
-            self._is_reading_paused = False
-            self.transport.resume_reading()
+        if self.state is _BODY:
+            self._chunk_bytes_ahead = 0
+            self._continue_soon()
 
     def response_complete(self) -> None:
         """The response to the request in progress was written."""
@@ -431,8 +444,8 @@ class Http1Connection(asyncio.BufferedProtocol):
     def _become_idle(self) -> None:
         self.state = _IDLE
         self.waiting_since = self._context.loop.time()
-        if (self._held or self._is_reading_paused) and not self._is_reading:
-            self._context.loop.call_soon(self._continue)
+        if not self._is_reading:
+            self._continue_soon()
 
     # --- writing ---
 
@@ -446,8 +459,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         if self._writable is not None:
             self._writable.set()
             self._writable = None
-        if self._held or self._is_reading_paused:
-            self._context.loop.call_soon(self._continue)
+        self._continue_soon()
 
     # --- the end ---
 
