@@ -261,6 +261,7 @@ async def test_nothing_is_decided_after_the_row_of_the_clock_was_deleted(node: P
     """LEASE-1, LEASE-16, OPS-10: whether the records that are asked for exist or not."""
     await write_records(node.locks, (key("a"), Free(1, 1)))
     with connect(node) as other:
+        other.execute("SET session_replication_role = replica")  # no trigger refuses it
         other.execute("DELETE FROM volcano_locks.newest_instant")
     for call in (
         increment(node.locks, key("a")),
@@ -337,6 +338,8 @@ async def test_a_demoted_primary_is_abandoned_although_it_responds(server: Postg
         await node.registry.add_project(Project("p-old", "old", 0, 1))
         assert (await onlooker.locks.list_locks(LockQuery(PROJECT, 1))).records == []
         await asyncio.gather(*(increment(node.locks, key(f"{number}")) for number in range(4)))
+        ((newest_ms,),) = server.execute("SELECT now_ms FROM volcano_locks.newest_instant", database)
+        promoted.execute(f"UPDATE volcano_locks.newest_instant SET now_ms = {newest_ms}", database)
         server.execute("ALTER SYSTEM SET default_transaction_read_only = on")
         server.execute("SELECT pg_reload_conf()")
         try:

@@ -10,7 +10,7 @@ all nodes, and the transaction is repeated. A node that has not read the record 
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from ...rules.lease import Free, Held
 from ..clock_comparison import ClockComparison
 from ..errors import clock_behind, refuse_clock_far_behind
 from .connections import ConnectionPool, Transaction
+from .faults import StoreWentBackError
 from .rows import CLOCK_MARK, LAST_FREE_FROM, LOCK_CLOCK, NOW, WRITE_CLOCK, ClockReading, mark_cells, written_at_ms
 
 CLOCK_BEHIND_MAX_MS: Final = 5_000
@@ -36,6 +37,16 @@ class ClockJumpedError(StoreUnavailableError):
         super().__init__("clock_jumped", "the database's clock moved ahead by itself: try again in a moment")
 
 
+class Known(NamedTuple):
+    """What a node knew before a statement that reads the clock: the newest instant that it had seen, the newest that it
+    had read from the database, and the time on its own clock.
+    """
+
+    seen_ms: int
+    stored_ms: int
+    asked_ms: int
+
+
 class DatabaseClock:
     """`node` is this node's clock. `instead` replaces the database's clock, for tests."""
 
@@ -46,13 +57,14 @@ class DatabaseClock:
         self._comparison: Final = ClockComparison(node)
         self._is_compared = False
         self._newest_up_ms = 0
+        self._stored_ms = 0
         self.newest_ms = 0
         self.history = NO_HISTORY
         """As of the latest reading."""
 
-    def asked_ms(self) -> int:
+    def known(self) -> Known:
         """To be called before a statement that reads the clock."""
-        return self._comparison.asked_ms()
+        return Known(self.newest_ms, self._stored_ms, self._comparison.asked_ms())
 
     def estimated_ms(self) -> int:
         """The time now, computed from the latest reading."""
@@ -80,25 +92,28 @@ class DatabaseClock:
 
     async def now_ms(self, transaction: Transaction, records: Records) -> int:
         """The instant to decide by. `records` were read before it. Raises as `check`."""
-        seen_ms, asked_ms = self.newest_ms, self.asked_ms()
-        return self.check(await self.read(transaction), records, seen_ms=seen_ms, asked_ms=asked_ms)
+        known = self.known()
+        return self.check(await self.read(transaction), records, known)
 
-    def check(self, reading: ClockReading, records: Records, *, seen_ms: int, asked_ms: int) -> int:
-        """The instant to decide by. `seen_ms` is `newest_ms` before the reading.
+    def check(self, reading: ClockReading, records: Records, known: Known) -> int:
+        """The instant to decide by. `known` is from before the reading.
 
-        Raises StoreUnavailableError if time would go back, and ClockJumpedError if the clock jumped.
+        Raises StoreUnavailableError if time would go back, StoreWentBackError if the database did, and ClockJumpedError
+        if the clock jumped.
         """
         self._connections.guard.check(reading.schema_mark)
+        if reading.newest_ms < known.stored_ms:
+            raise StoreWentBackError
         now_ms = reading.database_ms if self._instead is None else self._instead.now_ms()
-        newest_ms = max(seen_ms, reading.newest_ms)
+        newest_ms = max(known.seen_ms, reading.newest_ms)
         for record in records.values():
             if isinstance(record, Held | Free):
                 newest_ms = max(newest_ms, written_at_ms(record))
         if now_ms < newest_ms:
             raise clock_behind(now_ms, newest_ms)
-        if not self._is_compared or self._comparison.jump_ms(now_ms, reading.history, asked_ms):
+        if not self._is_compared or self._comparison.jump_ms(now_ms, reading.history, known.asked_ms):
             raise ClockJumpedError
-        self._note(now_ms, reading.history)
+        self._note(now_ms, reading)
         return now_ms
 
     async def after_jumps(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -129,7 +144,7 @@ class DatabaseClock:
 
         Record the jump if `records`; then the row of the clock is locked.
         """
-        asked_ms = self.asked_ms()
+        asked_ms = self._comparison.asked_ms()
         reading = await self.read(transaction)
         now_ms, history = reading.database_ms, reading.history
         if self._is_compared:
@@ -147,10 +162,11 @@ class DatabaseClock:
             await write_clock(transaction, self.mark(now_ms), history)
         self._comparison.jump_ms(now_ms, history, asked_ms)
         self._is_compared = True
-        self._note(now_ms, history)
+        self._note(now_ms, reading._replace(history=history))
         return 0
 
-    def _note(self, now_ms: int, history: ClockHistory) -> None:
+    def _note(self, now_ms: int, reading: ClockReading) -> None:
+        self._stored_ms, history = max(self._stored_ms, reading.newest_ms), reading.history
         if now_ms >= self.newest_ms:
             self.newest_ms, self._newest_up_ms, self.history = now_ms, self._node.boot().up_ms, history
 

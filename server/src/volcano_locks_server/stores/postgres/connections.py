@@ -23,7 +23,7 @@ import asyncpg
 
 from ...ports.lock_store import StoreCounts
 from ...rules.errors import STOPPING, StoreUnavailableError
-from .faults import is_server_lost, store_fault
+from .faults import StoreWentBackError, is_server_lost, store_fault
 from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, DatabaseSession, Hosts
 from .schema_mark import SchemaGuard
 
@@ -219,9 +219,12 @@ class ConnectionPool:
 
     async def _roll_back(self, session: DatabaseSession, error: Exception) -> None:
         """Roll back so that the session can be reused. Terminate it if that fails, and discard all if the server is
-        lost.
+        lost, or is an old primary that another one has replaced.
         """
-        if is_server_lost(error):
+        went_back = isinstance(error, StoreWentBackError) and self.hosts.are_several
+        if went_back:
+            self.hosts.ask_last(session.host)
+        if went_back or is_server_lost(error):
             self.discard_all()
             session.terminate()
         if session.is_hung or session.connection.is_closed():

@@ -43,6 +43,17 @@ _SERVER_LOST: Final = ("25006", "57P", "08")
 _RETRIED: Final = ("40001", "40P01")
 
 
+class StoreWentBackError(StoreUnavailableError):
+    """The newest instant in the database is older than one that this node has read there (OPS-8)."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "store_went_back",
+            "the database was set back to an older state, which lacks leases, or is a primary that was replaced: stop "
+            "all nodes, wait for the longest TTL, start them",
+        )
+
+
 def store_fault(error: Exception) -> StoreUnavailableError:
     """The error for callers, with `error` as its cause."""
     if isinstance(error, StoreUnavailableError):

@@ -83,6 +83,10 @@ class Hosts:
         """The URL of the host that was last writable."""
         return self._hosts[self._last]
 
+    @property
+    def are_several(self) -> bool:
+        return len(self._hosts) > 1
+
     def leave_hung(self, session: DatabaseSession, commit: "asyncio.Future[str]") -> None:
         """Let a commit end by itself, then close its connection."""
         session.is_hung = True

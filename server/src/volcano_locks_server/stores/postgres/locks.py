@@ -157,9 +157,9 @@ class PostgresStore:
     async def _run_step(self, keys: Sequence[RecordKey], step: Step) -> Sequence[object] | None:
         """The step's results; None after a roll-back, because another node created one of the records meanwhile."""
         async with self._connections.transaction() as transaction:
-            seen_ms, asked_ms = self._clock.newest_ms, self._clock.asked_ms()
+            known = self._clock.known()
             records, reading = await lock_records(transaction, keys)
-            now_ms = self._clock.check(reading, records, seen_ms=seen_ms, asked_ms=asked_ms)
+            now_ms = self._clock.check(reading, records, known)
             stepped = step(reading.history.present_all(records, now_ms), now_ms)
             mark = self._clock.mark(now_ms)
             is_written = await write_records(transaction, stepped.changed, records, mark, stepped.ended)
