@@ -150,6 +150,26 @@ def test_a_damaged_record_is_shown_and_repaired_on_request(command: Command) -> 
     assert command("doctor", "--store", SQLITE, "--repair", "lock/p/nightly", "--yes").exit_code == 64
 
 
+def test_the_record_of_the_clock_is_repaired_on_request(command: Command) -> None:
+    """CLI-25, CLI-31, AUDIT-1: `doctor` says how, and the audit names it."""
+    command("migrate", "--store", SQLITE)
+    with closing(sqlite3.connect("locks.db")) as connection, connection:
+        connection.execute("DELETE FROM newest_instant")
+    assert "doctor --repair clock" in str(found(command, SQLITE, exit_code=1)["opens"]["found"])
+    assert "doctor --repair clock" in command("serve", "--store", SQLITE, "--port", "0").stderr
+    refused = command("doctor", "--store", SQLITE, "--repair", "clock")
+    assert refused.exit_code == 64
+    assert "clock is damaged: newest_instant has no row" in refused.stderr
+    repaired = command("doctor", "--store", SQLITE, "--repair", "clock", "--yes", "--json")
+    assert json.loads(repaired.stdout) == {"store": SQLITE, "repaired": "clock"}
+    assert wrong(found(command, SQLITE, exit_code=0)) == set()
+    with closing(sqlite3.connect("locks.db")) as connection:
+        assert connection.execute("SELECT action, target_name FROM audit_entry").fetchall() == [
+            ("record_repaired", "clock")
+        ]
+    assert command("doctor", "--store", SQLITE, "--repair", "clock", "--yes").exit_code == 64
+
+
 async def test_many_damaged_records_are_counted() -> None:
     """CLI-31: the report stays short."""
 

@@ -254,3 +254,16 @@ def test_a_reset_moves_a_hold_with_the_records() -> None:
         last_hold_ms=JUMPED.last_hold_ms - 10_000,
         token_lead_ms=10_000,
     )
+
+
+def test_a_lost_history_holds_every_lease_and_lowers_no_token() -> None:
+    """LEASE-17, LEASE-18, LEASE-19: as if no time had passed before it was written anew."""
+    history = replace(NO_HISTORY, jumps_ms=7).rewritten(NOW, NOW - 1, 5_000)
+    assert history.jumps_ms == 7
+    expired = lease(at_ms=NOW - 3_600_000)
+    assert isinstance(decide(history.present(expired, NOW), Acquire(OTHER, 60), NOW).outcome, Refused)
+    end_ms = NOW + HOLD_MS_MAX
+    assert isinstance(decide(history.present(expired, end_ms), Acquire(OTHER, 60), end_ms).outcome, Granted)
+    granted = decide(history.present(Free(0, NOW), NOW), Acquire(ME, 60), NOW).outcome
+    assert isinstance(granted, Granted)
+    assert granted.fencing_token == NOW + 5_000

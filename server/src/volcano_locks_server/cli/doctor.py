@@ -29,9 +29,9 @@ def doctor(store: StoreOptions, as_json: bool, record: str | None, yes: bool) ->
     has open is checked without opening it.
 
     --repair shows a damaged record, asks, and repairs it: a lock becomes free,
-    a project gets defaults for what cannot be read, and a service key is
-    deleted. Stop the lock's holder first, if there may be one. A SQLite file
-    must not be in use.
+    a project gets defaults for what cannot be read, a service key is deleted,
+    and the clock is written anew. Stop the lock's holder first, if there may be
+    one. A SQLite file must not be in use.
 
     \b
     Examples:
@@ -92,6 +92,8 @@ def _question(damaged: "DamagedRecordError") -> str:
     kind = damaged.record.partition("/")[0]
     if kind == "lock":
         return "Free this lock? If a client still holds it, two clients may work at once."
+    if kind == "clock":
+        return "Write the record of the clock anew? Leases may stay held for up to 10 minutes longer."
     if kind == "project":
         return "Write this project anew, with defaults for what cannot be read?"
     return "Delete this record?"

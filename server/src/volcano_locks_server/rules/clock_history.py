@@ -115,6 +115,14 @@ class ClockHistory(Struct, frozen=True, omit_defaults=True, gc=False):
             last_hold_ms=last_ms + by_ms if last_ms > proven_ms else 0,
         )
 
+    def rewritten(self, now_ms: int, last_free_from_ms: int, token_lead_ms: int) -> "ClockHistory":
+        """The history in place of one that was lost, of which only `jumps_ms` may be known (CLI-31).
+
+        No time is known to have passed before `now_ms`. New tokens lead the clock by at least `token_lead_ms`.
+        """
+        after = NO_HISTORY.after_jump(now_ms, now_ms, last_free_from_ms)
+        return replace(after, jumps_ms=self.jumps_ms, token_lead_ms=token_lead_ms)
+
     def after_reset(self, by_ms: int) -> "ClockHistory":
         """This history after the clock and all records were set back by `by_ms` (LEASE-19)."""
         return replace(

@@ -7,11 +7,13 @@ record later. A record that passes here can be shown, compared and extended with
 from collections.abc import Iterable
 from typing import Final
 
+from .clock_history import ClockHistory
 from .lease import Free, Held, LockRecord, QueueState
 from .values import FENCING_TOKEN_MAX
 
 INSTANT_MS_MAX: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z, the last with a four-digit year
 DIGEST_BYTES: Final = 32
+_MAY_BE_NEGATIVE: Final = ("jumped_at_ms", "last_hold_ms")
 
 
 def is_intact(record: LockRecord) -> bool:
@@ -53,6 +55,15 @@ def damage_of(record: LockRecord) -> str | None:
         or _lease_damage(record)
         or _queue_state_damage(record.queue_state)
     )
+
+
+def damage_of_history(history: ClockHistory) -> str | None:
+    """What is wrong with the record of a store's clock, None if nothing is. A reset may have made instants negative."""
+    for name in history.__struct_fields__:
+        value, low = getattr(history, name), -INSTANT_MS_MAX if name in _MAY_BE_NEGATIVE else 0
+        if type(value) is not int or not low <= value <= INSTANT_MS_MAX:
+            return f"{name} is out of range"
+    return None
 
 
 def _lease_damage(held: Held) -> str | None:

@@ -1,9 +1,13 @@
 """Errors that every store raises with the same message: registry conflicts, and a clock that is behind."""
 
 from datetime import UTC, datetime
+from typing import Final
 
 from ..rules.errors import LockError, StoreUnavailableError
 from ..rules.values import shown
+
+CLOCK_RECORD: Final = "clock"
+"""The name of the record of a store's clock, for operators (CLI-31)."""
 
 
 def project_not_found() -> LockError:
@@ -28,6 +32,17 @@ def admin_token_not_found() -> LockError:
 
 def admin_token_name_taken(name: str) -> LockError:
     return LockError("name_taken", f"an admin token named {shown(name)} exists already: choose another name")
+
+
+class ClockDamagedError(StoreUnavailableError):
+    """The record of the store's clock is missing or cannot be decoded, so nothing is decided (LEASE-18)."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            "clock_damaged",
+            f"the record of the store's clock is damaged ({reason}): run volcano-locks doctor --repair {CLOCK_RECORD}",
+        )
+        self.reason: Final = reason
 
 
 def clock_behind(now_ms: int, newest_ms: int) -> StoreUnavailableError:

@@ -18,6 +18,8 @@ INTACT: Final = (
     "AND expires_at_ms >= 0 AND deadline_ms >= expires_at_ms AND ttl_seconds > 0 "
     f"ELSE freed_at_ms >= 0 AND length(retired_digests) % {DIGEST_BYTES} = 0 END"
 )
+# How far the tokens of the rows lead the instants at which they were granted or released (LEASE-19).
+TOKEN_LEAD: Final = "coalesce(max(fencing_token - coalesce(freed_at_ms, acquired_at_ms)), 0)"  # noqa: S105 - SQL
 _NO_LEASE: Final = (None,) * 7
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(QueueState).decode

@@ -20,6 +20,7 @@ from ..rules.lease import Damaged, Free
 from ..rules.values import LockKey
 from . import POSTGRES, driver_needed, open_store, sqlite_path
 from .clock_reset import ClockReset
+from .errors import CLOCK_RECORD
 from .health_findings import HealthFinding
 
 
@@ -51,6 +52,10 @@ async def check_health(url: str, clock: Clock | None = None) -> Sequence[HealthF
 
 async def find_damaged(url: str, record: str) -> DamagedRecordError | None:
     """The damaged record of that name; None if there is none. Raises ValueError and StoreUnavailableError."""
+    if record == CLOCK_RECORD:
+        with _module("clock_repair", url, "so it has no clock to repair") as (module, where):
+            error: DamagedRecordError | None = await module.find_clock_damage(where, SystemClock())
+            return error
     store = await open_store(url, SystemClock())
     try:
         if store.snapshot is not None:
@@ -64,6 +69,11 @@ async def find_damaged(url: str, record: str) -> DamagedRecordError | None:
 
 async def repair(url: str, record: str, *, by: Act | None = None) -> None:
     """Repair that damaged record (CLI-31). The audit names the act. Raises ValueError and StoreUnavailableError."""
+    entry = None if by is None else entry_of(by, "record_repaired", ("record", None, record))
+    if record == CLOCK_RECORD:
+        with _module("clock_repair", url, "so it has no clock to repair") as (module, where):
+            await module.repair_clock(where, SystemClock(), entry)
+            return
     store = await open_store(url, SystemClock())
     try:
         kind, _, name = record.partition("/")
@@ -72,8 +82,8 @@ async def repair(url: str, record: str, *, by: Act | None = None) -> None:
             await _free_lock(store.locks, RecordKey(project_id, LockKey(key)), by)
         elif store.repairs is not None:
             await store.repairs.repair(record, SystemClock().now_ms())
-            if by is not None:
-                await store.audit.append(entry_of(by, "record_repaired", ("record", None, record)))
+            if entry is not None:
+                await store.audit.append(entry)
     finally:
         await store.close()
 

@@ -270,7 +270,7 @@ async def test_nothing_is_decided_after_the_row_of_the_clock_was_deleted(node: P
         node.locks.count_held(),
         node.locks.list_locks(LockQuery(PROJECT, limit=1)),
     ):
-        assert await unavailable(call) == "store_corrupt"
+        assert await unavailable(call) == "clock_damaged"
 
 
 @pytest.mark.real_time

@@ -36,7 +36,7 @@ from ...ports.lock_store import TakeoverHold, hold_in_force
 from ...rules.clock_history import JUMP_MS_MIN, ClockHistory
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
-from ..errors import clock_behind, format_instant
+from ..errors import ClockDamagedError, clock_behind, format_instant
 from .endpoints import Endpoints
 from .layout import Layout
 from .peer_clocks import SAMPLE_SECONDS, PeerClock, PeerClocks
@@ -83,10 +83,11 @@ class ClockSkewMonitor:
     async def start(self) -> None:
         """Compare for the first time, then continue in the background.
 
-        A clock that deviates from live nodes does not prevent the start; `now_ms` refuses until they agree. A clock
-        behind the instant of a node that is gone went back over a restart: StoreUnavailableError `clock_behind`.
+        A clock that deviates from live nodes, or whose record is damaged, does not prevent the start; `now_ms` refuses
+        as long as it is so. A clock behind the instant of a node that is gone went back over a restart:
+        StoreUnavailableError `clock_behind`.
         """
-        with contextlib.suppress(_SkewError):
+        with contextlib.suppress(_SkewError, ClockDamagedError):
             await self._join()
         now_ms = self._clock.now_ms()
         gone = (
@@ -139,11 +140,15 @@ class ClockSkewMonitor:
     async def announce(self) -> None:
         """Write this node's instant and compare, now. Raises StoreUnavailableError."""
         async with self._comparing:
-            if self._is_fresh(self._clock.now_ms()):
-                await self._peer_clocks.sample("serving")
-                self._mark_compared()
-            else:
+            if not self._is_fresh(self._clock.now_ms()):
                 await self._join()
+                return
+            try:
+                await self._peer_clocks.sample("serving")
+            except ClockDamagedError as error:
+                self._note_fault(error)
+                raise
+            self._mark_compared()
 
     async def delete_gone_nodes(self) -> None:
         """Delete the keys of nodes that have been gone for GONE_SECONDS; the newest instant stays for a day."""
@@ -208,6 +213,13 @@ class ClockSkewMonitor:
         except _SkewError:
             await self._peer_clocks.sample("joining")
             raise
+        except ClockDamagedError as error:
+            self._note_fault(error)
+            raise
+
+    def _note_fault(self, error: StoreUnavailableError) -> None:
+        """Decide nothing, and ask again after ANNOUNCE_SECONDS."""
+        self._compared_at_ms, self._fault = None, (error, asyncio.get_running_loop().time())
 
     async def _record_jump(self) -> None:
         """Once, before this node serves: record a jump of its clock since the nodes that are gone."""
@@ -217,7 +229,8 @@ class ClockSkewMonitor:
             if by_ms is None:
                 by_ms = 0 if last_ms == 0 else now_ms  # no lease, or no knowledge of any time
             history = self.history.after_jump(now_ms, by_ms, last_ms)
-            self._is_jump_recorded = history is self.history or await self._peer_clocks.write_history(history)
+            is_written = history is self.history and self._peer_clocks.has_history
+            self._is_jump_recorded = is_written or await self._peer_clocks.write_history(history)
             if not self._is_jump_recorded:
                 await self._peer_clocks.sample("joining")
 
@@ -274,7 +287,7 @@ class ClockSkewMonitor:
                     f"this node's clock is {ahead_ms / 1_000:.1f} s ahead of another node's: "
                     "set the machines' clocks right; it serves again when they agree",
                 )
-                self._fault = error, asyncio.get_running_loop().time()
+                self._note_fault(error)
                 raise error
         return set(new)
 

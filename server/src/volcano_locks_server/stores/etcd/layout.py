@@ -17,7 +17,7 @@
     <prefix>/1/deleting/<project id>                 a deleted project, whose keys and locks are still being deleted
     <prefix>/1/quota/<project id>                    the project's shared request count
     <prefix>/1/node/<node id>                        a node's latest instant
-    <prefix>/1/clock                                 the past of the store's clock; absent before the first jump
+    <prefix>/1/clock                                 the past of the store's clock; absent before a node has served
     <prefix>/1/clock-reset                           how far an unfinished reset sets the clock back
     <prefix>/1/signal/<node id>                      a node's latest signal packet
     <prefix>/1/purger                                the key of the node that purges

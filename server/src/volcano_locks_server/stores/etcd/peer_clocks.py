@@ -14,9 +14,10 @@ from msgspec.structs import replace
 
 from ...ports.clock import Clock, mark_of
 from ...rules.clock_history import NO_HISTORY, ClockHistory, ClockMark, unproven_ms
-from ...rules.errors import DamagedRecordError, StoreUnavailableError
-from ...rules.record_check import INSTANT_MS_MAX
-from ..damage import shown_stored
+from ...rules.errors import DamagedRecordError
+from ...rules.record_check import INSTANT_MS_MAX, damage_of_history
+from ..damage import decoded, shown_stored, sorted_out
+from ..errors import CLOCK_RECORD, ClockDamagedError
 from .endpoints import Endpoints
 from .layout import Layout, end_of
 from .schema_guard import SchemaGuard
@@ -31,8 +32,8 @@ State = Literal["joining", "serving", "left", "loaded"]
 class NodeInstant(msgspec.Struct, omit_defaults=True):
     """What a node writes about itself: its instant, and what it knows about it (see `ClockMark`).
 
-    `jumps_ms` is the sum of the jumps that were recorded by then. The fields after `state` have their defaults if a
-    node of the first release wrote it.
+    `jumps_ms` is the sum of the jumps that were recorded by then. `has_clock`: the clock's record existed by then, and
+    is never deleted. The fields after `state` have their defaults if a node of the first release wrote it.
     """
 
     now_ms: int
@@ -41,10 +42,11 @@ class NodeInstant(msgspec.Struct, omit_defaults=True):
     boot_ms: int = 0
     is_synchronised: bool = False
     jumps_ms: int = 0
+    has_clock: bool = False
 
     @classmethod
-    def of(cls, mark: ClockMark, state: State, history: ClockHistory) -> Self:
-        return cls(mark.now_ms, state, mark.boot_id, mark.boot_ms, mark.is_synchronised, history.jumps_ms)
+    def of(cls, mark: ClockMark, state: State, history: ClockHistory, *, has_clock: bool = True) -> Self:
+        return cls(mark.now_ms, state, mark.boot_id, mark.boot_ms, mark.is_synchronised, history.jumps_ms, has_clock)
 
     @property
     def mark(self) -> ClockMark:
@@ -97,22 +99,29 @@ class PeerClocks:
         self.history = NO_HISTORY
         self._history_revision = 0
 
+    @property
+    def has_history(self) -> bool:
+        """Whether the clock's record was there at the last sample."""
+        return self._history_revision > 0
+
     async def sample(self, state: State | None, *, is_first: bool = False) -> None:
-        """Write this node's `state` if given, and read the peers' and the schema key."""
+        """Write this node's `state` if given, and read the peers' and the schema key.
+
+        Raises StoreUnavailableError, and ClockDamagedError as long as the clock's record is damaged.
+        """
         before_ms = self._clock.now_ms()
         all_nodes = Get(self._layout.nodes, end_of(self._layout.nodes))
         reads = Get(self._layout.schema), Get(self._layout.clock), all_nodes
         if state is None:
             result = await self._endpoints.read(*reads)
         else:
-            instant = NodeInstant.of(mark_of(self._clock, before_ms), state, self.history)
+            instant = NodeInstant.of(mark_of(self._clock, before_ms), state, self.history, has_clock=self.has_history)
             result = await self._endpoints.write((), (Put(self.own_key, msgspec.json.encode(instant)), *reads))
         if self._guard is not None:
             self._guard.check(result.one(-3))
         self.previous_sampled_ms, self.sampled_ms = self.sampled_ms, before_ms
         seen_at = asyncio.get_running_loop().time()
         before, self.peers = self.peers, {}
-        self._note_history(result.one(-2))
         for found in result.reads[-1]:
             known = before.get(found.key)
             if found.key == self.own_key:
@@ -122,6 +131,7 @@ class PeerClocks:
                 continue
             with suppress(DamagedRecordError):  # a live node writes its instant again within a second
                 self.peers[found.key] = PeerClock(node_instant_in(found), found.mod_revision, seen_at, not is_first)
+        self._note_history(result.one(-2))
 
     def newest_used_ms(self) -> int:
         """The newest instant that a peer has used for a decision, 0 if none has."""
@@ -180,20 +190,48 @@ class PeerClocks:
         await self._endpoints.write(compares, [Delete(node_key), Delete(self._layout.signal(node_key))])
 
     def _note_history(self, found: KeyValue | None) -> None:
-        revision = 0 if found is None else found.mod_revision
-        if revision != self._history_revision:
-            self._history_revision = revision
-            self.history = NO_HISTORY if found is None else _decode_history(found.value)
+        if found is not None and found.mod_revision == self._history_revision:
+            return
+        is_expected = self.has_history or any(peer.node.has_clock for peer in self.peers.values())
+        try:
+            self.history = history_in(found, is_expected=is_expected)
+        except DamagedRecordError as error:
+            raise ClockDamagedError(error.reason) from error
+        self._history_revision = 0 if found is None else found.mod_revision
 
 
-def _decode_history(value: bytes) -> ClockHistory:
+def history_in(found: KeyValue | None, *, is_expected: bool) -> ClockHistory:
+    """The history in the key of the clock, which may be missing unless it `is_expected`. Raises DamagedRecordError."""
+    if found is None:
+        if is_expected:
+            raise DamagedRecordError(CLOCK_RECORD, "it was deleted")
+        return NO_HISTORY
     try:
-        return msgspec.json.decode(value, type=ClockHistory)
+        history = msgspec.json.decode(found.value, type=ClockHistory)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise StoreUnavailableError(
-            "store_corrupt",
-            "the clock's history in etcd has another format: no other program may write under the store's prefix",
-        ) from error
+        raise DamagedRecordError(CLOCK_RECORD, str(error)[:200], shown_stored(found.value)) from error
+    if (damage := damage_of_history(history)) is not None:
+        raise DamagedRecordError(CLOCK_RECORD, damage, shown_stored(found.value))
+    return history
+
+
+class StoredClock(NamedTuple):
+    """The clock's record in etcd, the instants of all nodes, and the record's damage, None if it is intact."""
+
+    stored: KeyValue | None
+    nodes: list[NodeInstant]
+    damage: DamagedRecordError | None
+
+
+async def find_clock(endpoints: Endpoints, layout: Layout) -> StoredClock:
+    """Read them. Raises StoreUnavailableError."""
+    result = await endpoints.read(Get(layout.clock), Get(layout.nodes, end_of(layout.nodes)))
+    nodes, _damaged = sorted_out(decoded(result.reads[1], node_instant_in))
+    try:
+        history_in(result.one(0), is_expected=any(node.has_clock for node in nodes))
+    except DamagedRecordError as error:
+        return StoredClock(result.one(0), nodes, error)
+    return StoredClock(result.one(0), nodes, None)
 
 
 def node_instant_in(found: KeyValue) -> NodeInstant:

@@ -28,7 +28,7 @@ from .clock_skew import ClockSkewMonitor
 from .endpoints import Endpoints
 from .layout import LOADING, SCHEMA, Layout, after, end_of
 from .locks import EtcdStore
-from .peer_clocks import node_instant_in
+from .peer_clocks import find_clock, node_instant_in
 from .registry import EtcdRegistry
 from .registry_entries import SecretEntry, ServiceKeyEntry, secret_target_in
 from .schema_guard import SchemaGuard, half_loaded
@@ -71,7 +71,11 @@ class EtcdSnapshot:
         return intact_pages(self._pages())
 
     async def damaged(self) -> AsyncIterator[DamagedRecordError]:
-        """Also damaged secrets, whose service keys must be regenerated, and instants of nodes."""
+        """Also a damaged record of the clock, damaged secrets, whose service keys must be regenerated, and instants of
+        nodes.
+        """
+        if (of_clock := (await find_clock(self._endpoints, self._layout)).damage) is not None:
+            yield of_clock
         async for error in damage_in(self._pages()):
             yield error
         async for error in damage_in(self._others()):

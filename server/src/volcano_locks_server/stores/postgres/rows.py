@@ -7,11 +7,11 @@ from msgspec.structs import replace
 
 from ...ports.lock_store import EndedHold, RecordKey
 from ...rules.clock_history import NO_HISTORY, ClockHistory, ClockMark
-from ...rules.errors import StoreUnavailableError
 from ...rules.lease import Damaged, Free, Held, LockRecord, StoredRecord
-from ...rules.record_check import is_intact
+from ...rules.record_check import damage_of_history, is_intact
 from ...rules.values import LockKey
 from ..damage import damaged, shown_row
+from ..errors import ClockDamagedError
 from ..history_cells import entry_text, facts_of
 from ..lock_rows import FREE_FROM, INTACT, decode_queue_state, free_record, record_cells
 from .connections import Row, Transaction
@@ -37,16 +37,16 @@ COLUMNS: Final = ", ".join(_TYPES)
 _CELL_NAMES: Final = list(_TYPES)[2:]
 _KEPT: Final = ", ".join(_CELL_NAMES)
 _NOWHERE: Final = ", ".join(f"NULL::{kind}" for kind in _TYPES.values())
-_CLOCK: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
+CLOCK_NOW: Final = "floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
-_HISTORY: Final = "jumped_at_ms, jumped_by_ms, jumps_ms, last_hold_ms, token_lead_ms"
+HISTORY: Final = "jumped_at_ms, jumped_by_ms, jumps_ms, last_hold_ms, token_lead_ms"
 _NO_CLOCK: Final = "NULL::bigint, NULL::bigint, NULL::text" + 5 * ", NULL::bigint"
 
-NOW: Final = f"SELECT {_CLOCK}, now_ms, {MARK}, {_HISTORY} FROM volcano_locks.newest_instant"
+NOW: Final = f"SELECT {CLOCK_NOW}, now_ms, {MARK}, {HISTORY} FROM volcano_locks.newest_instant"
 CLOCK_MARK: Final = "SELECT mark_ms, boot_id, boot_ms, is_synchronised FROM volcano_locks.newest_instant"
 LOCK_CLOCK: Final = "SELECT FROM volcano_locks.newest_instant FOR UPDATE"
 WRITE_CLOCK: Final = f"""
-    UPDATE volcano_locks.newest_instant SET (now_ms, mark_ms, boot_id, boot_ms, is_synchronised, {_HISTORY}) =
+    UPDATE volcano_locks.newest_instant SET (now_ms, mark_ms, boot_id, boot_ms, is_synchronised, {HISTORY}) =
         ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9)"""
 WRITTEN_AT: Final = (
     f"SELECT coalesce(max(greatest(freed_at_ms, renewed_at_ms)), 0) FROM volcano_locks.lock WHERE {INTACT}"
@@ -60,7 +60,7 @@ LOCK: Final = f"""
         JOIN volcano_locks.lock ON lock.project_id = asked.project_id AND lock.key = asked.key
         ORDER BY lock.project_id, lock.key FOR UPDATE OF lock
     ) AS locked
-    UNION ALL SELECT {_NOWHERE}, {_CLOCK}, now_ms, {MARK}, {_HISTORY} FROM volcano_locks.newest_instant"""
+    UNION ALL SELECT {_NOWHERE}, {CLOCK_NOW}, now_ms, {MARK}, {HISTORY} FROM volcano_locks.newest_instant"""
 
 _IS_NEW: Final = f"${len(_TYPES) + 1}"
 _NOW_MS, _BOOT_ID, _BOOT_MS, _IS_SYNCHRONISED = (f"${len(_TYPES) + place}" for place in range(2, 6))
@@ -123,12 +123,15 @@ class ClockReading(NamedTuple):
     def in_last(cls, rows: Sequence[Row], first: int = 0) -> Self:
         """The reading in the last row, in the cells of NOW from the cell `first` on.
 
-        Raises StoreUnavailableError if the row of the clock is gone.
+        Raises ClockDamagedError if the row of the clock is gone or damaged.
         """
         if not rows or rows[-1][first] is None:
-            raise StoreUnavailableError("store_corrupt", "volcano_locks.newest_instant has no row: restore the schema")
-        database_ms, newest_ms, schema_mark, *history = rows[-1][first:]
-        return cls(database_ms, newest_ms, schema_mark, ClockHistory(*history) if any(history) else NO_HISTORY)
+            raise ClockDamagedError("volcano_locks.newest_instant has no row")
+        database_ms, newest_ms, schema_mark, *cells = rows[-1][first:]
+        history = ClockHistory(*cells) if any(cells) else NO_HISTORY
+        if history is not NO_HISTORY and (damage := damage_of_history(history)) is not None:
+            raise ClockDamagedError(f"volcano_locks.newest_instant: {damage}")
+        return cls(database_ms, newest_ms, schema_mark, history)
 
 
 def mark_cells(mark: ClockMark) -> tuple[int, str, int, bool]:

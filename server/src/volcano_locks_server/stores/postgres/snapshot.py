@@ -35,6 +35,7 @@ from ..registry_rows import (
     service_key_of,
 )
 from .clock import DatabaseClock, write_clock
+from .clock_repair import clock_damage
 from .connections import ConnectionPool
 from .registry import insert_entries
 from .rows import WRITTEN_AT, read_page, write_records
@@ -80,8 +81,15 @@ class PostgresSnapshot:
     def pages(self) -> AsyncIterator[Sequence[Entry]]:
         return intact_pages(self._pages())
 
-    def damaged(self) -> AsyncIterator[DamagedRecordError]:
-        return damage_in(self._pages())
+    async def damaged(self) -> AsyncIterator[DamagedRecordError]:
+        """Also a damaged record of the clock."""
+        async with self._connections.transaction() as transaction:
+            transaction.keep = False
+            of_clock = await clock_damage(transaction)
+        if of_clock is not None:
+            yield of_clock
+        async for error in damage_in(self._pages()):
+            yield error
 
     async def _pages(self) -> AsyncIterator[Sequence[Entry | DamagedRecordError]]:
         number = 0

@@ -15,8 +15,8 @@ from msgspec.structs import astuple, fields
 
 from ...ports.clock import Clock, mark_of
 from ...rules.clock_history import ClockHistory, ClockMark, unproven_ms
-from ...rules.record_check import INSTANT_MS_MAX
-from ..errors import clock_behind
+from ...rules.record_check import INSTANT_MS_MAX, damage_of_history
+from ..errors import ClockDamagedError, clock_behind
 from ..lock_rows import FREE_FROM
 
 BEHIND_MS_MAX: Final = 5_000
@@ -94,13 +94,30 @@ def last_free_from_ms(connection: apsw.Connection) -> int:
 
 
 def read_clock(connection: apsw.Connection) -> tuple[ClockMark, ClockHistory]:
-    """The mark of the newest instant, and the history, in a file of any schema version. Raises apsw.Error."""
-    cursor = connection.execute("SELECT * FROM newest_instant")
-    columns = [column[0] for column in cursor.description]
-    row: tuple[Any, ...] = cursor.fetchall()[0]
-    found: dict[str, Any] = dict(zip(columns, row, strict=True))  # schema 1 has now_ms only
-    mark, history = ({one.name: found[one.name] for one in fields(part) if one.name in found} for part in _PARTS)
-    return ClockMark(**mark), ClockHistory(**history)
+    """The mark of the newest instant, and the history, in a file of any schema version.
+
+    Raises apsw.Error, and ClockDamagedError.
+    """
+    found = stored_clock(connection)
+    if found is None:
+        raise ClockDamagedError("newest_instant has no row")
+    parts = ({one.name: found[one.name] for one in fields(part) if one.name in found} for part in _PARTS)
+    mark, history = ClockMark(**next(parts)), ClockHistory(**next(parts))
+    if type(mark.now_ms) is not int or not 0 <= mark.now_ms <= INSTANT_MS_MAX:
+        raise ClockDamagedError("newest_instant: now_ms is not an instant")
+    if type(mark.boot_id) is not str or type(mark.boot_ms) is not int:
+        raise ClockDamagedError("newest_instant: boot_id or boot_ms has a wrong type")
+    if (damage := damage_of_history(history)) is not None:
+        raise ClockDamagedError(f"newest_instant: {damage}")
+    return mark, history
+
+
+def stored_clock(connection: apsw.Connection) -> dict[str, Any] | None:
+    """The cells of the clock's row by their names, None if there is no row; schema 1 has now_ms only."""
+    found: dict[str, Any] | None = None
+    for row in (cursor := connection.execute("SELECT * FROM newest_instant")):
+        found = dict(zip((column[0] for column in cursor.description), row, strict=True))
+    return found
 
 
 def write_clock(connection: apsw.Connection, mark: ClockMark, history: ClockHistory) -> None:
