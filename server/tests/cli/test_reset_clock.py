@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+import sqlite3
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from volcano_locks_server.ports.lock_store import lock_name
 from volcano_locks_server.rules.lease import Acquire
 from volcano_locks_server.stores import open_store
 from volcano_locks_server.testing import ManualClock, running_server
@@ -70,6 +73,20 @@ def test_the_store_is_served_again(command: Command) -> None:
     again = command("reset-clock", "--store", STORE)
     assert again.exit_code == 0
     assert "nothing to do" in again.stdout
+
+
+@pytest.mark.usefixtures("an_hour_ahead")
+def test_damaged_records_are_named(command: Command) -> None:
+    """CLI-32, LEASE-18: each with the command that repairs it."""
+    with closing(sqlite3.connect("locks.db")) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE lock SET fencing_token = -1")
+    name = lock_name(key("a"))
+    asked = command("reset-clock", "--store", STORE)
+    assert f"{name} is damaged and stays as it is: volcano-locks doctor --repair {name}" in asked.stderr
+    done = json.loads(command("reset-clock", "--store", STORE, "--yes", "--json").stdout)
+    assert done["damaged"] == [name]
+    assert done["held"] == 0
 
 
 @pytest.mark.parametrize(("store", "text"), [("memory://", "keeps nothing"), ("oracle://u:hush@h/d", "store must be")])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from volcano_locks_server.ports.clock import SystemClock
-from volcano_locks_server.ports.lock_store import LockQuery
+from volcano_locks_server.ports.lock_store import LockQuery, lock_name
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import Acquire, Granted, Held, Outcome, Refused, Release
 from volcano_locks_server.stores import OpenStore, open_store
@@ -17,6 +17,7 @@ from volcano_locks_server.stores.maintenance import plan_reset, reset_clock
 from volcano_locks_server.testing import ManualClock
 
 from .conftest import url_of
+from .record_damage import lock_damages
 from .store_actions import PROJECT, digest, key, run_commands
 
 YEAR_MS = 365 * 86_400_000
@@ -161,4 +162,29 @@ async def test_an_interrupted_reset_of_etcd_is_continued(
     ((_, record),) = page.records
     assert isinstance(record, Held)
     assert 3_500_000 < record.expires_at_ms - wall_ms() < 3_600_000
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_damaged_records_are_named_and_left_as_they_are(kind: str, request: pytest.FixtureRequest) -> None:
+    """LEASE-18, LEASE-19, case 63: the others are moved."""
+    url = url_of(kind, request)
+    await served_a_year_ahead(url)
+    store = await open_store(url, ManualClock(wall_ms() + 2 * YEAR_MS))
+    damages = lock_damages(store, url)
+    names = [f"spoilt-{number}" for number in range(len(damages))]
+    for name, damage in zip(names, damages, strict=True):
+        await granted(store, name, "me", 3_600)
+        await damage(key(name))
+    await granted(store, "held", "me", 3_600)
+    await store.close()
+    plan = await plan_reset(url)
+    assert sorted(error.record for error in plan.damaged) == sorted(lock_name(key(name)) for name in names)
+    await reset_clock(url, plan)
+    after = await plan_reset(url)
+    assert after.by_ms == 0
+    assert [(one.record, one.stored) for one in after.damaged] == [(one.record, one.stored) for one in plan.damaged]
+    store = await open_store(url, SystemClock())
+    repeated = await granted(store, "held", "me", 3_600)
+    assert abs(repeated.expires_at_ms - wall_ms() - 3_600_000) < 60_000
     await store.close()

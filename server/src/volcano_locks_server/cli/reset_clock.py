@@ -54,7 +54,8 @@ def reset_clock(store: StoreOptions, yes: bool, as_json: bool) -> None:
         run_on_store(store, partial(reset_store_clock, shown=plan))
     effect_is_done()
     if as_json:
-        print_json({"store": shown_url, "set_back_seconds": plan.by_ms / 1_000, "held": plan.held})
+        damaged = [error.record for error in plan.damaged]
+        print_json({"store": shown_url, "set_back_seconds": plan.by_ms / 1_000, "held": plan.held, "damaged": damaged})
     elif plan.by_ms:
         print_line(f"{shown_url}: the clock was set back by {_duration(plan.by_ms)}; start the servers again")
     else:
@@ -63,6 +64,7 @@ def reset_clock(store: StoreOptions, yes: bool, as_json: bool) -> None:
 
 def _show(shown_url: str, plan: "ClockReset") -> None:
     from ..stores.errors import format_instant  # noqa: PLC0415
+    from ..stores.health_findings import DAMAGED_SHOWN_MAX  # noqa: PLC0415
 
     message(f"{shown_url} was served until {format_instant(plan.newest_ms)}, by its clock")
     message(f"the clock now reads {format_instant(plan.now_ms)}: check that this is right")
@@ -72,6 +74,10 @@ def _show(shown_url: str, plan: "ClockReset") -> None:
         message(f"{plan.held} leases stay held until they are released or have expired, the longest for {left}")
     else:
         message("no lease is held")
+    for error in plan.damaged[:DAMAGED_SHOWN_MAX]:
+        message(f"{error.record} is damaged and stays as it is: volcano-locks doctor --repair {error.record}")
+    if len(plan.damaged) > DAMAGED_SHOWN_MAX:
+        message(f"{len(plan.damaged)} records are damaged, {len(plan.damaged) - DAMAGED_SHOWN_MAX} more than shown")
     message("stop every server of this store first")
 
 

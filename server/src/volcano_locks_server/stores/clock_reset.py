@@ -6,11 +6,12 @@ stay as they are: new ones lead the clock by the same duration, so they go on ri
 purged. The module `reset` of the store's own package does the work; no server may use the store meanwhile.
 """
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
-from ..rules.errors import StoreUnavailableError
+from ..rules.errors import DamagedRecordError, StoreUnavailableError
 from ..rules.lease import Free, LockRecord
 
 RESET_SECONDS_MAX: Final = 300.0
@@ -21,13 +22,14 @@ MOMENT_MS: Final = 250
 class ClockReset(NamedTuple):
     """What a reset does: the time of the store goes from `newest_ms` to `now_ms`.
 
-    `held` leases stay held, the longest of them for `longest_ms`.
+    `held` leases stay held, the longest of them for `longest_ms`. The `damaged` records stay as they are (LEASE-18).
     """
 
     newest_ms: int
     now_ms: int
     held: int = 0
     longest_ms: int = 0
+    damaged: Sequence[DamagedRecordError] = ()
 
     @property
     def by_ms(self) -> int:

@@ -24,11 +24,11 @@ from typing import Final, TypeVar
 import msgspec
 
 from ...ports.lock_store import EndedHold, HistoryPage, HistoryQuery, LockPage, LockQuery, RecordKey, Step, TakeoverHold
-from ...rules.errors import StoreUnavailableError
+from ...rules.errors import DamagedRecordError, StoreUnavailableError
 from ...rules.history import ENTRIES_ETCD_MAX, expired_entry
 from ...rules.lease import Damaged, Held, LockRecord, StoredRecord, blocks_others, free_from_ms, purgeable
 from ...rules.record_check import damage_of, is_intact
-from ..damage import shown_stored
+from ..damage import lock_entry, shown_stored
 from ..history_pages import lock_page, locks_page
 from ..lock_pages import build_page, key_range, scan_limit
 from ..readiness import node_probe_key, write_probe
@@ -345,6 +345,12 @@ def intact(page: Sequence[KeyValue]) -> Iterator[tuple[KeyValue, LockRecord]]:
         record = _record(found)
         if not isinstance(record, Damaged):
             yield found, record
+
+
+def damage_of_page(layout: Layout, page: Sequence[KeyValue]) -> list[DamagedRecordError]:
+    """The damaged records of these keys."""
+    entries = (lock_entry(layout.record_key(found.key), _record(found)) for found in page)
+    return [entry for entry in entries if isinstance(entry, DamagedRecordError)]
 
 
 def _record(found: KeyValue) -> StoredRecord:

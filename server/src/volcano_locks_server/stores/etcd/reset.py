@@ -14,14 +14,14 @@ import msgspec
 
 from ...ports.clock import Clock, mark_of
 from ...rules.clock_history import ClockHistory
-from ...rules.errors import StoreUnavailableError
-from ...rules.lease import Held, blocks_others
+from ...rules.errors import DamagedRecordError, StoreUnavailableError
+from ...rules.lease import Held, LockRecord, blocks_others
 from ..clock_reset import ClockReset, moved_back, newer_than_shown
 from . import records
 from .address import EtcdAddress
 from .endpoints import Endpoints
 from .layout import RESETTING, SCHEMA, Layout, after, end_of
-from .locks import BATCH_MAX, intact
+from .locks import BATCH_MAX, damage_of_page, intact
 from .peer_clocks import SILENCE_SECONDS, NodeInstant, PeerClocks
 from .transactions import Compare, Delete, Get, KeyValue, Put
 
@@ -76,7 +76,11 @@ class _Reset:
         if any(peer.is_new for peer in self._peer_clocks.peers.values()):
             raise StoreUnavailableError("store_in_use", "a node serves from this store: stop all nodes first")
         newest_ms = self._peer_clocks.newest_used_ms()
-        found = [record async for page in self._pages() for _, record in intact(page)]
+        found: list[LockRecord] = []
+        damaged: list[DamagedRecordError] = []
+        async for page in self._pages():
+            found += [record for _, record in intact(page)]
+            damaged += damage_of_page(self._layout, page)
         newest_ms = max([newest_ms, *map(records.written_at_ms, found)])
         presented = (self._peer_clocks.history.present(record, newest_ms) for record in found)
         left_ms = [
@@ -84,7 +88,7 @@ class _Reset:
             for record in presented
             if isinstance(record, Held) and blocks_others(record, newest_ms)
         ]
-        return ClockReset(newest_ms, self._clock.now_ms(), len(left_ms), max(left_ms, default=0))
+        return ClockReset(newest_ms, self._clock.now_ms(), len(left_ms), max(left_ms, default=0), damaged)
 
     async def carry_out(self, shown: ClockReset) -> None:
         if (progress := await self._progress()) is None:
@@ -131,7 +135,14 @@ class _Reset:
         found = (await self._endpoints.read(Get(self._layout.clock_reset))).one(0)
         if found is None:
             return None
-        return msgspec.json.decode(found.value, type=_Progress), found.mod_revision
+        try:
+            return msgspec.json.decode(found.value, type=_Progress), found.mod_revision
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise StoreUnavailableError(
+                "store_corrupt",
+                "the key clock-reset of the unfinished reset is damaged, so it cannot be continued: "
+                "restore a snapshot of etcd",
+            ) from error
 
     async def _pages(self) -> AsyncIterator[Sequence[KeyValue]]:
         begin, end = self._layout.locks, end_of(self._layout.locks)

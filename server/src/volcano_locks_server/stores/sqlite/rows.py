@@ -17,8 +17,8 @@ from typing import Any, Final
 import apsw
 import msgspec
 
-from ...ports.lock_store import RecordKey
-from ...rules.errors import LockError
+from ...ports.lock_store import RecordKey, lock_name
+from ...rules.errors import DamagedRecordError, LockError
 from ...rules.lease import Damaged, Held, LockRecord, StoredRecord
 from ...rules.record_check import damage_of, is_intact
 from ...rules.values import LockKey
@@ -60,6 +60,7 @@ _CELLS: Final = (
 _CELL_NAMES: Final = re.sub(r"hex\((\w+)\)", r"\1", _CELLS).split(", ")
 RAW_CELLS: Final = re.sub(r"\b(holder|queue_state|hold_facts)\b", r"CAST(\1 AS BLOB)", _CELLS)
 _ONE: Final = f"SELECT {RAW_CELLS} FROM lock WHERE project_id = ? AND key = ?"
+_ALL: Final = f"SELECT number, CAST(project_id AS BLOB), CAST(key AS BLOB), {RAW_CELLS} FROM lock"
 _NOT_DECODED: Final = (UnicodeDecodeError, msgspec.MsgspecError)
 
 
@@ -93,6 +94,21 @@ def read_range(
             with suppress(LockError):
                 found.append((LockKey.parse(bytes(key).decode("ascii", "replace")), record_of_cells(cells)))
         return found
+
+
+def damaged_rows(connection: apsw.Connection) -> dict[int, DamagedRecordError]:
+    """The damage of each damaged row, by the number of the row."""
+    found = {}
+    for number, project_id, key, *cells in connection.execute(_ALL):
+        record = record_of_cells(cells)
+        name = RecordKey(_shown(project_id), LockKey(_shown(key)))
+        if isinstance(record, Damaged):
+            found[number] = DamagedRecordError(lock_name(name), record.reason, record.stored)
+    return found
+
+
+def _shown(raw: bytes) -> str:
+    return bytes(raw).decode("utf-8", "backslashreplace")
 
 
 def write_records(connection: apsw.Connection, changed: Iterable[tuple[RecordKey, LockRecord]]) -> None:
