@@ -5,7 +5,7 @@ import pytest
 from .report import table
 from .run import Run
 
-SECONDS = 25
+SECONDS = 60
 SEED = 12
 pytestmark = [pytest.mark.real_time, pytest.mark.engines]
 
