@@ -82,7 +82,7 @@ class WatchedPage:
 
     def places_of_secrets(self) -> list[str]:
         """Where a secret that was used, or one like it, is: storage, addresses, page, scripts or responses."""
-        cookies = [one["value"] for one in self.context.cookies() if one["name"] == "volcano_locks_session"]
+        cookies = [one["value"] for one in self.context.cookies() if "volcano_locks_session" in one["name"]]
         secret = re.compile("|".join([r"\bsk-[\w-]{40}", *map(re.escape, [*self.secrets, *cookies])]))
         texts = [("the page and its storage", str(self.page.evaluate(STORED)))]
         texts += [(address, json.dumps(address)) for address, _response in self._bodies]

@@ -157,7 +157,7 @@ async def test_an_unknown_credential_is_401(harness: HttpHarness) -> None:
 async def test_another_name_is_refused_before_anything_else(harness: HttpHarness) -> None:
     """UI-7: under /ui always; elsewhere only with the cookie alone."""
     await harness.request("POST", "/ui/session", key=None, json={"credential": harness.service_key})
-    other = {"Host": "evil.example.com"}
+    other = {"Host": "evil.example.com", "Cookie": f"__Host-volcano_locks_session={SECRET.decode()}"}
     for method, path in (("GET", "/ui"), ("GET", "/ui/session"), ("POST", "/ui/session"), ("GET", "/locks")):
         refused = await harness.request(method, path, key=None, headers=other)
         assert problem(refused) == (421, "host_not_allowed")
@@ -210,22 +210,49 @@ def test_a_file_may_have_its_own_cache_control() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cookie", "secret"),
+    ("host", "cookie", "is_found"),
     [
-        (b"volcano_locks_session=" + SECRET, SECRET),
-        (b"a=1; volcano_locks_session=" + SECRET + b"; b=2", SECRET),
-        (b"a=1;volcano_locks_session=" + SECRET, SECRET),
-        (b"xvolcano_locks_session=1; volcano_locks_session=" + SECRET, SECRET),
-        (b"xvolcano_locks_session=" + SECRET, None),
-        (b"volcano_locks_session=" + SECRET + b"a", None),
-        (b"volcano_locks_session=short", None),
-        (b"volcano_locks_session=", None),
-        (b"(sent more than once)", None),
-        (b"", None),
+        ("a.example", "__Host-volcano_locks_session=SECRET", True),
+        ("a.example", "a=1; __Host-volcano_locks_session=SECRET; b=2", True),
+        ("a.example", "a=1;__Host-volcano_locks_session=SECRET", True),
+        ("a.example", "x__Host-volcano_locks_session=1; __Host-volcano_locks_session=SECRET", True),
+        ("a.example", "x__Host-volcano_locks_session=SECRET", False),
+        ("a.example", "__Host-volcano_locks_session=SECRETa", False),
+        ("a.example", "__Host-volcano_locks_session=short", False),
+        ("a.example", "__Host-volcano_locks_session=", False),
+        ("a.example", "(sent more than once)", False),
+        ("a.example", "", False),
+        ("a.example:8443", "__Host-volcano_locks_session_8443=SECRET", True),
+        ("a.example:8443", "__Host-volcano_locks_session=SECRET", False),
+        ("a.example:8443", "__Host-volcano_locks_session_8444=SECRET", False),
+        ("a.example", "volcano_locks_session=SECRET", False),
+        ("localhost", "volcano_locks_session=SECRET", True),
+        ("127.0.0.1:7420", "volcano_locks_session_7420=SECRET", True),
+        ("[::1]:7420", "volcano_locks_session_7420=SECRET", True),
+        ("[::1]:7420", "__Host-volcano_locks_session_7420=SECRET", True),
+        ("127.0.0.1:7420", "volcano_locks_session=SECRET", False),
+        ("localhost:7420; a", "volcano_locks_session=SECRET", True),
     ],
 )
-def test_the_cookie_is_found_among_others(cookie: bytes, secret: bytes | None) -> None:
-    assert cookie_secret({b"cookie": cookie}) == secret
+def test_the_cookie_is_found_among_others(host: str, cookie: str, *, is_found: bool) -> None:
+    """UI-3: by its name, which another server on the host has not; without `__Host-` only on this machine."""
+    found = cookie_secret(fields(host=host, cookie=cookie.replace("SECRET", SECRET.decode())))
+    assert found == (SECRET if is_found else None)
+
+
+async def test_servers_on_one_host_have_cookies_of_their_own(clock: ManualClock) -> None:
+    """UI-3: a browser sends the cookies of a host to all of its ports."""
+    settings = Settings(store="memory://", port=0, log_level="error", dashboard=True)
+    async with (
+        running_server_async(settings, clock=clock) as one,
+        running_server_async(settings, clock=clock) as other,
+        httpx2.AsyncClient() as browser,
+    ):
+        for running in (one, other):
+            signed_in = await browser.post(f"{running.url}/ui/session", json={"credential": running.service_key})
+            assert signed_in.status_code == 200
+        for running in (one, other):
+            assert (await browser.get(f"{running.url}/ui/session")).status_code == 200
 
 
 @pytest.mark.parametrize("hosts", ["https://a.example", "a.example:80", "a b", "a.example,", "-a", "a" * 254])
@@ -246,4 +273,5 @@ async def test_a_trusted_proxy_speaks_for_its_client(proxies: str, clock: Manual
                 assert problem(signed_in) == (400, "invalid_request")
             else:
                 assert signed_in.status_code == 200
+                assert signed_in.headers["set-cookie"].startswith("__Host-")
                 assert signed_in.headers["set-cookie"].endswith("; Secure")

@@ -19,7 +19,7 @@ from volcano_locks_server.testing import ManualClock
 from .conftest import ADMIN_TOKEN, HttpHarness, new_token, problem
 from .test_event_stream import StreamClient, turns
 
-COOKIE = "volcano_locks_session"
+COOKIE = "__Host-volcano_locks_session"
 
 
 @pytest.fixture
@@ -74,6 +74,14 @@ async def test_a_first_visit_is_no_failed_credential(harness: HttpHarness) -> No
     assert harness.server.metrics.failed_credentials == 1
 
 
+async def test_a_sign_out_of_an_unknown_session_is_a_failed_credential(harness: HttpHarness) -> None:
+    """UI-1, HTTP-35: without a cookie it is none."""
+    assert await status(harness, "/ui/session", "DELETE") == 204
+    assert harness.server.metrics.failed_credentials == 0
+    assert await status(harness, "/ui/session", "DELETE", headers={"Cookie": f"{COOKIE}={'x' * 43}"}) == 401
+    assert harness.server.metrics.failed_credentials == 1
+
+
 async def test_a_code_lasts_a_minute(harness: HttpHarness) -> None:
     """UI-2."""
     code = (await harness.request("POST", "/ui/codes")).json()["code"]
@@ -88,6 +96,7 @@ async def test_a_session_is_no_code_and_a_code_no_session(harness: HttpHarness) 
     await sign_in(harness)
     session = harness.client.cookies[COOKIE]
     assert await status(harness, "/ui/session", "POST", json={"code": session}) == 401
+    assert await status(harness) == 200, "a session that is sent as a code goes on"
 
 
 async def test_a_session_reads_locks(harness: HttpHarness) -> None:

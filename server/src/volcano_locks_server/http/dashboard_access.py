@@ -15,6 +15,7 @@ from .audit_log import address_of
 from .codec import FORWARDED_PROTO, HOST, ORIGIN, SEC_FETCH_SITE, X_FORWARDED_FOR, Scope
 
 _NAME: Final = re.compile(r"[a-z0-9]([a-z0-9_-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9_-]*[a-z0-9])?)*")
+_PORT: Final = re.compile(rb":([0-9]{1,5})$")
 _NAME_LENGTH_MAX: Final = 253
 _HOST_LENGTH_MAX: Final = _NAME_LENGTH_MAX + len(":65535")  # nothing longer is examined (HTTP-27)
 _ORIGIN_LENGTH_MAX: Final = _HOST_LENGTH_MAX + len("https://")
@@ -78,8 +79,18 @@ def is_https(scope: Scope) -> bool:
 def is_loopback_request(scope: Scope, fields: dict[bytes, bytes]) -> bool:
     """Whether the request comes from a program on this machine, and not from a proxy on it."""
     is_proxied = X_FORWARDED_FOR in fields or FORWARDED_PROTO in fields
-    name = _name_of(fields.get(HOST, b"").decode("latin-1"))
-    return not is_proxied and _is_loopback(address_of(scope) or "") and _is_loopback(name)
+    return not is_proxied and _is_loopback(address_of(scope) or "") and has_loopback_host(fields)
+
+
+def has_loopback_host(fields: dict[bytes, bytes]) -> bool:
+    """Whether `Host` is a loopback name or address."""
+    return _is_loopback(_name_of(fields.get(HOST, b"").decode("latin-1")))
+
+
+def port_of_host(fields: dict[bytes, bytes]) -> str:
+    """The port in `Host`, empty if it has none."""
+    found = _PORT.search(fields.get(HOST, b"")[-len(":65535") :])
+    return "" if found is None else found[1].decode()
 
 
 def _cross_site(why: str) -> LockError:

@@ -26,7 +26,7 @@ from .dashboard_access import is_https, is_loopback_request
 from .problems import MethodNotAllowedError
 from .request_checks import check_after_credential, check_before_credential
 from .responses import json_response
-from .sessions import COOKIE_NAME, SESSION_SECONDS, Session, Sessions
+from .sessions import SESSION_SECONDS, Session, Sessions, cookie_name
 
 PREFIX: Final = "/ui"
 _CODE_LENGTH_MAX: Final = 128
@@ -166,5 +166,6 @@ def _body(session: Session) -> dict[str, object]:
 
 def _cookie(secret: str, seconds: int, scope: Scope, fields: dict[bytes, bytes]) -> str:
     """The Set-Cookie field. Only a browser on this machine gets a cookie that it may send without TLS."""
-    secure = "" if not is_https(scope) and is_loopback_request(scope, fields) else "; Secure"
-    return f"{COOKIE_NAME.decode()}={secret}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}"
+    is_secure = is_https(scope) or not is_loopback_request(scope, fields)
+    name, secure = cookie_name(fields, is_secure=is_secure), "; Secure" if is_secure else ""
+    return f"{name}={secret}; HttpOnly; SameSite=Strict; Path=/; Max-Age={seconds}{secure}"

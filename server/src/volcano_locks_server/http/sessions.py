@@ -22,7 +22,7 @@ from ..service.rate_limiter import LocalRateLimiter
 from .auth import AdminPrincipal, Authenticator, Principal, refused_credential
 from .codec import COOKIE, CSRF
 from .credential_cache import CredentialCache
-from .dashboard_access import DashboardAccess
+from .dashboard_access import DashboardAccess, has_loopback_host, port_of_host
 from .store_deadline import store_deadline
 
 SESSION_SECONDS: Final = 8 * 3_600
@@ -36,10 +36,9 @@ SIGN_INS_PER_MINUTE: Final = 60
 
 NO_STORE: Final = (b"cache-control", b"no-store")
 """Of responses to requests with a session, which share their address with other sessions' responses."""
-COOKIE_NAME: Final = b"volcano_locks_session"
+_COOKIE_NAME: Final = "volcano_locks_session"
 SECRET_BYTES: Final = 32
 SECRET_LENGTH: Final = 43  # of SECRET_BYTES as text
-_COOKIE_BEGIN: Final = COOKIE_NAME + b"="
 _COOKIES_TRIED_MAX: Final = 4  # whose name ends like ours
 _LIMITS: Final[dict[Purpose, SessionLimits]] = {
     "session": SessionLimits(SESSIONS_PER_OWNER_MAX, SESSIONS_MAX),
@@ -105,20 +104,25 @@ class Sessions:
         """Whose code this is; it is used up. Raises CredentialRefusedError `invalid_credentials`."""
         secret = code.encode()
         async with store_deadline():
-            stored = await self._store.take(sha256(secret).digest())
-        if stored is not None and stored.purpose == "code" and stored.good_until_ms > self._clock.now_ms():
+            stored = await self._store.take(_digest("code", secret))
+        if stored is not None and stored.good_until_ms > self._clock.now_ms():
             principal = await self._authenticator.principal_of(stored, secret)
             if principal is not None:
                 return principal
         raise refused_credential("this code is unknown, used or older than a minute: make a new link")
 
     async def end(self, fields: dict[bytes, bytes], act_by: Callable[[Principal | AdminPrincipal], Act]) -> None:
-        """End the session of this cookie, if there is one. The audit names it."""
+        """End the session of this cookie, if there is a cookie. The audit names it.
+
+        Raises CredentialRefusedError `invalid_credentials` for an unknown session.
+        """
         secret = cookie_secret(fields)
-        digest = b"" if secret is None else sha256(secret).digest()
-        found = None if secret is None else await self._cache.get(digest)
-        if secret is None or found is None or found.stored.purpose != "session":
+        if secret is None:
             return
+        digest = _digest("session", secret)
+        found = await self._cache.get(digest)
+        if found is None:
+            raise refused_credential("this session has ended already")
         principal = await self._authenticator.principal_of(found.stored, secret)
         project_id = principal.project_id if isinstance(principal, Principal) else None
         entry = None if principal is None else session_entry(act_by(principal), found.stored, project_id, begins=False)
@@ -144,9 +148,9 @@ class Sessions:
         secret = cookie_secret(fields)
         if secret is None:  # every first visit: no credential has failed (HTTP-35)
             raise LockError("invalid_credentials", "there is no session: sign in to the dashboard")
-        found = await self._cache.get(sha256(secret).digest())
+        found = await self._cache.get(_digest("session", secret))
         stored = None if found is None else found.stored
-        if stored is None or stored.purpose != "session" or self._clock.now_ms() >= stored.good_until_ms:
+        if stored is None or self._clock.now_ms() >= stored.good_until_ms:
             raise refused_credential("this session has ended: sign in to the dashboard again")
         principal = await self._authenticator.principal_of(stored, secret)
         if principal is None:
@@ -178,7 +182,7 @@ class Sessions:
         limit = SIGN_INS_PER_MINUTE
         self._admit(f"{purpose} {kind} {owner_id}", limit, f"this credential's budget of {limit} sign-ins a minute")
         good_until_ms = now_ms + _SECONDS[purpose] * 1_000
-        digest = sha256(secret.encode()).digest()
+        digest = _digest(purpose, secret.encode())
         stored = StoredSession(digest, purpose, kind, owner_id, credential_digest, good_until_ms)
         project_id = principal.project_id if isinstance(principal, Principal) else None
         entry = None if act is None else session_entry(act, stored, project_id, begins=True)
@@ -207,18 +211,42 @@ def admin_of(session: Session) -> AdminPrincipal:
     return principal
 
 
+def cookie_name(fields: dict[bytes, bytes], *, is_secure: bool) -> str:
+    """The name of the session's cookie at the port of this request: browsers share cookies between ports (UI-3)."""
+    port = port_of_host(fields)
+    return ("__Host-" if is_secure else "") + _COOKIE_NAME + (f"_{port}" if port else "")
+
+
 def cookie_secret(fields: dict[bytes, bytes]) -> bytes | None:
-    """The session id in the Cookie field, None if there is none that this server can have made."""
-    cookies = fields.get(COOKIE, b"")
+    """The session id in the Cookie field, None if there is none that this server can have made.
+
+    Without `__Host-`, another host of the same domain may have made it, unless the name is a loopback name.
+    """
+    cookies = fields.get(COOKIE)
+    if cookies is None:
+        return None
+    secret = _cookie_secret(cookies, cookie_name(fields, is_secure=True))
+    if secret is None and has_loopback_host(fields):
+        secret = _cookie_secret(cookies, cookie_name(fields, is_secure=False))
+    return secret
+
+
+def _cookie_secret(cookies: bytes, name: str) -> bytes | None:
+    cookie_begin = name.encode() + b"="
     begin = -1
     for _ in range(_COOKIES_TRIED_MAX):
-        begin = cookies.find(_COOKIE_BEGIN, begin + 1)
+        begin = cookies.find(cookie_begin, begin + 1)
         if begin < 0:
             return None
         if begin == 0 or cookies[begin - 1 : begin] in b" ;":
-            rest = cookies[begin + len(_COOKIE_BEGIN) :][: SECRET_LENGTH + 1]
+            rest = cookies[begin + len(cookie_begin) :][: SECRET_LENGTH + 1]
             return rest[:SECRET_LENGTH] if len(rest) == SECRET_LENGTH or rest[-1:] == b";" else None
     return None
+
+
+def _digest(purpose: Purpose, secret: bytes) -> bytes:
+    """What is stored of a session id or a code. They differ, so that neither is looked up or used up as the other."""
+    return sha256(b"code " + secret if purpose == "code" else secret).digest()
 
 
 def _session(secret: bytes, stored: StoredSession, principal: Principal | AdminPrincipal) -> Session:

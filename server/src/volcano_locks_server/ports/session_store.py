@@ -13,10 +13,10 @@ OwnerKind = Literal["service_key", "admin_token"]
 class StoredSession:
     """A session of the dashboard, or a one-time code for one.
 
-    `digest` is that of the session id or the code. `credential_digest` is that of the credential with which it was
-    made: if the store no longer knows that credential, the session has ended. `owner_id` is the id of the service key
-    or the admin token, empty for the configured admin token, which no store knows: its `credential_digest` is that of
-    the secret and the token together, so that nothing can be tried out against the stored value.
+    `digest` is that of the session id, or of `code ` and the code. `credential_digest` is that of the credential with
+    which it was made: if the store no longer knows that credential, the session has ended. `owner_id` is the id of the
+    service key or the admin token, empty for the configured admin token, which no store knows: its `credential_digest`
+    is that of the secret and the token together, so that nothing can be tried out against the stored value.
     """
 
     digest: bytes
