@@ -24,6 +24,7 @@ from volcano_locks_server.testing import RunningServer, running_server
 
 from . import shipped_proxies
 
+NAME = "locks.example.com"
 OPERATOR, OUTSIDER = "127.0.0.1", "127.0.0.2"
 WAIT_SECONDS_MAX = 60
 Start = Callable[[tuple[str, str], CertificateFiles], AbstractContextManager[str]]
@@ -43,15 +44,15 @@ class Proxied(NamedTuple):
         headers = {"Authorization": f"Bearer {bearer or self.server.service_key}"}
         return httpx.Client(base_url=f"https://{self.address}", transport=transport, headers=headers, timeout=90)
 
-    def raw(self, target: str, *, bearer: str = "") -> bytes:
-        """The response to a GET of a target that a client library would change."""
+    def raw(self, target: str, *, bearer: str = "", host_fields: str = f"Host: {NAME}\r\n") -> bytes:
+        """The response to a GET of a target, or with fields, that a client library would change."""
         host, _, port = self.address.partition(":")
         context = self.certificate.trusting_context()
         with (
             socket.create_connection((host, int(port)), timeout=30, source_address=(OUTSIDER, 0)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
         ):
-            head = f"GET {target} HTTP/1.1\r\nHost: locks.example.com\r\nConnection: close\r\n"
+            head = f"GET {target} HTTP/1.1\r\n{host_fields}Connection: close\r\n"
             if bearer:
                 head += f"Authorization: Bearer {bearer}\r\n"
             connection.sendall(f"{head}\r\n".encode())
@@ -70,7 +71,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> CertificateFiles:
 @contextlib.contextmanager
 def behind(start: Start, certificate: CertificateFiles, *, second: str = "") -> Iterator[Proxied]:
     log = io.StringIO()
-    settings = Settings(store="memory://", port=0, trusted_proxies="127.0.0.1", admin_token="admin-token-of-the-test")
+    settings = Settings(
+        store="memory://",
+        port=0,
+        trusted_proxies="127.0.0.1",
+        admin_token="admin-token-of-the-test",
+        dashboard=True,
+        dashboard_hosts=NAME,
+    )
     with running_server(settings, log_stream=log) as server:
         node = server.url.removeprefix("http://")
         with start((node, second or node), certificate) as address:
@@ -109,6 +117,7 @@ def test_lock_requests_pass_with_every_character_of_a_key(proxied: Proxied) -> N
         "/locks/../metrics",
         "/%6detrics",
         "/metrics%3f",
+        "/metrics#x",
         "https://locks.example.com/metrics",
     ],
 )
@@ -136,6 +145,34 @@ def test_the_admin_api_is_closed_to_other_networks(proxied: Proxied, target: str
     response = proxied.raw(target, bearer=proxied.server.admin_token)
     assert response.startswith((b"HTTP/1.1 403 ", b"HTTP/1.1 404 ", b"HTTP/1.1 400 "))
     assert b'"items"' not in response
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_named"),
+    [
+        (f"Host: {NAME}\r\n", True),
+        (f"Host: {NAME}\r\nHost: evil.example.com\r\n", False),
+        (f"Host: evil.example.com\r\nHost: {NAME}\r\n", False),
+        ("Host: evil.example.com\r\n", False),
+        ("Host: \r\n", False),
+        ("", False),
+        (f"Host : {NAME}\r\nHost: evil.example.com\r\n", False),
+    ],
+    ids=["one", "another second", "another first", "another", "empty", "none", "with a blank"],
+)
+def test_no_host_field_opens_what_is_closed(proxied: Proxied, fields: str, *, is_named: bool) -> None:
+    """UI-7, HTTP-6: the dashboard is served under its name alone, also if the target is in absolute form."""
+    admin = proxied.server.admin_token
+    for origin in ("", f"https://{NAME}", "https://evil.example.com"):
+        for closed in ("/metrics", "/projects"):
+            response = proxied.raw(origin + closed, bearer=admin, host_fields=fields)
+            assert response[9:12] in {b"400", b"403", b"404", b"421"}, (origin, response)
+        if not is_named and origin != f"https://{NAME}":
+            page = proxied.raw(origin + "/ui/session", host_fields=fields)
+            assert page[9:12] in {b"400", b"421"}, (origin, page)
+        with proxied.client() as client:
+            assert client.get("/locks/next").status_code == 200
+    assert proxied.raw("/ui/session").startswith(b"HTTP/1.1 401 ")
 
 
 def test_every_admin_address_is_closed_to_other_networks(proxied: Proxied) -> None:
