@@ -163,6 +163,26 @@ def test_a_hold_is_bounded() -> None:
     assert not blocks_others(jumped.present(day, last_ms + 1), last_ms + 1)
 
 
+@pytest.mark.parametrize("apart_ms", [0, 1_000, 30_000, 599_999])
+@pytest.mark.parametrize(("first_ms", "second_ms"), [(5_000, 5_000), (3_600_000, 1_000), (1_000, 3_600_000)])
+def test_a_second_jump_within_the_hold_ends_no_lease(first_ms: int, second_ms: int, apart_ms: int) -> None:
+    """LEASE-17: neither one from before the first jump, nor one from between, nor one from after both."""
+    before = lease(ttl_seconds=600)
+    first_at_ms = NOW + first_ms
+    history = NO_HISTORY.after_jump(first_at_ms, first_ms)
+    between = lease(ttl_seconds=60, at_ms=first_at_ms + apart_ms // 2)
+    second_at_ms = first_at_ms + apart_ms + second_ms
+    history = history.after_jump(second_at_ms, second_ms)
+    after = lease(ttl_seconds=60, at_ms=second_at_ms)
+    left_ms = {before: min(HOLD_MS_MAX, 601_000 - apart_ms), between: 61_000 - apart_ms + apart_ms // 2, after: 61_000}
+    for held, real_ms in left_ms.items():
+        last_ms = second_at_ms + real_ms - 1
+        if real_ms > 0:
+            assert blocks_others(history.present(held, last_ms), last_ms)
+        end_ms = second_at_ms + HOLD_MS_MAX + 1_000
+        assert not blocks_others(history.present(held, end_ms), end_ms)
+
+
 def test_a_lease_that_was_over_or_is_renewed_after_the_jump_is_not_held() -> None:
     """LEASE-17: the hold is about leases that were alive when the clock jumped."""
     at_ms = JUMPED.jumped_at_ms

@@ -63,9 +63,11 @@ class ClockHistory(Struct, frozen=True, omit_defaults=True, gc=False):
     """The past of a store's clock: its latest jump, and how far fencing tokens are ahead of it.
 
     `jumped_at_ms` is the first instant after the jump, and `jumped_by_ms` the time that is not known to have passed. A
-    jump within HOLD_MS_MAX after another one counts as one with it. Records written between the two are then held for
-    longer than necessary. `jumps_ms` is the sum of all jumps. `last_hold_ms` is the instant from which on no lease is
-    held, as far as the leases were known; it is for reports.
+    jump within HOLD_MS_MAX after another one counts as one with it. That ends no lease early: `proven_ms` is then the
+    instant before the first jump plus the real time since, so a lease from before it keeps what it had left. A record
+    written between the two is held for longer than necessary, because its instants contain the first jump already.
+    `jumps_ms` is the sum of all jumps. `last_hold_ms` is the instant from which on no lease is held, as far as the
+    leases were known; it is for reports.
     """
 
     jumped_at_ms: int = 0
