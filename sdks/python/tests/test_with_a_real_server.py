@@ -35,9 +35,11 @@ def test_a_thread_waits_and_is_granted_at_the_release(running: RunningServer) ->
     with client_of(running, "one") as one, client_of(running, "other") as other:
         held = one.locks.acquire("k", ttl=30)
         assert other.locks.view("k").holder == "one"
-        threading.Timer(0.3, one.locks.release, ["k", held]).start()
+        releasing = threading.Timer(0.3, one.locks.release, ["k", held])
+        releasing.start()
         began = time.monotonic()
         lease = other.locks.acquire("k", ttl=30, wait=PATIENCE_SECONDS)
+        releasing.join()
         assert 0.2 < time.monotonic() - began < 20
         assert lease.fencing_token > held.fencing_token
         assert [view.holder for view in one.locks.list("k", state="held")] == ["other"]
