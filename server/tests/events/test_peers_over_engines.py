@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 
@@ -58,8 +59,9 @@ async def events_arrive(node: LockService, watcher: Subscriber) -> None:
     arrived = False
     async with asyncio.timeout(60):
         while not arrived:
-            await perform(node, PROJECT, 0, KEY, Acquire(MINE, 30))
-            await perform(node, PROJECT, 0, KEY, Release(MINE))
+            token = secrets.token_bytes(32)
+            await perform(node, PROJECT, 0, KEY, Acquire(token, 30))
+            await perform(node, PROJECT, 0, KEY, Release(token))
             while numbered := await taken_within_a_second(watcher):
                 arrived = arrived or any(one.event is not None for one in numbered)
 
