@@ -244,7 +244,7 @@ class Call:
         except StopIteration as end:
             self._end(end.value, None)
         except VolcanoError as error:
-            value = None  # the error, whose traceback has this frame: without the reference, it is freed at once
+            error.__traceback__ = None  # its frames refer to it: without them, it is freed at once
             self._end(None, error)
         else:
             if isinstance(effect, Sleep):

@@ -10,7 +10,7 @@ The loop has handles and a queue of timers of its own, which cost less than thos
 import asyncio
 from asyncio import events
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from contextvars import Context, copy_context
 from heapq import heappop, heappush
@@ -38,7 +38,7 @@ class _Handle:
 
     def cancel(self) -> None:
         self.is_cancelled = True
-        self.callback, self.args = None, ()
+        self.callback, self.args, self.context = None, (), None
 
     def cancelled(self) -> bool:
         return self.is_cancelled
@@ -72,14 +72,8 @@ class ProcessLoop(asyncio.BaseEventLoop):
         """End the process."""
         self.is_killed = True
 
-    def bury(self) -> None:
-        """End the tasks of a killed process, after the run: their `finally` blocks run now, and reach nothing."""
-        events._set_running_loop(self)
-        try:
-            for task in asyncio.all_tasks(self):
-                _end(task)
-        finally:
-            events._set_running_loop(None)
+    def forget(self) -> None:
+        """Drop what is scheduled, after the run."""
         self._ready_handles.clear()
         self._timers.clear()
         self.close()
@@ -127,44 +121,60 @@ class ProcessLoop(asyncio.BaseEventLoop):
             self._turn_number += 1
             self._world.at(when, self._turn, self._turn_number)
 
-    def _turn(self, number: int) -> None:
-        if number != self._turn_number or self.is_killed:
-            return
-        self._turn_at = inf
-        if self._world.now < self.paused_until:
-            self._wake_at(self.paused_until)
-            return
-        ready, timers = self._ready_handles, self._timers
-        due = self.time() + 1e-6
+    def _make_due_timers_ready(self) -> None:
+        ready, timers, due = self._ready_handles, self._timers, self.time() + 1e-6
         while timers and (timers[0][0] <= due or timers[0][2].is_cancelled):
             timer = heappop(timers)[2]
             if not timer.is_cancelled:
                 ready.append(timer)
+
+    def _turn(self, number: int) -> None:
+        if number != self._turn_number or self.is_killed:
+            return
+        world, ready, timers = self._world, self._ready_handles, self._timers
+        self._turn_at = inf
+        if world.now < self.paused_until:
+            self._wake_at(self.paused_until)
+            return
+        if timers:
+            self._make_due_timers_ready()
+        if world.running_loop is not self:  # a system call
+            world.running_loop = self
+            events._set_running_loop(self)
         self._is_in_turn = True
-        events._set_running_loop(self)
-        try:
-            for _ in range(len(ready)):
-                handle = ready.popleft()
-                if not handle.is_cancelled:
-                    self._run_handle(handle)
-                    if self.is_killed:
-                        return
-        finally:
-            events._set_running_loop(None)
-            self._is_in_turn = False
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            try:
+                if handle.context is not None:
+                    handle.context.run(handle.callback, *handle.args)
+                elif not handle.is_cancelled:
+                    handle.callback(*handle.args)
+            except Exception as error:  # noqa: BLE001 - as an event loop does
+                self.call_exception_handler({"message": "exception in a callback", "exception": error})
+            if self.is_killed:
+                return
+        self._is_in_turn = False
         if ready:
-            self._wake_at(self._world.now + self._draw() * TURN_SECONDS_MAX)
+            self._wake_at(world.now + self._draw() * TURN_SECONDS_MAX)
         elif timers:
             self._wake_at(self._machine.true_time_of(timers[0][0]))
 
-    def _run_handle(self, handle: _Handle) -> None:
+
+def bury(loops: Iterable[ProcessLoop]) -> None:
+    """End the tasks of killed processes, after the run: their `finally` blocks run now, and reach nothing."""
+    tasks: dict[object, list[asyncio.Task[Any]]] = {loop: [] for loop in loops}
+    known: Iterable[asyncio.Task[Any]] = asyncio.tasks._all_tasks  # type: ignore[attr-defined]
+    for task in list(known):  # `all_tasks` goes through the tasks of all loops for each loop
+        if not task.done() and task.get_loop() in tasks:
+            tasks[task.get_loop()].append(task)
+    for loop in loops:
+        events._set_running_loop(loop)
         try:
-            if handle.context is None:
-                handle.callback(*handle.args)
-            else:
-                handle.context.run(handle.callback, *handle.args)
-        except Exception as error:  # noqa: BLE001 - as an event loop does
-            self.call_exception_handler({"message": "exception in a callback", "exception": error})
+            for task in tasks[loop]:
+                _end(task)
+        finally:
+            events._set_running_loop(None)
+        loop.forget()
 
 
 def _end(task: "asyncio.Task[Any]") -> None:

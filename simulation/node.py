@@ -25,7 +25,7 @@ from volcano_locks_server.stores.memory_audit import MemoryAudit
 from volcano_locks_server.telemetry import Log, Metrics
 
 from .clocks import Machine, ProcessClock
-from .loop import ProcessLoop
+from .loop import ProcessLoop, bury
 from .server_request import ServerRequest
 from .stores.observed import ObservedStore
 from .world import World
@@ -113,8 +113,7 @@ class Node:
     def bury(self) -> None:
         """Free what its processes have left, after the run."""
         self.kill("ends with the run", restarts_after=None)
-        for process in self._ended:
-            process.loop.bury()
+        bury([process.loop for process in self._ended])
 
     def pause(self, seconds: float) -> None:
         if self.process is not None:

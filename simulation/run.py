@@ -8,14 +8,14 @@ from .faults import Faults
 from .plan import Plan
 from .readers import Reader
 from .workload import Worker, watch_calls
-from .world import Note, Violation, World, seeded_entropy
+from .world import Note, Violation, World, collector_at_rest, seeded_entropy
 
 TICK_SECONDS: Final = 1.0
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """`digest` is that of the whole history; `notes` are its last lines."""
+    """`digest` is that of the whole history; `notes` are its last lines if there is a violation."""
 
     plan: Plan
     operations: int
@@ -28,6 +28,11 @@ class Outcome:
 
 def run(plan: Plan) -> Outcome:
     """Run until the plan's operations are done or a violation is found."""
+    with collector_at_rest():
+        return _outcome(plan)
+
+
+def _outcome(plan: Plan) -> Outcome:
     world = World(str(plan.seed))
     with seeded_entropy(str(plan.seed)):
         deployment = Deployment(plan, world)
@@ -44,7 +49,7 @@ def run(plan: Plan) -> Outcome:
         world.now,
         world.digest,
         world.violation,
-        tuple(world.notes),
+        () if world.violation is None else tuple(world.notes),
         dict(sorted(checker.outcomes.items())),
     )
 

@@ -55,9 +55,11 @@ class World:
         """Ends `run` after the current event."""
         self.violation: Violation | None = None
         """The first violation; the run ends with it."""
+        self.running_loop: object = None
+        """The loop of the latest turn. It stays the running loop of asyncio until another one has a turn."""
         self.notes: Final[deque[Note]] = deque(maxlen=NOTES_KEPT)
         self._seed: Final = seed
-        self._events: Final[list[tuple[float, int, Callable[..., None], tuple[Any, ...]]]] = []
+        self._events: Final[list[tuple[float, int, Callable[..., object], tuple[Any, ...]]]] = []
         self._event_count = 0
         self._digest: Final = hashlib.blake2b(digest_size=16)
         self._undigested: Final[list[Note]] = []
@@ -65,12 +67,12 @@ class World:
     def random_for(self, part: str) -> random.Random:
         return random.Random(f"{self._seed}/{part}")
 
-    def at(self, when: float, call: Callable[..., None], *args: Any) -> None:
+    def at(self, when: float, call: Callable[..., object], *args: Any) -> None:
         """Call at that true time, or now if it has passed."""
         self._event_count += 1
-        heappush(self._events, (max(when, self.now), self._event_count, call, args))
+        heappush(self._events, (when if when > self.now else self.now, self._event_count, call, args))
 
-    def after(self, seconds: float, call: Callable[..., None], *args: Any) -> None:
+    def after(self, seconds: float, call: Callable[..., object], *args: Any) -> None:
         self._event_count += 1
         heappush(self._events, (self.now + seconds, self._event_count, call, args))
 
@@ -80,16 +82,11 @@ class World:
         call(*args)
 
     def run(self) -> None:
-        """Step until the world `is_over`. The garbage collector rests meanwhile: it takes a seventh of the time."""
-        events, collects = self._events, gc.isenabled()
-        gc.disable()
-        try:
-            while not self.is_over:
-                self.now, _, call, args = heappop(events)
-                call(*args)
-        finally:
-            if collects:
-                gc.enable()
+        """Step until the world `is_over`."""
+        events = self._events
+        while not self.is_over:
+            self.now, _, call, args = heappop(events)
+            call(*args)
 
     def note(self, who: str, what: str, key: str = "") -> None:
         """Add a line to the history."""
@@ -116,6 +113,18 @@ class World:
         """The digest of the whole history."""
         self._digest_notes()
         return self._digest.hexdigest()
+
+
+@contextmanager
+def collector_at_rest() -> Iterator[None]:
+    """Let the garbage collector rest: it takes a seventh of a run's time, and a run has little garbage in cycles."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from ..plan import Plan
 from ..world import World, shown_token
 
-WINDOW_RECORDS: Final = 192
+WINDOW_RECORDS: Final = 512
 OVERLAP_SECONDS: Final = 60.0
 TOLERANCES: Final = Tolerances(tolerance_seconds=0.9, arrival_seconds=inf, disconnect_seconds=inf, overtaken_max=10**9)
 

@@ -32,14 +32,16 @@ class ServerTransaction:
         self._locks: Final[dict[object, None]] = {}
         self._writes: Final[list[Callable[[], None]]] = []
         self._statement: Generator[object, None, object] | None = None
-        self._respond: Callable[[object], None] = lambda _value: None
+        self._respond: Callable[[object], None] = _ignore
         self._statement_number = 0
+        self._is_awaiting_row = False
+        self._is_watched = False
 
     def run(self, sql: str, values: tuple[Any, ...], respond: Callable[[object], None]) -> None:
         self.active_at = self._database.world.now
         self._statement, self._respond = self._execute(sql, values), respond
         self._statement_number += 1
-        self._database.world.after(LOCK_SECONDS_MAX, self._give_up, self._statement_number)
+        self._is_awaiting_row = False
         self.go_on()
 
     def go_on(self) -> None:
@@ -52,14 +54,21 @@ class ServerTransaction:
                 holder = self._database.locked.get(row)
                 if holder is not None and holder is not self:
                     self._database.waiting.setdefault(row, deque()).append(self)
+                    if not self._is_awaiting_row:
+                        self._is_awaiting_row = True
+                        ends_at = self.active_at + LOCK_SECONDS_MAX
+                        self._database.world.at(ends_at, self._give_up, self._statement_number)
                     return
                 self._database.locked[row] = self
                 self._locks[row] = None
         except StopIteration as end:
             self._statement = None
             self.active_at = self._database.world.now
-            self._database.world.after(IDLE_SECONDS_MAX, self._end_if_idle)
-            self._respond(end.value)
+            if not self._is_watched:
+                self._is_watched = True
+                self._database.world.after(IDLE_SECONDS_MAX, self._end_if_idle)
+            respond, self._respond = self._respond, _ignore
+            respond(end.value)
 
     def commit(self, update: Update | None) -> None:
         for write in self._writes:
@@ -98,9 +107,14 @@ class ServerTransaction:
             self._respond(StoreUnavailableError(*_BUSY))
 
     def _end_if_idle(self) -> None:
-        idle_for = self._database.world.now - self.active_at
-        if self._statement is None and not self.is_over and idle_for >= IDLE_SECONDS_MAX - 1e-6:
+        """Called again until the transaction ends, or has been idle for IDLE_SECONDS_MAX."""
+        if self.is_over:
+            return
+        if self._statement is None and self._database.world.now - self.active_at >= IDLE_SECONDS_MAX - 1e-6:
             self.end()
+        else:
+            since = self.active_at if self._statement is None else self._database.world.now
+            self._database.world.at(since + IDLE_SECONDS_MAX, self._end_if_idle)
 
     def _execute(  # noqa: PLR0911, PLR0912 - one branch for each statement
         self, sql: str, values: tuple[Any, ...]
@@ -187,6 +201,9 @@ class ServerTransaction:
 
     def _clock_row(self) -> Row:
         return (self._database.newest[0], "1 1", *self._database.newest[5:])
+
+
+def _ignore(_value: object) -> None: ...
 
 
 def _free_from_ms(row: Row) -> int:

@@ -1,8 +1,7 @@
 """One node's connections to the model database, in place of `postgres.connections`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, cast
 
 from volcano_locks_server.rules.errors import StoreUnavailableError
@@ -13,7 +12,7 @@ from volcano_locks_server.stores.postgres.connections import (
 )
 
 from ..loop import ProcessLoop
-from .observed import current_update
+from .observed import Update, current_update
 from .postgres_server import PROOF, Row, ServerTransaction
 
 if TYPE_CHECKING:
@@ -40,42 +39,45 @@ class ModelConnections:
         self.confirmed_at = -1.0
         self.generation = 0
 
-    @asynccontextmanager
-    async def transaction(self, *, durable: bool = True, seconds: float | None = None) -> AsyncIterator["_Transaction"]:
+    def is_cut(self) -> bool:
+        return self.database.wire.is_cut(self.node)
+
+    def transaction(self, *, durable: bool = True, seconds: float | None = None) -> "_Transaction":
         """As `ConnectionPool.transaction`: after StoreUnavailableError it is unknown whether it was committed."""
-        transaction = _Transaction(self, self.loop.time() + (seconds or TRANSACTION_SECONDS_MAX))
-        try:
-            yield transaction
-        except BaseException:
-            transaction.roll_back()
-            raise
-        if transaction.keep:
-            await transaction.commit(durable)
-        else:
-            transaction.roll_back()
+        return _Transaction(self, self.loop.time() + (seconds or TRANSACTION_SECONDS_MAX), durable=durable)
 
 
 class _Transaction:
     """One transaction at its node (`connections.Transaction`)."""
 
-    def __init__(self, connections: ModelConnections, deadline: float) -> None:
+    def __init__(self, connections: ModelConnections, deadline: float, *, durable: bool) -> None:
         self.keep = True
         self.confirms = False
         self._connections: Final = connections
         self._deadline: Final = deadline
+        self._durable: Final = durable
         self._server: ServerTransaction | None = None
 
-    async def fetch(self, sql: str, *values: object) -> Sequence[Row]:
-        def run(respond: Callable[[object], None]) -> None:
-            database = self._connections.database
-            if self._server is None:
-                self._server = ServerTransaction(database)
-            if self._server.is_over or self._server.generation != database.generation:
-                respond(StoreUnavailableError(*_LOST))
-            else:
-                self._server.run(sql, values, respond)
+    async def __aenter__(self) -> "_Transaction":
+        return self
 
-        return cast("Sequence[Row]", await self._call(run))
+    async def __aexit__(self, raised: type[BaseException] | None, *_error: object) -> None:
+        if raised is None and self.keep:
+            await self._commit()
+        else:
+            self._roll_back()
+
+    async def fetch(self, sql: str, *values: object) -> Sequence[Row]:
+        return cast("Sequence[Row]", await self._call(self._run, sql, values))
+
+    def _run(self, respond: Callable[[object], None], sql: str, values: tuple[object, ...]) -> None:
+        database = self._connections.database
+        if self._server is None:
+            self._server = ServerTransaction(database)
+        if self._server.is_over or self._server.generation != database.generation:
+            respond(StoreUnavailableError(*_LOST))
+        else:
+            self._server.run(sql, values, respond)
 
     async def prove_writable(self) -> None:
         await self.fetch(PROOF)
@@ -87,45 +89,34 @@ class _Transaction:
         else:
             await self.prove_writable()
 
-    async def commit(self, durable: bool) -> None:
-        sent_at, update = self._connections.loop.time(), current_update()
-
-        def run(respond: Callable[[object], None]) -> None:
-            server = self._server
-            if server is None or server.is_over or server.generation != self._connections.database.generation:
-                respond(StoreUnavailableError(*_LOST) if server is not None else None)
-                return
-            server.commit(update)
-            if not (durable and self._connections.database.wire.loses_reply()):
-                respond(None)
-
-        await self._call(run)
+    async def _commit(self) -> None:
+        sent_at = self._connections.loop.time()
+        await self._call(self._run_commit, current_update())
         if self.confirms:
             self._connections.confirmed_at = sent_at
 
-    def roll_back(self) -> None:
+    def _run_commit(self, respond: Callable[[object], None], update: Update | None) -> None:
+        server, database = self._server, self._connections.database
+        if server is None or server.is_over or server.generation != database.generation:
+            respond(StoreUnavailableError(*_LOST) if server is not None else None)
+            return
+        server.commit(update)
+        if not (self._durable and database.wire.loses_reply()):
+            respond(None)
+
+    def _roll_back(self) -> None:
         """The server learns of it a moment later, or when it notices that the session is gone."""
         server, database = self._server, self._connections.database
         if server is not None and not database.wire.is_cut(self._connections.node):
             database.world.after(database.wire.delay(), server.end)
 
-    async def _call(self, run: Callable[[Callable[[object], None]], None]) -> object:
-        connections, database, loop = self._connections, self._connections.database, self._connections.loop
-        world, wire = database.world, database.wire
+    async def _call(self, run: Callable[..., None], *values: object) -> object:
+        """What the server responds to `run(respond, *values)`, which runs there. Raises StoreUnavailableError."""
+        connections, loop = self._connections, self._connections.loop
         result: asyncio.Future[object] = loop.create_future()
-
-        def respond(value: object) -> None:
-            if not wire.is_cut(connections.node):
-                world.after(wire.delay(), _settle_in, loop, result, value)
-
-        def arrive() -> None:
-            if world.now < database.down_until:
-                respond(StoreUnavailableError("unreachable", "the model's database cannot be reached"))
-            elif not loop.is_killed:
-                run(respond)
-
-        if not wire.is_cut(connections.node):
-            world.after(wire.delay(), arrive)
+        call = _Call(connections, result)
+        if not connections.is_cut():
+            connections.database.world.after(connections.database.wire.delay(), call.arrive, run, values)
         timer = loop.call_at(self._deadline, _settle, result, _NO_RESPONSE)
         try:
             value = await result
@@ -136,8 +127,26 @@ class _Transaction:
         return value
 
 
-def _settle_in(loop: ProcessLoop, result: "asyncio.Future[object]", value: object) -> None:
-    loop.call_soon(_settle, result, value)
+class _Call:
+    """One call on its way to the server, and its response."""
+
+    __slots__ = ("_connections", "_result")
+
+    def __init__(self, connections: ModelConnections, result: "asyncio.Future[object]") -> None:
+        self._connections: Final = connections
+        self._result: Final = result
+
+    def arrive(self, run: Callable[..., None], values: tuple[object, ...]) -> None:
+        database = self._connections.database
+        if database.world.now < database.down_until:
+            self.respond(StoreUnavailableError("unreachable", "the model's database cannot be reached"))
+        elif not self._connections.loop.is_killed:
+            run(self.respond, *values)
+
+    def respond(self, value: object) -> None:
+        connections, database = self._connections, self._connections.database
+        if not connections.is_cut():
+            database.world.after(database.wire.delay(), connections.loop.call_soon, _settle, self._result, value)
 
 
 def _settle(result: "asyncio.Future[object]", value: object) -> None:

@@ -24,7 +24,7 @@ class StoreWire:
         self._spread: Final = spread
 
     def is_cut(self, node: str) -> bool:
-        return self._world.now < self.cut_until.get(node, 0.0)
+        return bool(self.cut_until) and self._world.now < self.cut_until.get(node, 0.0)
 
     def delay(self) -> float:
         seconds = self._fastest - self._spread * log(1.0 - self._random.random())

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 from simulation.clocks import Machine
-from simulation.loop import ProcessLoop
+from simulation.loop import ProcessLoop, bury
 from simulation.profiles import Store
 from simulation.stores.etcd import ModelCluster
 from simulation.stores.postgres import ModelDatabase
@@ -136,7 +136,7 @@ def on_model(kind: Store, work: Callable[[OpenStore, ManualClock], Coroutine[Any
     tasks[0].result()
     assert not failures
     loop.kill()
-    loop.bury()
+    bury([loop])
     return answers
 
 

@@ -1,7 +1,9 @@
 """The system's clock: close to the wall at the start, then steady (LEASE-1)."""
 
 import asyncio
+import gc
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,25 @@ async def test_a_timer_never_fires_early(monkeypatch: pytest.MonkeyPatch) -> Non
         while not done:
             await asyncio.sleep(0.001)
     assert done[0] >= due_ms
+
+
+@pytest.mark.real_time
+async def test_a_timer_that_fired_is_freed_without_the_garbage_collector() -> None:
+    fired = asyncio.Event()
+
+    def call() -> None:
+        fired.set()
+
+    reference = weakref.ref(call)
+    gc.disable()
+    try:
+        SystemClock().call_in(1, call)
+        del call
+        async with asyncio.timeout(5):
+            await fired.wait()
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.real_time

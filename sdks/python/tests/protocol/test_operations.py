@@ -1,6 +1,8 @@
 """The operations of a client, driven by a list of responses (SDK-1, SDK-2, SDK-18)."""
 
 import asyncio
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -337,3 +339,16 @@ def test_a_refused_acquire_names_the_lock_of_its_request(driver: OperationDriver
         driver.run(acquire(driver), HELD)
     assert (refusal.value.key, refusal.value.holder) == ("k", None)
     assert [Request("GET", path, RID, 1.0).key for path in ("/locks?limit=1", "/locks/k?view=full")] == [None, "k"]
+
+
+def test_the_error_of_a_refusal_is_freed_without_the_garbage_collector(driver: OperationDriver) -> None:
+    """A worker that polls a held lock gets many of them, each with the frames of its traceback."""
+    gc.disable()
+    try:
+        try:
+            driver.run(acquire(driver), HELD)
+        except LockHeldError as error:
+            reference = weakref.ref(error)
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -223,8 +223,11 @@ class GroupCommit(Generic[C, R]):
 
     def _starts_a_batch(self, worker: asyncio.Task[None] | None = None) -> bool:
         """Whether the backlog is worth one more batch beside those of other workers. The last worker takes the rest."""
-        others = (len(batch.commands) for other, batch in self._workers.items() if batch and other is not worker)
-        return self._pending_count + len(self._unparked) >= min(SIZE_OF_ANOTHER_BATCH, max(others, default=0))
+        backlog, largest = self._pending_count + len(self._unparked), 0
+        for other, batch in self._workers.items():
+            if batch is not None and other is not worker:
+                largest = max(largest, len(batch.commands))
+        return backlog >= min(SIZE_OF_ANOTHER_BATCH, largest)
 
     def _take(self) -> list[_Pending[C, R]]:
         """The commands of the next batch: first unparked ones, then pending ones; parks those on busy keys."""

@@ -82,7 +82,7 @@ def acquire(
 def renew(lease: Lease, ttl_seconds: int, request_id: str, budget: TimeBudget, attempts: int) -> Operation[Lease]:
     """Extend the lease. It keeps its fencing token and its owner token."""
 
-    def attempt_once() -> Operation[Lease]:
+    def attempt_once() -> "Operation[Lease]":
         deadline = budget.now() + ttl_seconds
         request = Request("PATCH", lease_path(lease.key), request_id, budget.remaining(), lease.token, ttl_seconds)
         return _not_expired(expect_lease(request, (yield request), 200, lease.key, deadline), request, budget)
@@ -98,7 +98,7 @@ def release(key: str, token: str, request_id: str, budget: TimeBudget, attempts:
     """
     uncertain = False
 
-    def attempt_once() -> Operation[None]:
+    def attempt_once() -> "Operation[None]":
         nonlocal uncertain
         request = Request("DELETE", lease_path(key), request_id, budget.remaining(), token)
         try:
@@ -117,7 +117,7 @@ def release(key: str, token: str, request_id: str, budget: TimeBudget, attempts:
 def get(key: str, request_id: str, budget: TimeBudget) -> Operation[LockState]:
     """Read whether an acquire would be refused, until when, and the fencing token."""
 
-    def attempt_once() -> Operation[LockState]:
+    def attempt_once() -> "Operation[LockState]":
         request = Request("GET", lock_path(key), request_id, budget.remaining())
         response = expect_status(request, (yield request), 200)
         return parse_state(response, request_id=request_id)
@@ -134,7 +134,7 @@ def force_release(
     """
     path = lock_path(key) if fencing_token is None else numbered_lease_path(key, fencing_token)
 
-    def attempt_once() -> Operation[None]:
+    def attempt_once() -> "Operation[None]":
         request = Request("DELETE", path, request_id, budget.remaining(), reason=reason)
         expect_status(request, (yield request), 204)
 
@@ -188,9 +188,13 @@ def expect_status(request: Request, response: Result, status: int) -> Response:
     assert isinstance(response, Response)
     if response.status == status:
         return response
-    refusal = error_from_response(response, request_id=request.request_id, key=request.key)
-    refusal.add_note(f"request {request.request_id}: {request.method} {request.path}")
-    raise refusal
+    raise _error(request, response)  # a local name for it would be a cycle: error, traceback, frame, error
+
+
+def _error(request: Request, response: Response) -> VolcanoError:
+    error = error_from_response(response, request_id=request.request_id, key=request.key)
+    error.add_note(f"request {request.request_id}: {request.method} {request.path}")
+    return error
 
 
 class LateResponseError(TransportError):
