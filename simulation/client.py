@@ -276,7 +276,7 @@ def parse_response(raw: bytes) -> Response:
     """The response in the bytes that a node wrote."""
     head, _, body = raw.partition(b"\r\n\r\n")
     status_line, *lines = head.decode("latin-1").split("\r\n")
-    headers = dict(line.split(": ", 1) for line in lines)
+    headers = dict([line.split(": ", 1) for line in lines])
     return Response(int(status_line[9:12]), headers, body)
 
 

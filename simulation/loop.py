@@ -64,7 +64,9 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._timers: Final[list[tuple[float, int, _Handle]]] = []
         self._timer_count = 0
         self._turn_at = inf
-        self._turn_number = 0
+        """When the next turn is; an event of another instant is stale."""
+        self._timer_event_at = inf
+        """When the latest event for a timer is, which need not be scheduled again after each turn before it."""
         self._is_in_turn = False
         self.set_exception_handler(lambda _loop, context: None if self.is_killed else on_error(context))
 
@@ -118,18 +120,28 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def _wake_at(self, when: float) -> None:
         if when < self._turn_at:
             self._turn_at = when
-            self._turn_number += 1
-            self._world.at(when, self._turn, self._turn_number)
+            self._world.at(when, self._turn, when)
+
+    def _wake_for_timer(self) -> None:
+        when = self._machine.true_time_of(self._timers[0][0])
+        if when < self._turn_at:
+            self._turn_at = when
+            if when != self._timer_event_at:
+                self._timer_event_at = when
+                self._world.at(when, self._turn, when)
 
     def _make_due_timers_ready(self) -> None:
-        ready, timers, due = self._ready_handles, self._timers, self.time() + 1e-6
+        ready, timers, machine = self._ready_handles, self._timers, self._machine
+        due = (self._world.now - machine.booted_at) * machine.rate + 1e-6
         while timers and (timers[0][0] <= due or timers[0][2].is_cancelled):
             timer = heappop(timers)[2]
             if not timer.is_cancelled:
                 ready.append(timer)
 
-    def _turn(self, number: int) -> None:
-        if number != self._turn_number or self.is_killed:
+    def _turn(self, when: float) -> None:
+        if when == self._timer_event_at:
+            self._timer_event_at = inf
+        if when != self._turn_at or self.is_killed:
             return
         world, ready, timers = self._world, self._ready_handles, self._timers
         self._turn_at = inf
@@ -138,7 +150,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
             return
         if timers:
             self._make_due_timers_ready()
-        if world.running_loop is not self:  # a system call
+        if ready and world.running_loop is not self:  # a system call
             world.running_loop = self
             events._set_running_loop(self)
         self._is_in_turn = True
@@ -157,7 +169,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
         if ready:
             self._wake_at(world.now + self._draw() * TURN_SECONDS_MAX)
         elif timers:
-            self._wake_at(self._machine.true_time_of(timers[0][0]))
+            self._wake_for_timer()
 
 
 def bury(loops: Iterable[ProcessLoop]) -> None:
