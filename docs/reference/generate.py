@@ -95,6 +95,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.rules.history", "HISTORY_DAYS_MAX", "days for which it may be kept"),
         (f"{SERVER}.rules.history", "ENTRIES_PER_LOCK_MAX", "entries of a lock; the oldest go first"),
         (f"{SERVER}.stores.history_pages", "TRIM_EVERY", "entries of a lock that a node may store past this"),
+        (f"{SERVER}.stores.sqlite.history", "RECENT_MAX", "the same over SQLite"),
         (f"{SERVER}.rules.history", "ENTRIES_MAX", "entries in all; the oldest go first"),
         (f"{SERVER}.rules.history", "ENTRIES_ETCD_MAX", "entries in all over etcd"),
         (f"{SERVER}.stores.history_pages", "SCAN_ENTRIES", "locks and entries examined for one page of several locks"),

@@ -96,7 +96,7 @@ def ended_hold(before: StoredRecord | None, after: LockRecord, command: Command,
     if isinstance(command, ForceRelease):
         by = command.by
         return _entry(before, "forced", now_ms, None if by is None else by.key_name, command.reason)
-    if isinstance(command, Release | RevokeGrant):
+    if isinstance(command, (Release, RevokeGrant)):
         return _entry(before, "released", now_ms)
     return expired_entry(before)
 

@@ -4,15 +4,17 @@ Both are JSON arrays. The facts begin with the fencing token that they belong to
 when it writes another lease into the row, so they count only if the token matches (HISTORY-2).
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from ..ports.lock_store import EndedHold
 from ..rules.history import HoldEntry
 from ..rules.hold import HoldFacts
 from ..rules.lease import Held
 
-_encode: Final = msgspec.json.Encoder().encode
+_encode: Final = msgspec.json.Encoder(enc_hook=str).encode  # a LockKey is a str
 _decode_facts: Final = msgspec.json.Decoder(tuple[int, HoldFacts]).decode
 _decode_entry: Final = msgspec.json.Decoder(HoldEntry).decode
 
@@ -37,6 +39,11 @@ def facts_of(cell: str | bytes | None, fencing_token: int) -> HoldFacts | None:
 def entry_text(entry: HoldEntry) -> str:
     """The JSON of an entry."""
     return _encode(entry).decode()
+
+
+def entries_text(ended: Sequence[EndedHold]) -> str:
+    """The JSON of the entries of one commit, each with its project id and key: [[project_id, key], entry]."""
+    return _encode(ended).decode()
 
 
 def entry_in(text: str | bytes) -> HoldEntry | None:

@@ -4,10 +4,12 @@ A store reads the records before the entries, or both at one moment: a hold that
 stored entry counts. Keys are ASCII, so character order is byte order.
 
 - Of one lock: its record, and its entries, the latest first, at most LOCK_ENTRIES_READ.
-- Of several locks: the first `SCAN_ENTRIES` records from the key of `after` on, and as many entries after `after`.
+- Of several locks: the first `SCAN_ENTRIES` records from the key of `after` on, and as many entries after `after`. Of
+  the lock of `after` they are among its last ENTRIES_PER_LOCK_MAX.
 """
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from ..ports.lock_store import EndedHold, EntryPosition, HistoryPage, HistoryQuery, RecordKey
@@ -20,6 +22,7 @@ SCAN_ENTRIES: Final = 1_000
 TRIM_EVERY: Final = 50  # entries of a lock
 TRIMMED_LOCKS_MAX: Final = 10_000
 LOCK_ENTRIES_READ: Final = ENTRIES_PER_LOCK_MAX + 1
+ALL_TOKENS: Final = 2**62  # above every fencing token
 _ABOVE_ALL: Final = "~"  # sorts after every character of a key
 
 Keyed = tuple[LockKey, HoldEntry]
@@ -37,7 +40,7 @@ class TrimTurns:
     """
 
     def __init__(self) -> None:
-        self._added: Final[dict[RecordKey, int]] = {}
+        self._added: Final[OrderedDict[RecordKey, int]] = OrderedDict()  # a dict finds its first key slowly
 
     def due(self, ended: Iterable[EndedHold]) -> list[RecordKey]:
         """Count these entries; returns the locks whose turn it is."""
@@ -49,7 +52,7 @@ class TrimTurns:
                 continue
             self._added[lock] = added
             if len(self._added) > TRIMMED_LOCKS_MAX:
-                del self._added[next(iter(self._added))]
+                self._added.popitem(last=False)
         return due
 
 
@@ -84,7 +87,7 @@ def locks_page(
         bounds.append(EntryPosition(records[-1][0], 0))
     if len(stored) >= SCAN_ENTRIES:
         bounds.append(_position(stored[-1]))
-    entries = {_position(keyed): keyed for keyed in stored}
+    entries = {_position(keyed): keyed for keyed in _latest(stored)}
     for key, record in records:
         entry = _entry(record, now_ms, clock_history)
         if entry is not None:
@@ -94,6 +97,15 @@ def locks_page(
     if bound is not None:
         ordered = [keyed for keyed in ordered if _order(_position(keyed)) <= _order(bound)]
     return _page(query, ordered, now_ms, bound)
+
+
+def _latest(stored: Iterable[Keyed]) -> Iterator[Keyed]:
+    """Without the entries of a lock past ENTRIES_PER_LOCK_MAX, which the store has yet to delete."""
+    counts: Counter[LockKey] = Counter()
+    for keyed in stored:
+        counts[keyed[0]] += 1
+        if counts[keyed[0]] <= ENTRIES_PER_LOCK_MAX:
+            yield keyed
 
 
 def _page(

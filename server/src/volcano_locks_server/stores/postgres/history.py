@@ -11,7 +11,7 @@ from ...ports.lock_store import HistoryPage, HistoryQuery, RecordKey
 from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ...rules.values import LockKey
 from ..history_cells import entry_in
-from ..history_pages import LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, lock_page, locks_page, scanned_keys
+from ..history_pages import ALL_TOKENS, LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, lock_page, locks_page, scanned_keys
 from .clock import DatabaseClock
 from .connections import Row, Transaction
 from .rows import COLUMNS, keyed_record
@@ -36,7 +36,6 @@ _OF_LOCK: Final = """
 _OF_LOCKS: Final = """
     SELECT key, entry FROM volcano_locks.hold WHERE project_id = $1 AND key > $2 AND key >= $3 AND key < $4
     ORDER BY key, fencing_token DESC LIMIT $5"""
-_ALL_TOKENS: Final = 2**62
 _TAKE_TURN: Final = "SELECT pg_try_advisory_xact_lock($1)"
 _SPAN: Final = "SELECT coalesce(max(number) - min(number) + 1, 0) FROM volcano_locks.hold"
 _COUNT: Final = "SELECT count(*) FROM volcano_locks.hold"
@@ -56,7 +55,7 @@ async def read_history(transaction: Transaction, query: HistoryQuery, clock: Dat
     if query.key is not None:
         rows = await transaction.fetch(_RECORD, query.project_id, query.key)
         record = keyed_record(rows[0])[1] if rows else None
-        values = (query.project_id, query.key, _ALL_TOKENS, LOCK_ENTRIES_READ)
+        values = (query.project_id, query.key, ALL_TOKENS, LOCK_ENTRIES_READ)
         stored = [entry for _key, entry in _entries(await transaction.fetch(_OF_LOCK, *values))]
         return lock_page(query, record, stored, now_ms, clock.history)
     begin, end = scanned_keys(query)
@@ -71,10 +70,10 @@ async def _scan(transaction: Transaction, query: HistoryQuery, begin: str, end: 
     past = ""
     if query.after is not None:
         past, token = query.after
-        found = _entries(await transaction.fetch(_OF_LOCK, query.project_id, past, token, SCAN_ENTRIES))
+        values = (query.project_id, past, ALL_TOKENS, ENTRIES_PER_LOCK_MAX)
+        of_lock = _entries(await transaction.fetch(_OF_LOCK, *values))
+        found = [one for one in of_lock if one[1].fencing_token < token]
     left = SCAN_ENTRIES - len(found)
-    if not left:
-        return found
     return found + _entries(await transaction.fetch(_OF_LOCKS, query.project_id, past, begin, end, left))
 
 

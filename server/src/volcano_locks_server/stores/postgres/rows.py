@@ -97,7 +97,7 @@ ENDED: Final = {
 def _add_entries(first: int) -> str:
     """The statement that adds the entries in the arrays from the parameter `first` on."""
     arrays = ", ".join(f"${place}::{kind}[]" for place, kind in enumerate(ENDED.values(), first))
-    return f"INSERT INTO volcano_locks.hold ({', '.join(ENDED)}) SELECT * FROM unnest({arrays}) ON CONFLICT DO NOTHING"
+    return f"INSERT INTO volcano_locks.hold ({', '.join(ENDED)}) SELECT * FROM unnest({arrays})"
 
 
 WRITE_ENTRIES: Final = _add_entries(1)

@@ -1,11 +1,13 @@
-"""The history in SQLite: entries as rows, added in the transaction of the batch that ended their holds.
+"""The history in SQLite. The commit that ends holds adds their entries as one row of `recent_hold`, as JSON.
 
-Rows are numbered in the order in which they were added, so the oldest ones are at one end of the table. A commit that
-adds entries to a lock now and then deletes the lock's oldest ones (`TrimTurns`).
+To insert each entry into the index by lock at once would cost more than all else about it: fresh keys change pages of
+the index in random order. So once there are RECENT_MAX recent entries, a commit moves them together to the table
+`hold`, and deletes the oldest entries of their locks past ENTRIES_PER_LOCK_MAX. Queries read both.
+
+Rows of `hold` are numbered in the order in which their holds ended, so the oldest ones are at one end of the table.
 """
 
 from collections.abc import Sequence
-from functools import cache
 from typing import Final
 
 import apsw
@@ -15,37 +17,49 @@ from ...rules.clock_history import ClockHistory
 from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ...rules.lease import StoredRecord
 from ...rules.values import LockKey
-from ..history_cells import entry_in, entry_text
+from ..history_cells import entries_text, entry_in
 from ..history_pages import (
+    ALL_TOKENS,
     LOCK_ENTRIES_READ,
     SCAN_ENTRIES,
     Keyed,
-    TrimTurns,
     lock_page,
     locks_page,
     scanned_keys,
 )
-from .rows import padded, read_range, read_records
+from .rows import read_range, read_records
 
-ROWS_MAX: Final = 512  # per statement
+RECENT_MAX: Final = 1_000
 DELETE_ROWS_MAX: Final = 250  # per transaction
 
+_COLUMNS: Final = "project_id, key, fencing_token, ended_at_ms, entry"
+_RECENT: Final = (
+    "SELECT CAST(value ->> '$[0][0]' AS TEXT) AS project_id, CAST(value ->> '$[0][1]' AS TEXT) AS key, "
+    "CAST(value ->> '$[1][0]' AS INTEGER) AS fencing_token, CAST(value ->> '$[1][7]' AS INTEGER) AS ended_at_ms, "
+    "value -> '$[1]' AS entry "
+    "FROM recent_hold, json_each(CASE WHEN json_valid(entries) THEN entries ELSE '[]' END)"
+)
+_MOVE: Final = f"INSERT OR IGNORE INTO hold ({_COLUMNS}) {_RECENT}"
 _TRIM: Final = (
-    "DELETE FROM hold WHERE number IN (SELECT number FROM hold WHERE project_id = ? AND key = ? "
-    f"ORDER BY fencing_token DESC LIMIT {DELETE_ROWS_MAX} OFFSET {ENTRIES_PER_LOCK_MAX})"
+    "DELETE FROM hold WHERE number IN (SELECT hold.number FROM (SELECT project_id, key, ("
+    "SELECT fencing_token FROM hold WHERE project_id = moved.project_id AND key = moved.key "
+    f"ORDER BY fencing_token DESC LIMIT 1 OFFSET {ENTRIES_PER_LOCK_MAX}) AS edge "
+    "FROM (SELECT DISTINCT project_id, key FROM hold NOT INDEXED WHERE number > ?) AS moved) AS trimmed "
+    "CROSS JOIN hold ON hold.project_id = trimmed.project_id AND hold.key = trimmed.key "
+    "AND hold.fencing_token <= trimmed.edge)"
 )
-_OF_LOCK: Final = (
-    "SELECT key, CAST(entry AS BLOB) FROM hold WHERE project_id = ? AND key = ? "
-    f"ORDER BY fencing_token DESC LIMIT {LOCK_ENTRIES_READ}"
-)
-_REST_OF_LOCK: Final = (
-    "SELECT key, CAST(entry AS BLOB) FROM hold WHERE project_id = ? AND key = ? AND fencing_token < ? "
-    "ORDER BY fencing_token DESC LIMIT ?"
-)
-_OF_LOCKS: Final = (
-    "SELECT key, CAST(entry AS BLOB) FROM hold WHERE project_id = ? AND key > ? AND key >= ? AND key < ? "
-    "ORDER BY key, fencing_token DESC LIMIT ?"
-)
+
+
+def _select(where: str) -> str:
+    """The first ?1 entries of this condition, by key, and of a lock the latest first."""
+    chosen = f"WHERE {where} ORDER BY key, fencing_token DESC LIMIT ?1"
+    stored, recent = (f"SELECT * FROM (SELECT {_COLUMNS} FROM {one} {chosen})" for one in ("hold", f"({_RECENT})"))
+    both = f"SELECT key, CAST(entry AS BLOB) FROM ({stored} UNION ALL {recent})"
+    return f"{both} ORDER BY key, fencing_token DESC LIMIT ?1"
+
+
+_OF_LOCK: Final = _select("project_id = ?2 AND key = ?3 AND fencing_token < ?4")
+_OF_LOCKS: Final = _select("project_id = ?2 AND key > ?3 AND key >= ?4 AND key < ?5")
 _RECORDS: Final = "SELECT * FROM lock WHERE project_id = ? AND key >= ? AND key < ? ORDER BY key LIMIT ?"
 _OLDEST: Final = (
     "DELETE FROM hold WHERE number IN (SELECT number FROM hold ORDER BY number LIMIT ?1) AND (ended_at_ms <= ?2 "
@@ -59,30 +73,24 @@ class SqliteHistory:
 
     def __init__(self, connection: apsw.Connection) -> None:
         self._connection: Final = connection
-        self._turns: Final = TrimTurns()
-        self._count: int | None = None  # None: to be counted
+        self._recent: int | None = None  # entries in recent_hold; None: to be counted
+        self._count: int | None = None  # rows of hold
 
     def add(self, ended: Sequence[EndedHold]) -> None:
         """Add these entries; call in a transaction."""
-        for begin in range(0, len(ended), ROWS_MAX):
-            part = ended[begin : begin + ROWS_MAX]
-            values: list[str | int | None] = []
-            for (project_id, key), entry in part:
-                values += (project_id, key, entry.fencing_token, entry.ended_at_ms, entry_text(entry))
-            rows = padded(len(part))
-            values += [None] * (5 * (rows - len(part)))
-            self._connection.execute(_insert(rows), values)
-            self._changed(self._connection.changes())
-        for lock in self._turns.due(ended):
-            self._connection.execute(_TRIM, lock)
-            self._changed(-self._connection.changes())
+        if self._recent is None:
+            self._recent = int(self._connection.execute(f"SELECT count(*) FROM ({_RECENT})").get)
+        self._connection.execute("INSERT INTO recent_hold (entries) VALUES (?)", (entries_text(ended),))
+        self._recent += len(ended)
+        if self._recent >= RECENT_MAX:
+            self._move_recent()
 
     def page(self, query: HistoryQuery, now_ms: int, clock_history: ClockHistory) -> HistoryPage:
         """The page at `now_ms`; no write happens meanwhile."""
         if query.key is not None:
             lock = RecordKey(query.project_id, query.key)
             record = read_records(self._connection, [lock])[lock]
-            stored = [entry for _key, entry in self._entries(_OF_LOCK, lock)]
+            stored = [entry for _key, entry in self._entries(_OF_LOCK, (LOCK_ENTRIES_READ, *lock, ALL_TOKENS))]
             return lock_page(query, record, stored, now_ms, clock_history)
         begin, end = scanned_keys(query)
         records = self._records(query.project_id, begin, end)
@@ -90,6 +98,7 @@ class SqliteHistory:
 
     def purge(self, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
         """Delete the oldest rows, at most `limit` and DELETE_ROWS_MAX; call in a transaction."""
+        self._move_recent()
         if self._count is None:
             self._count = int(self._connection.execute("SELECT count(*) FROM hold").get)
         oldest = min(limit, DELETE_ROWS_MAX)
@@ -101,6 +110,7 @@ class SqliteHistory:
 
     def delete_of(self, project_id: str, limit: int) -> bool:
         """Delete up to `limit` rows of the project; call in a transaction. Returns whether more may be left."""
+        self._move_recent()
         self._connection.execute(_OF_PROJECT, (project_id, limit))
         gone = self._connection.changes()
         self._changed(-gone)
@@ -108,7 +118,19 @@ class SqliteHistory:
 
     def forget_count(self) -> None:
         """A transaction failed: count the rows again."""
-        self._count = None
+        self._count = self._recent = None
+
+    def _move_recent(self) -> None:
+        """Move the recent entries to the table `hold`."""
+        if self._recent == 0:
+            return
+        last = self._connection.execute("SELECT max(number) FROM hold").get or 0
+        self._connection.execute(_MOVE)
+        self._changed(self._connection.changes())
+        self._connection.execute("DELETE FROM recent_hold")
+        self._connection.execute(_TRIM, (last,))
+        self._changed(-self._connection.changes())
+        self._recent = 0
 
     def _changed(self, count: int) -> None:
         if self._count is not None:
@@ -124,19 +146,11 @@ class SqliteHistory:
         past = ""
         if query.after is not None:
             past, token = query.after
-            found += self._entries(_REST_OF_LOCK, (query.project_id, past, token, SCAN_ENTRIES))
-        left = SCAN_ENTRIES - len(found)
-        return found + self._entries(_OF_LOCKS, (query.project_id, past, begin, end, left)) if left else found
+            of_lock = self._entries(_OF_LOCK, (ENTRIES_PER_LOCK_MAX, query.project_id, past, ALL_TOKENS))
+            found = [one for one in of_lock if one[1].fencing_token < token]
+        return found + self._entries(_OF_LOCKS, (SCAN_ENTRIES - len(found), query.project_id, past, begin, end))
 
     def _entries(self, sql: str, values: Sequence[str | int]) -> list[Keyed]:
         rows = self._connection.execute(sql, values).fetchall()
         decoded = ((LockKey(str(key)), entry_in(bytes(text))) for key, text in rows)  # type: ignore[arg-type]
         return [(key, entry) for key, entry in decoded if entry is not None]
-
-
-@cache
-def _insert(rows: int) -> str:
-    return (
-        "INSERT INTO hold (project_id, key, fencing_token, ended_at_ms, entry) "
-        f"SELECT * FROM (VALUES {','.join(['(?,?,?,?,?)'] * rows)}) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING"
-    )

@@ -11,4 +11,4 @@ CREATE TABLE volcano_locks.hold (
     ended_at_ms   bigint NOT NULL,
     entry         text   NOT NULL
 );
-CREATE UNIQUE INDEX hold_by_lock ON volcano_locks.hold (project_id, key, fencing_token);
+CREATE INDEX hold_by_lock ON volcano_locks.hold (project_id, key, fencing_token);

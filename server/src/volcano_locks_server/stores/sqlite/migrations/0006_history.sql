@@ -11,3 +11,10 @@ CREATE TABLE hold (
     entry         TEXT    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX hold_by_lock ON hold (project_id, key, fencing_token);
+
+-- The latest entries, which are not in the table hold yet: those of one commit in a row, as a JSON array of
+-- [[project_id, key], entry].
+CREATE TABLE recent_hold (
+    number  INTEGER PRIMARY KEY,
+    entries TEXT NOT NULL
+) STRICT;
