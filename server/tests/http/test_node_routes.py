@@ -43,6 +43,20 @@ async def test_this_node_is_shown(harness: HttpHarness) -> None:
     }
 
 
+async def test_a_report_is_made_once_a_second(harness: HttpHarness) -> None:
+    """UI-11: of each project, and of all together."""
+    await harness.acquire("nightly", new_token())
+    first = await activity(harness)
+    assert first["minutes"][-1]["requests"] == 1
+    await harness.acquire("weekly", new_token())
+    harness.clock.advance(999)
+    assert await activity(harness) == first
+    assert (await activity(harness, key=harness.server.admin_token))["minutes"][-1]["requests"] == 2
+    harness.clock.advance(1)
+    second = await activity(harness)
+    assert (second["minutes"][-1]["requests"], second["at"]) == (2, "2026-07-20T14:00:01.000Z")
+
+
 async def test_the_hour_of_a_project(harness: HttpHarness) -> None:
     """UI-11: through both ways that a lease request takes."""
     first, second = new_token(), new_token()

@@ -7,6 +7,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -20,6 +21,8 @@ from .codec import instant
 from .health_routes import HealthRoutes
 from .responses import json_response
 
+REPORT_KEPT_MS: Final = 1_000
+REPORTS_MAX: Final = 200  # of projects
 LOSSES: Final = ("not_renewed", "forced", "ownership_lost")
 
 
@@ -45,6 +48,7 @@ class NodeRoutes:
         self._service: Final = service
         self._health: Final = health
         self._clock: Final = clock
+        self._reports: Final[dict[tuple[str | None, int | None], tuple[int, bytes]]] = {}
 
     async def nodes(self, _request: Request) -> Response:
         """This node first, then the others that the store knows."""
@@ -57,15 +61,24 @@ class NodeRoutes:
         actor = request.scope["volcano.actor"]
         asked = request.query_params.get("project_id")
         project_id = None if asked is None else known_id(asked, "project")
+        own_limit = None
         if isinstance(actor, Principal):
-            project_id = actor.project_id
+            project_id, own_limit = actor.project_id, actor.requests_per_minute
         now_ms = self._clock.now_ms()
+        made_at_ms, body = self._reports.get((project_id, own_limit), (0, b""))
+        if not 0 <= now_ms - made_at_ms < REPORT_KEPT_MS:
+            if len(self._reports) >= REPORTS_MAX:
+                self._reports.clear()
+            body = self._report(project_id, own_limit, now_ms)
+            self._reports[project_id, own_limit] = now_ms, body
+        return Response(body, media_type="application/json")
+
+    def _report(self, project_id: str | None, own_limit: int | None, now_ms: int) -> bytes:
         report = self._service.activity.report(project_id, now_ms)
-        is_own = isinstance(actor, Principal)
         body = {
             "project_id": project_id,
             "at": instant(now_ms),
-            "requests_per_minute": actor.requests_per_minute if is_own else report.requests_per_minute,
+            "requests_per_minute": report.requests_per_minute if own_limit is None else own_limit,
             "minutes": [_minute(minute, commits) for minute, commits in report.minutes],
             "hour": {
                 "wait_ms": times_ms(minute.waits for minute, _ in report.minutes),
@@ -73,7 +86,7 @@ class NodeRoutes:
             },
             "most_contended": [{"key": str(key), "count": count} for key, count in report.contended],
         }
-        return json_response(body)
+        return msgspec.json.encode(body)
 
     async def _this(self) -> dict[str, object]:
         node, service, now_ms = self._node, self._service, self._clock.now_ms()
