@@ -87,7 +87,7 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.service.activity", "CONTENDED_MAX", "contended locks of a project in half an hour"),
     ),
     "Audit": (
-        (f"{SERVER}.ports.audit", "ENTRIES_MAX", "entries in a store; the oldest go first"),
+        (f"{SERVER}.ports.audit", "ENTRIES_MAX", "entries in a store; projects share them"),
         (f"{SERVER}.ports.audit", "ENTRIES_DAYS", "days for which an entry is kept"),
     ),
     "History": (

@@ -189,6 +189,20 @@ async def test_the_oldest_entries_go_first(store: OpenStore) -> None:
     assert await store.audit.purge(now_ms, entries_max=1) == 0
 
 
+async def test_a_project_displaces_only_its_own_entries(store: OpenStore) -> None:
+    """AUDIT-5: those without a project count as one more; what a project leaves of its share goes to the others."""
+    entries = [("p-1", 0), ("p-1", 1), (None, 2), (None, 3), ("p-2", 4), *(("p-3", number) for number in range(5, 305))]
+    for project_id, number in entries:
+        await store.audit.append(note(f"n{number}", 1_000 + number, project_id))
+    assert await store.audit.purge(2_000, entries_max=305) == 0
+    assert await store.audit.purge(2_000, entries_max=12) == 293
+    kept = [one.target_name for one in await all_of(store.audit)]
+    assert kept == [f"n{number}" for number in (0, 1, 2, 3, 4, *range(298, 305))]
+    assert [one.target_name for one in await all_of(store.audit, project_id="p-3")] == kept[5:]
+    assert await store.audit.purge(2_000, entries_max=4) == 8
+    assert [one.target_name for one in await all_of(store.audit)] == ["n1", "n3", "n4", "n304"]
+
+
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "etcd"])
 async def test_a_copy_has_the_audit(store: OpenStore, kind: str, tmp_path: Path, clock: ManualClock) -> None:
     """AUDIT-3: in order, and a store that has one is not empty."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id
+from ..ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id, share_of
 from ..ports.audit_entry import AuditEntry
 
 
@@ -30,8 +30,12 @@ class MemoryAudit:
         return [one for one in found if query.project_id in (None, one.project_id)][: query.limit]
 
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
-        ids = sorted(self._entries, reverse=True)
-        gone = [one for place, one in enumerate(ids) if place >= entries_max or one < oldest_kept_id(now_ms)]
+        of_projects: dict[str | None, list[str]] = {}  # the latest first
+        for entry in reversed(self.entries()):
+            of_projects.setdefault(entry.project_id, []).append(entry.id)
+        share = share_of(map(len, of_projects.values()), entries_max)
+        places = (place for ids in of_projects.values() for place in enumerate(ids))
+        gone = [one for place, one in places if place >= share or one < oldest_kept_id(now_ms)]
         for one in gone:
             del self._entries[one]
         return len(gone)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from ...ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id
+from ...ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id, share_of
 from ...ports.audit_entry import AuditEntry
 from .endpoints import Endpoints
 from .layout import Layout, after, end_of
@@ -38,22 +38,22 @@ class EtcdAudit:
         return list(_decoded((await self._endpoints.read(Get(begin, end, query.limit))).reads[0]))
 
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
-        oldest_kept = self._layout.audit + oldest_kept_id(now_ms).translate(_REVERSED).encode()
-        begin, kept, gone = self._layout.audit, 0, 0
-        while keys := await self._keys(begin):
-            for_age = [key for key in keys if key > oldest_kept + b"~"]
-            excess = keys[max(0, entries_max - kept) :]
-            kept += len(keys)
-            gone += await self._delete(sorted({*for_age, *excess}))
-            begin = after(keys[-1])
-        return gone
+        of_all, of_each = self._layout.audit, self._layout.audits_of_projects
+        oldest_kept = of_all + oldest_kept_id(now_ms).translate(_REVERSED).encode() + b"~"
+        projects = {}
+        async for key in self._keys(of_each):
+            project_id, _, place = key.removeprefix(of_each).rpartition(b"/")
+            projects[place] = project_id
+        keys: dict[bytes | None, list[bytes]] = {}  # of each project, the latest first
+        async for key in self._keys(of_all):
+            keys.setdefault(projects.get(key.removeprefix(of_all)), []).append(key)
+        share = share_of(map(len, keys.values()), entries_max)
+        places = (place for of_project in keys.values() for place in enumerate(of_project))
+        return await self._delete(sorted(key for place, key in places if place >= share or key > oldest_kept))
 
     async def all_entries(self, page_max: int) -> AsyncIterator[Sequence[AuditEntry]]:
         """All entries in order, page by page. The keys are read first, because their order is the reverse."""
-        begin, keys = self._layout.audit, list[bytes]()
-        while part := await self._keys(begin):
-            keys += part
-            begin = after(part[-1])
+        keys = [key async for key in self._keys(self._layout.audit)]
         keys.reverse()
         for first in range(0, len(keys), page_max):
             entries: list[AuditEntry] = []
@@ -64,9 +64,13 @@ class EtcdAudit:
             if entries:
                 yield entries
 
-    async def _keys(self, begin: bytes) -> list[bytes]:
-        get = Get(begin, end_of(self._layout.audit), KEYS_PER_READ, keys_only=True)
-        return [found.key for found in (await self._endpoints.read(get)).reads[0]]
+    async def _keys(self, prefix: bytes) -> AsyncIterator[bytes]:
+        """All keys that begin with `prefix`, in order."""
+        begin = prefix
+        while found := (await self._endpoints.read(Get(begin, end_of(prefix), KEYS_PER_READ, keys_only=True))).reads[0]:
+            for one in found:
+                yield one.key
+            begin = after(found[-1].key)
 
     async def _delete(self, keys: Sequence[bytes]) -> int:
         """Delete these entries under both of their keys."""

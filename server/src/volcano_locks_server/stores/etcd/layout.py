@@ -61,6 +61,7 @@ class Layout:
         self.admin_secrets: Final = self.root + b"admin-secret/"
         self.sessions: Final = self.root + b"dashboard-session/"
         self.audit: Final = self.root + b"audit/"
+        self.audits_of_projects: Final = self.root + b"audit-of/"
         self.deletions: Final = self.root + b"deleting/"
         self.nodes: Final = self.root + b"node/"
         self.signals: Final = self.root + b"signal/"
@@ -111,7 +112,7 @@ class Layout:
         return self.admin_secrets + digest.hex().encode()
 
     def audit_of(self, project_id: str) -> bytes:
-        return self.root + f"audit-of/{project_id}/".encode()
+        return self.audits_of_projects + f"{project_id}/".encode()
 
     def session(self, digest: bytes) -> bytes:
         return self.sessions + digest.hex().encode()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id
+from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id, share_of
 from ...ports.audit_entry import AuditEntry
 from ..audit_rows import AUDIT_COLUMNS, audit_entry
 from .read_only import read_transaction
@@ -15,10 +15,23 @@ _PAGE: Final = f"""
 _PURGE: Final = """
     WITH gone AS (
         DELETE FROM volcano_locks.audit_entry WHERE id = ANY (ARRAY(
-            SELECT id FROM volcano_locks.audit_entry WHERE id < $1 OR id <= coalesce(
-                (SELECT id FROM volcano_locks.audit_entry ORDER BY id DESC LIMIT 1 OFFSET $2), '')
-            ORDER BY id LIMIT $3 FOR UPDATE SKIP LOCKED)) RETURNING 1
+            SELECT id FROM volcano_locks.audit_entry WHERE {chosen} ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED))
+        RETURNING 1
     ) SELECT count(*) FROM gone"""
+_OLD: Final = _PURGE.format(chosen="id < $2")
+_COUNTS: Final = "SELECT project_id, count(*) FROM volcano_locks.audit_entry GROUP BY project_id"
+
+
+def _excess(of_project: str) -> str:
+    """The statement that deletes entries of a project past its share, $2. COALESCE: there may be none at that place."""
+    return _PURGE.format(
+        chosen=f"""{of_project} AND id <= coalesce((
+            SELECT id FROM volcano_locks.audit_entry WHERE {of_project} ORDER BY id DESC LIMIT 1 OFFSET $2), '')"""
+    )
+
+
+_EXCESS: Final = _excess("project_id = $3")
+_EXCESS_OF_NONE: Final = _excess("project_id IS NULL")
 
 
 class PostgresAudit(PostgresTables):
@@ -37,12 +50,21 @@ class PostgresAudit(PostgresTables):
             return [audit_entry(row) for row in await transaction.fetch(sql, *values)]
 
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
-        gone = 0
-        while (went := await self._purge_part(now_ms, entries_max)) == PURGED_AT_ONCE:
-            gone += went
-        return gone + went
-
-    async def _purge_part(self, now_ms: int, entries_max: int) -> int:
+        gone = await self._delete(_OLD, oldest_kept_id(now_ms))
         async with self._writing() as transaction:
-            rows = await transaction.fetch(_PURGE, oldest_kept_id(now_ms), entries_max, PURGED_AT_ONCE)
-            return int(rows[0][0])
+            counts = await transaction.fetch(_COUNTS)
+        share = share_of((count for _project_id, count in counts), entries_max)
+        for project_id, count in counts:
+            if count > share:
+                of_project = (_EXCESS_OF_NONE, share) if project_id is None else (_EXCESS, share, project_id)
+                gone += await self._delete(*of_project)
+        return gone
+
+    async def _delete(self, sql: str, *values: str | int) -> int:
+        """Run this statement until it deletes less than PURGED_AT_ONCE; returns how many it deleted."""
+        gone, went = 0, PURGED_AT_ONCE
+        while went == PURGED_AT_ONCE:
+            async with self._writing() as transaction:
+                went = int((await transaction.fetch(sql, PURGED_AT_ONCE, *values))[0][0])
+            gone += went
+        return gone

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id
+from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id, share_of
 from ...ports.audit_entry import AuditEntry
 from ..audit_rows import AUDIT_COLUMNS, audit_entry
 from .tables import SqliteTables
@@ -11,11 +11,15 @@ from .tables import SqliteTables
 _PAGE: Final = (
     f"SELECT {AUDIT_COLUMNS} FROM audit_entry WHERE id >= ? AND id < ?{{of_project}} ORDER BY id DESC LIMIT ?"
 )
-# COALESCE: no entry is past the limit, if there is none at that place.
-_PURGE: Final = (
-    "DELETE FROM audit_entry WHERE id IN (SELECT id FROM audit_entry WHERE id < ? OR id <= "
-    "coalesce((SELECT id FROM audit_entry ORDER BY id DESC LIMIT 1 OFFSET ?), '') ORDER BY id LIMIT ?)"
-)
+_PURGE: Final = "DELETE FROM audit_entry WHERE id IN (SELECT id FROM audit_entry WHERE {chosen} ORDER BY id LIMIT ?)"
+_OLD: Final = _PURGE.format(chosen="id < ?")
+_COUNTS: Final = "SELECT CAST(project_id AS BLOB), count(*) FROM audit_entry GROUP BY project_id"
+_OF_PROJECT: Final = "project_id IS CAST(?1 AS TEXT)"
+# COALESCE: no entry is past the share, if there is none at that place.
+_EXCESS: Final = _PURGE.format(
+    chosen=f"{_OF_PROJECT} AND id <= coalesce((SELECT id FROM audit_entry WHERE {_OF_PROJECT} "
+    "ORDER BY id DESC LIMIT 1 OFFSET ?2), '')"
+).replace("LIMIT ?)", "LIMIT ?3)")
 
 
 class SqliteAudit(SqliteTables):
@@ -34,8 +38,19 @@ class SqliteAudit(SqliteTables):
         return [audit_entry(row) for row in rows]
 
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
+        gone = await self._delete(_OLD, oldest_kept_id(now_ms))
+        counts = await self._read(lambda: self._rows(_COUNTS))
+        share = share_of((count for _project_id, count in counts), entries_max)
+        for project_id, count in counts:
+            if count > share:
+                gone += await self._delete(_EXCESS, project_id, share)
+        return gone
+
+    async def _delete(self, sql: str, *cells: str | int | bytes | None) -> int:
+        """Run this statement until it deletes less than PURGED_AT_ONCE; returns how many it deleted."""
+
         def work() -> int:
-            self._connection.execute(_PURGE, (oldest_kept_id(now_ms), entries_max, PURGED_AT_ONCE))
+            self._connection.execute(sql, (*cells, PURGED_AT_ONCE))
             return self._connection.changes()
 
         gone = 0
