@@ -8,7 +8,6 @@ import click
 from .. import output
 from ..admin_api import PAGE_LIMIT, AdminClient, JsonObject, admin_client
 from ..connection import ADMIN_TOKEN, Connection, any_secret_options
-from ..exit_codes import USAGE, Exit
 from ..parameters import Duration
 
 HEADINGS: Final = ("WHEN", "WHO", "FROM", "WHAT", "CHANGE", "REASON")
@@ -18,10 +17,6 @@ _SINCE: Final = Duration(1, 3_650 * 86_400)
 _SINCE_DEFAULT: Final = 7 * 86_400
 _ID_LENGTH: Final = 36
 _NONE: Final = "-"
-_PROJECT_IS_NEEDED: Final = (
-    "a service key shows the audit of its project: add --project and the project's id, or use --admin\n"
-    "`project list` shows the id, with the admin token. `history KEY` shows who forced one lock free, and why."
-)
 
 
 @click.command(short_help="Show who changed or forced what, and why.")
@@ -42,13 +37,13 @@ def audit(*, project: str | None, since: int, limit: int, as_json: bool, connect
     """Show what was changed, by whom, from where and why; the latest first.
 
     Force releases, changes of projects, keys and tokens, sign-ins to the
-    dashboard, backups. The admin token shows all of it. A service key shows that
-    of its own project, with --project and the project's id.
+    dashboard, backups. The admin token shows all of it, a service key that of
+    its own project.
 
     \b
     Examples:
-      volcano-locks audit --admin
-      volcano-locks audit --project reports --since 2d
+      volcano-locks audit --since 2d
+      volcano-locks audit --admin --project reports
       volcano-locks audit --json | jq -r '.items[] | select(.reason) | .reason'
     """
     begin = (datetime.now(UTC) - timedelta(seconds=since)).isoformat(timespec="milliseconds")
@@ -67,9 +62,9 @@ def audit(*, project: str | None, since: int, limit: int, as_json: bool, connect
 def _path(client: AdminClient, connection: Connection, project: str | None) -> str:
     is_admin = connection.remedy == ADMIN_TOKEN.remedy
     if project is None:
-        if not is_admin:
-            raise Exit(_PROJECT_IS_NEEDED, USAGE)
-        return "/audit"
+        if is_admin:
+            return "/audit"
+        project = client.request("GET", "/activity")["project_id"]  # of a service key: its own
     is_id = len(project) == _ID_LENGTH and project.count("-") == 4
     return f"/projects/{project if is_id or not is_admin else client.project(project)['id']}/audit"
 
