@@ -36,7 +36,7 @@ class TestValue < Minitest::Test
     assert_equal({ key: KEY, ttl_seconds: 30, expires_at: @lease.expires_at, fencing_token: @lease.fencing_token },
                  @lease.to_h)
     assert_equal({ held: true, expires_at: @lease.expires_at, fencing_token: @lease.fencing_token }, @state.to_h)
-    assert_equal %i[key held holder acquired_at renewed_at expires_at ttl_seconds fencing_token waiters],
+    assert_equal %i[key held holder acquired_at renewed_at expires_at ttl_seconds fencing_token waiters queue],
                  @view.to_h.keys
     assert_equal %i[held holder fencing_token since], @change.to_h.keys
   end

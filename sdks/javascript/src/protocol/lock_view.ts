@@ -22,6 +22,8 @@ export interface LockView {
   readonly fencingToken: number | null;
   /** The number of waiters. */
   readonly waiters: number;
+  /** The labels of the first waiters on the server's node, the next one first; only `view` fills it. */
+  readonly queue: readonly (string | null)[];
 }
 
 /** A page of the list, and the cursor of the next one. */
@@ -99,7 +101,12 @@ function viewFromFields(fields: Fields, malformed: (why: string) => ServerError)
       return isFencingToken(value) || (!held && value === null);
     }),
     waiters: field("waiters", isCount),
+    queue: Object.freeze(field("queue", isQueue, (queue = []) => queue.map(({ holder }) => holder))),
   });
+}
+
+function isQueue(value: unknown): value is readonly { holder: string | null }[] | undefined {
+  return value === undefined || (Array.isArray(value) && value.every((one) => textOrNull(Object(one).holder)));
 }
 
 export type FieldReader = {

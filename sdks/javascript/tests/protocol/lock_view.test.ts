@@ -21,6 +21,8 @@ describe("SDK-15: malformed views and pages", () => {
     }),
     ["fencing_token", 2 ** 53],
     ["expires_at", "soon"],
+    ["queue", null],
+    ["queue", ["ann"]],
   ];
 
   it.each(wrong)("a view whose %s is %j is malformed", async (name, value) => {
@@ -30,6 +32,17 @@ describe("SDK-15: malformed views and pages", () => {
     expect((await harness.client.locks.view(KEY)).error).toMatchObject({ name: "ServerError" });
     harness.transport.script = [{ status: 200, body: `{"items": [${body}], "next_cursor": null}` }];
     await expect(harness.client.locks.list().next()).rejects.toThrow(`its ${name}`);
+  });
+
+  it("LIST-9: a view has the labels of the first waiters", async () => {
+    const queue = [
+      { holder: "ann", since: "2026-01-01T00:00:01Z" },
+      { holder: null, since: "2026-01-01T00:00:02Z" },
+    ];
+    const { client } = createHarness([{ status: 200, body: JSON.stringify({ ...row, waiters: 2, queue }) }]);
+    expect((await client.locks.view(KEY)).view?.queue).toEqual(["ann", null]);
+    const { client: older } = createHarness([{ status: 200, body: JSON.stringify(row) }]);
+    expect((await older.locks.view(KEY)).view?.queue).toEqual([]);
   });
 
   it.each([

@@ -45,6 +45,7 @@ class TestLockReader < Minitest::Test
     broken = { "held" => "yes", "holder" => 5, "acquired_at" => "yesterday", "ttl_seconds" => true,
                "fencing_token" => 2**53, "waiters" => nil, "key" => nil }.map { |name, value| ROW.merge(name => value) }
     broken.concat(ROW.keys.map { |name| ROW.reject { |other, _value| other == name } })
+    broken.concat([nil, "ann", ["ann"], [{}], [{ "holder" => 5 }]].map { |queue| ROW.merge("queue" => queue) })
     broken << []
     broken.each do |row|
       fixture = Fixture.new([Respond.new(200, JSON.generate(row)), Respond.new(200, JSON.generate({ items: [row] }))])
@@ -55,6 +56,13 @@ class TestLockReader < Minitest::Test
       fixture = Fixture.new([Respond.new(200, JSON.generate(page))])
       assert_raises(ServerError) { fixture.locks.list.to_a }
     end
+  end
+
+  # LIST-9
+  def test_a_view_has_the_labels_of_the_first_waiters
+    row = ROW.merge("queue" => [{ "holder" => "ann", "since" => "2026-07-20T14:00:20.000Z" }, { "holder" => nil }])
+    fixture = Fixture.new([row, ROW].map { |one| Respond.new(200, JSON.generate(one)) })
+    assert_equal [["ann", nil], []], (Array.new(2) { fixture.locks.view("k").queue })
   end
 
   def test_invalid_arguments_are_refused_before_anything_is_sent

@@ -18,7 +18,10 @@ module VolcanoLocks
       fencing_token: FENCING_TOKEN, waiters: COUNT
     }.freeze
     REQUIRED = %i[key held waiters].freeze
-    private_constant :PREFIX, :DATE, :TEXT, :FLAG, :COUNT, :FENCING_TOKEN, :ROW, :REQUIRED
+    LABELS = lambda do |queue|
+      queue.is_a?(Array) && queue.all?(Hash) ? queue.map { |one| one.fetch("holder")&.then(&TEXT) } : raise(TypeError)
+    end
+    private_constant :LABELS, :PREFIX, :DATE, :TEXT, :FLAG, :COUNT, :FENCING_TOKEN, :ROW, :REQUIRED
 
     def initialize(operations, sender)
       @operations = operations
@@ -83,10 +86,11 @@ module VolcanoLocks
     def parsed_view(row)
       raise TypeError unless row.is_a?(Hash)
 
-      LockView.new(**ROW.to_h do |name, read|
+      fields = ROW.to_h do |name, read|
         value = row.fetch(name.to_s)
         [name, value.nil? && !REQUIRED.include?(name) ? nil : read.call(value)]
-      end)
+      end
+      LockView.new(**fields, queue: LABELS.call(row.fetch("queue", [])))
     end
 
     def checked_prefix(prefix)

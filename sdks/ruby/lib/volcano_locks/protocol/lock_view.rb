@@ -5,7 +5,8 @@ module VolcanoLocks
   class LockView
     include Value
 
-    FIELDS = %i[key held holder acquired_at renewed_at expires_at ttl_seconds fencing_token waiters].freeze
+    FIELDS = %i[key held holder acquired_at renewed_at expires_at ttl_seconds fencing_token waiters
+                queue].freeze
 
     # @return [String] the lock's key
     attr_reader :key
@@ -27,9 +28,12 @@ module VolcanoLocks
     attr_reader :fencing_token
     # @return [Integer] how many acquires wait for the lock
     attr_reader :waiters
+    # @return [Array<String, nil>] the labels of the first waiters on the server's node, the next one first; only
+    #   {Locks#view} fills it
+    attr_reader :queue
 
     def initialize(key:, held:, holder: nil, acquired_at: nil, renewed_at: nil, expires_at: nil, ttl_seconds: nil,
-                   fencing_token: nil, waiters: 0)
+                   fencing_token: nil, waiters: 0, queue: [])
       @key = key
       @held = held
       @holder = holder
@@ -39,6 +43,7 @@ module VolcanoLocks
       @ttl_seconds = ttl_seconds
       @fencing_token = fencing_token
       @waiters = waiters
+      @queue = queue.freeze
       freeze
     end
   end
