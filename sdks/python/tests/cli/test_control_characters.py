@@ -31,6 +31,13 @@ PROJECT = {"id": "p", "name": HOSTILE, "requests_per_minute": 600, "created_at":
 KEY = {"id": "k", "project_id": "p", "name": HOSTILE, "permissions": [HOSTILE], "key_prefix": HOSTILE,
        "expires_at": LATER, "last_used_at": AT, "created_at": HOSTILE, "key_value": HOSTILE}  # fmt: skip
 EVENT = {"key": HOSTILE, "holder": HOSTILE, "fencing_token": HOSTILE, "at": AT, "why": HOSTILE, "reason": HOSTILE}
+HOLD = {"key": HOSTILE, "fencing_token": 7, "holder": HOSTILE, "key_id": "k", "key_name": HOSTILE, "address": HOSTILE,
+        "client": HOSTILE, "began": "free", "waited_seconds": None, "began_at": AT, "renewals": 0, "renewed_at": None,
+        "ended": "forced", "ended_by": HOSTILE, "reason": HOSTILE, "ended_at": AT, "expires_at": LATER,
+        "held_seconds": 1.5}  # fmt: skip
+ENTRY = {"id": "e", "at": AT, "action": HOSTILE, "actor": {"kind": "service_key", "id": "k", "name": HOSTILE},
+         "address": HOSTILE, "project_id": "p", "target": {"kind": HOSTILE, "id": "t", "name": HOSTILE},
+         "before": {HOSTILE: HOSTILE}, "after": {HOSTILE: [HOSTILE]}, "reason": HOSTILE, "request_id": "r"}  # fmt: skip
 PROBLEM = {"error": HOSTILE, "code": HOSTILE, "holder": HOSTILE, "expires_at": HOSTILE, "fencing_token": HOSTILE}
 
 
@@ -48,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
         ("PATCH", r"/locks/[^/]*/lease", 200, LEASE),
         ("GET", r"/locks/[^/?]+\?view=full", 200, ROW),
         ("GET", r"/locks/[^/?]+", 200, {"held": True, **LEASE}),
+        ("GET", r"/locks/[^/]*/history\?.*|/history\?.*", 200, {"items": [HOLD], "next_cursor": None}),
+        ("GET", r"/audit\?.*", 200, {"items": [ENTRY], "next_cursor": None}),
         ("GET", r"/locks\?.*", 200, {"items": [ROW], "next_cursor": None}),
         ("GET", r"/projects\?.*", 200, {"items": [PROJECT], "next_cursor": None}),
         ("GET", r"/projects/[^/]*/service-keys\?.*", 200, {"items": [KEY], "next_cursor": None}),
@@ -116,6 +125,10 @@ COMMANDS = [
     ("get", "k", "--json"),
     ("ls",),
     ("ls", "--json"),
+    ("history", "k"),
+    ("history", "--prefix", "k", "--json"),
+    ("audit", "--admin"),
+    ("audit", "--admin", "--json"),
     ("watch", "k"),
     ("watch", "--json"),
     ("acquire", "k"),
@@ -172,7 +185,16 @@ def _texts(value: Any) -> list[str]:
 
 @pytest.mark.real_time
 @pytest.mark.parametrize(
-    "command", [("force-release", "k"), ("project", "delete", "p"), ("key", "revoke", "p", "k"), ("ls",), ("watch",)]
+    "command",
+    [
+        ("force-release", "k"),
+        ("project", "delete", "p"),
+        ("key", "revoke", "p", "k"),
+        ("ls",),
+        ("watch",),
+        ("history", "k"),
+        ("audit", "--admin"),
+    ],
 )
 def test_no_control_character_reaches_a_terminal(
     environment: dict[str, str], hostile: HostileServer, command: tuple[str, ...]
@@ -181,7 +203,7 @@ def test_no_control_character_reaches_a_terminal(
     url = f"http://127.0.0.1:{hostile.server_address[1]}"
     session = Session({**environment, "VOLCANO_API_URL": url, "NO_COLOR": "1"}, *command)
     try:
-        if command[0] not in ("ls", "watch"):
+        if command[0] not in ("ls", "watch", "history", "audit"):
             session.read_until(b"[y/N]: ")
             session.press(b"n\n")
         session.read_to_end()

@@ -168,7 +168,8 @@ def test_a_closed_descriptor_is_closed_for_the_command(environment: dict[str, st
 
 
 @pytest.mark.parametrize(
-    "command", ["get {0}", "get {0} --json", "ls {0}", "ls --json", "project list", "--help", "run --help",
+    "command", ["get {0}", "get {0} --json", "ls {0}", "ls --json", "history {0}", "history {0} --json", "audit",
+                "audit --admin --json", "project list", "--help", "run --help",
                 "fencing sql --dialect sqlite --table t --id id"]
 )  # fmt: skip
 @pytest.mark.parametrize("stream", [">/dev/full", ">&-", "| true"])

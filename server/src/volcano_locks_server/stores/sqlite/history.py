@@ -29,7 +29,7 @@ from ..history_pages import (
 )
 from .rows import read_range, read_records
 
-RECENT_MAX: Final = 1_000
+RECENT_MAX: Final = 2_000
 DELETE_ROWS_MAX: Final = 250  # per transaction
 
 _COLUMNS: Final = "project_id, key, fencing_token, ended_at_ms, entry"
