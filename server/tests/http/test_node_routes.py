@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
 from volcano_locks_server.ports.lock_store import RecordKey
@@ -150,6 +151,28 @@ async def test_a_shared_store_knows_clocks_and_nodes(kind: str) -> None:
             assert abs(difference_ms) < 1_000
             assert view.other_nodes() == ()
     await first.close()
+
+
+async def test_two_nodes_over_postgres_show_only_themselves() -> None:
+    """UI-10: with the database's clock, and the waiters and streams of their own."""
+    from testsupport.engines import postgres
+
+    server = postgres.shared()
+    url, shown = server.url(server.new_database()), []
+    settings = Settings(store=url, port=0, log_level="error", allow_plaintext_store=True, admin_token=new_token())
+    async with (
+        running_server_async(settings) as first,
+        running_server_async(settings) as second,
+        httpx2.AsyncClient(headers={"Authorization": f"Bearer {settings.admin_token}"}) as client,
+    ):
+        for running in (first, second):
+            (node,) = (await client.get(f"{running.url}/nodes")).json()["items"]
+            shown.append(node)
+    for node in shown:
+        assert (node["is_this"], node["is_live"], node["store"], node["waiters"]) == (True, True, "postgresql", 0)
+        assert node["health"]["status"] == "ok"
+        assert abs(node["clock_difference_ms"]) < 1_000
+    assert len({node["id"] for node in shown}) == 2
 
 
 async def test_a_server_that_stops_says_so(clock: ManualClock) -> None:

@@ -10,12 +10,14 @@ import pytest
 from volcano_locks_server.ports.lock_store import Records, StepResult
 from volcano_locks_server.ports.registry import NewSecret
 from volcano_locks_server.rules.errors import StoreUnavailableError
-from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused
+from volcano_locks_server.rules.hold import HoldFacts, Requester
+from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused, Release, Renew
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.locks import PostgresStore
 from volcano_locks_server.testing import ManualClock
 
-from ..store_actions import digest, held, increment, key, read_records, run_commands, write_records
+from ..store_actions import PROJECT, digest, held, increment, key, read_records, run_commands, write_records
+from ..test_history import entries_of
 
 Node = Callable[..., Awaitable[PostgresDatabase]]
 
@@ -201,6 +203,35 @@ async def test_two_nodes_purge_side_by_side(node: Node, clock: ManualClock) -> N
     gone = await asyncio.gather(one.locks.purge(limit=5_000), other.locks.purge(limit=5_000))
     assert sum(gone) + await one.locks.purge(limit=5_000) == 900
     assert sum(gone) >= 500
+
+
+async def test_a_node_of_0_1_0_may_serve_beside(node: Node, database: str) -> None:
+    """HISTORY-2: it does not know the later columns, and leaves in them what belongs to an earlier lease."""
+    locks = (await node()).locks
+    by = Requester("key-1", "worker")
+    for name in "ab":
+        await run_commands(locks, (key(name), Acquire(digest(name), 30, None, by)))
+    at_ms = await now_ms(locks)
+    lease = {
+        "fencing_token": 2**50, "owner_digest": digest("old"), "expires_at_ms": at_ms + 9_000,
+        "deadline_ms": at_ms + 90_000, "acquired_at_ms": at_ms, "renewed_at_ms": at_ms, "ttl_seconds": 9,
+        "holder": "old", "freed_at_ms": None, "retired_digests": None,
+    }  # fmt: skip
+    columns, values = ", ".join(lease), ", ".join(f"%({name})s" for name in lease)
+    with psycopg.connect(database, autocommit=True) as connection:  # as it takes `a` over, and takes the new lock `c`
+        connection.execute(f"UPDATE volcano_locks.lock SET ({columns}) = ({values}) WHERE key = 'a'", lease)
+        new = f"INSERT INTO volcano_locks.lock (project_id, key, {columns}) VALUES ('{PROJECT}', 'c', {values})"
+        connection.execute(new, lease)
+    for name in "ac":
+        (current,) = await entries_of(locks, name)
+        assert (current.holder, current.facts, current.ended) == ("old", None, None)
+        (renewed,) = await run_commands(locks, (key(name), Renew(digest("old"), 30)))
+        assert isinstance(renewed, Granted)
+        await run_commands(locks, (key(name), Release(digest("old"))))
+        (ended,) = await entries_of(locks, name)
+        assert (ended.fencing_token, ended.facts, ended.ended) == (2**50, None, "released")
+    (untouched,) = await entries_of(locks, "b")
+    assert untouched.facts == HoldFacts(by, "free")
 
 
 async def test_a_batch_that_changes_nothing_writes_nothing(
