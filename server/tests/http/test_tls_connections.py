@@ -7,13 +7,16 @@ import json
 import socket
 import ssl
 import uuid
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from testsupport.certificates import CertificateFiles, new_certificate
 from testsupport.service_requests import perform
 
+from volcano_locks_server.http.server import acceptor as acceptor_module
 from volcano_locks_server.http.server import connection_limits
 from volcano_locks_server.rules.lease import Release
 from volcano_locks_server.rules.values import LockKey, parse_owner_token
@@ -82,6 +85,49 @@ async def is_closed(streams: Streams) -> bool:
     with contextlib.suppress(ConnectionResetError):
         return await asyncio.wait_for(streams[0].read(1), 30) == b""
     return True
+
+
+async def test_a_turn_starts_few_handshakes(
+    running: RunningServer, connect: Connect, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24: hundreds of clients that begin one at once would otherwise stop all others meanwhile."""
+    acceptor = running.server.listener._acceptor
+    assert acceptor is not None
+    connect_socket, started, turn = acceptor._connect, [], 0
+
+    def noted(*given: Any, **more: Any) -> asyncio.Task[Any]:
+        started.append(turn)
+        return connect_socket(*given, **more)
+
+    monkeypatch.setattr(acceptor, "_connect", noted)
+    silent = [await connect() for _ in range(40)]
+    await counted(running, 40)
+    for _, writer in silent:
+        writer.write(FIRST_BYTE)
+    async with asyncio.timeout(30):
+        while len(started) < 40:
+            turn += 1
+            await asyncio.sleep(0)
+    assert max(Counter(started).values()) <= acceptor_module.HANDSHAKES_PER_TURN
+    assert await is_served(connect, files.trusting_context())
+
+
+async def test_a_handshake_that_waits_can_be_aborted(
+    running: RunningServer, connect: Connect, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24: to make room, before it has started."""
+    monkeypatch.setattr(acceptor_module, "HANDSHAKES_PER_TURN", 0)
+    waiting = await connect(sent=FIRST_BYTE)
+    await counted(running, 1)
+    acceptor = running.server.listener._acceptor
+    assert acceptor is not None
+    async with asyncio.timeout(30):
+        while not acceptor._handshakes:
+            await asyncio.sleep(0.001)
+    running.server.listener.limits.abort_handshakes()
+    assert await is_closed(waiting)
+    monkeypatch.undo()
+    assert await is_served(connect, files.trusting_context())
 
 
 @pytest.mark.real_time

@@ -1,7 +1,8 @@
 """Accepts connections from a listening socket, and gives each one to its protocol when its transport is ready.
 
 Each turn of the event loop accepts up to ACCEPTS_PER_TURN connections, so that new clients get their turn beside
-thousands of busy ones (case 60). Other processes may accept from the same socket. A connection that the limits do not
+thousands of busy ones (case 60). A turn starts up to HANDSHAKES_PER_TURN TLS handshakes, the others wait in their order:
+each takes the time of several requests, and needs no credential. Other processes may accept from the same socket. A connection that the limits do not
 admit gets 503 and is closed; with TLS it is closed without a response, because that would take a handshake.
 """
 
@@ -11,6 +12,7 @@ import errno
 import functools
 import socket
 import ssl
+from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +25,7 @@ from .http1 import Http1Connection
 from .refusal import Refusal
 
 ACCEPTS_PER_TURN: Final = 64
+HANDSHAKES_PER_TURN: Final = 8
 ACCEPT_PAUSE_SECONDS: Final = 1.0
 REFUSALS_MAX: Final = 32
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -65,6 +68,8 @@ class Acceptor:
         self._log: Final = log
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
+        self._handshakes: Final[deque[Callable[[], None]]] = deque()  # that have not started
+        self._handshake_turn: asyncio.Handle | None = None
         self._refusals: Final[set[Refusal]] = set()
         self._pause_end: asyncio.TimerHandle | None = None
 
@@ -128,8 +133,9 @@ class Acceptor:
         self, connection: Http1Connection, peer_address: str, handshake: Handshake, first_byte: bytes
     ) -> None:
         if first_byte == RECORD_TYPE:
-            on_failure = functools.partial(self._handshake_failed, connection, peer_address)
-            handshake.task = self._connect(handshake.accepted, connection, on_failure=on_failure, tls=self.tls)
+            self._handshakes.append(functools.partial(self._start_handshake, connection, peer_address, handshake))
+            if self._handshake_turn is None:
+                self._handshake_turn = self._loop.call_soon(self._start_handshakes)
             return
         self._limits.remove(connection)
         if not first_byte:
@@ -138,6 +144,19 @@ class Acceptor:
         if self._log.within_rate():
             self._log.info("plain_http_refused", address=peer_address)
         self._refuse(handshake.accepted, LockError("invalid_request", PLAIN_HTTP_MESSAGE))
+
+    def _start_handshakes(self) -> None:
+        self._handshake_turn = None
+        for _ in range(min(HANDSHAKES_PER_TURN, len(self._handshakes))):
+            self._handshakes.popleft()()
+        if self._handshakes:
+            self._handshake_turn = self._loop.call_soon(self._start_handshakes)
+
+    def _start_handshake(self, connection: Http1Connection, peer_address: str, handshake: Handshake) -> None:
+        if handshake.is_aborted:
+            return
+        on_failure = functools.partial(self._handshake_failed, connection, peer_address)
+        handshake.task = self._connect(handshake.accepted, connection, on_failure=on_failure, tls=self.tls)
 
     def _handshake_failed(self, connection: Http1Connection, peer_address: str, error: BaseException) -> None:
         self._limits.remove(connection)

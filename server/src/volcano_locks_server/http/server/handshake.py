@@ -36,6 +36,11 @@ class Handshake:
         self._stop_watching()
         self._on_first_byte(self, first)
 
+    @property
+    def is_aborted(self) -> bool:
+        """Whether `abort` closed the connection before its task was set."""
+        return self.accepted.fileno() < 0
+
     def abort(self) -> None:
         """Close the connection. The owner of the task closes the socket when the task has ended."""
         if self.task is not None:
