@@ -128,6 +128,7 @@ def back_up_stopped(path: Path, to: Path) -> None:
     file_lock = FileLock.acquire_path(path)
     try:
         file_lock.refuse_replaced()
+        file_lock.refuse_lost_log()
         flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_EXRESCODE
         with store_errors(), closed_after(apsw.Connection(str(file_lock.path), flags=flags)) as source:
             source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()

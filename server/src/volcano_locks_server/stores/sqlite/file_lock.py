@@ -10,6 +10,9 @@ The lock cannot prevent another program from deleting, replacing or overwriting 
 their inodes, and by the sizes and times of the database and its log, which only jobs on the store's one thread change.
 The store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
 file prevents every later start until a restore has replaced both.
+
+The lock file also says that the database is being served, until the log was merged into it. A start that finds this,
+but no log, is refused too: the server was killed, and the log with its last commits was deleted or not copied along.
 """
 
 import errno
@@ -29,6 +32,8 @@ from .faults import file_fault
 CHECK_SECONDS: Final = 1.0
 MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _MOUNT_POINT_FIELD: Final = 4
+_SERVED: Final = b"served\n"
+_SERVED_AT: Final = 20  # after the process id
 _Identity = tuple[int, int]
 _Content = tuple[int, int]  # size, and time of the last write
 
@@ -39,13 +44,19 @@ REPLACED: Final = (
     "backup, which keeps these files aside and waits for leases that the backup lacks"
 )
 
+LOG_LOST: Final = (
+    "the server was killed, and the write-ahead log beside the file is gone, with the leases that were granted last. "
+    "Put the log back, or run volcano-locks restore with a copy of this file or a backup, which waits for those leases"
+)
+
 
 class FileLock:
     """The exclusive right to `path` (resolved), from `acquire` until `release`."""
 
-    def __init__(self, path: Path, lock_descriptor: int) -> None:
+    def __init__(self, path: Path, lock_descriptor: int, *, was_served: bool) -> None:
         self.path: Final = path
         self._lock_descriptor = lock_descriptor
+        self._has_lost_log = was_served and path.exists() and not self._log.exists()
         self._identities: dict[Path, _Identity] = {}
         self._content: _Content = (0, 0)
         self._log_content: _Content | None = None
@@ -60,6 +71,7 @@ class FileLock:
         path = file_lock.path
         try:
             file_lock.refuse_replaced()
+            file_lock.refuse_lost_log()
             _create(path)
         except BaseException as error:
             file_lock.release()
@@ -76,7 +88,8 @@ class FileLock:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a directory")
             refuse_mount_point(path)
-            return cls(path, _locked(path))
+            descriptor, was_served = _locked(path)
+            return cls(path, descriptor, was_served=was_served)
         except OSError as error:
             raise file_fault(error, named) from error
 
@@ -87,12 +100,29 @@ class FileLock:
             message = f"cannot open {self.path}: {REPLACED}. If you put the same file back, delete {marker}"
             raise StoreUnavailableError("file_replaced", message)
 
+    def refuse_lost_log(self) -> None:
+        """Raise StoreUnavailableError if the log of a killed server is gone."""
+        if self._has_lost_log:
+            raise StoreUnavailableError("log_lost", f"cannot open {self.path}: {LOG_LOST}")
+
     def remember_files(self) -> None:
         """Remember the identity of the files that are on disk now, and the content of the database."""
         self._identities = {one: _identity(one.stat()) for one in (self.path, self._log)}
         self._identities[_lock_path(self.path)] = _identity(os.fstat(self._lock_descriptor))
         self.remember_content()
         self._log_content = self._content_of_log()
+        sync(self.path.parent)  # before the note, the log's name must be durable
+        self._note_served()
+
+    def note_not_served(self) -> None:
+        """From now on the database may be without a log: it is merged, or was replaced with the database."""
+        self._has_lost_log = False
+        with suppress(OSError):
+            os.ftruncate(self._lock_descriptor, _SERVED_AT)
+
+    def _note_served(self) -> None:
+        with suppress(OSError):
+            os.pwrite(self._lock_descriptor, _SERVED, _SERVED_AT)
 
     def remember_content(self) -> None:
         """This process has just written the database; every other change of it is another program's."""
@@ -153,6 +183,8 @@ class FileLock:
     def release(self) -> None:
         """Release the lock, once."""
         if self._lock_descriptor >= 0:
+            if not (self._has_lost_log or self.is_marked or self._log.exists()):
+                self.note_not_served()
             os.close(self._lock_descriptor)
             self._lock_descriptor = -1
 
@@ -202,15 +234,18 @@ def _identity(found: os.stat_result) -> _Identity:
     return found.st_dev, found.st_ino
 
 
-def _locked(path: Path) -> int:
-    """A descriptor that holds the OS lock of `path`. Raises OSError, or StoreUnavailableError if it is taken."""
+def _locked(path: Path) -> tuple[int, bool]:
+    """A descriptor that holds the OS lock of `path`, and whether the last process that served it did not close it.
+
+    Raises OSError, or StoreUnavailableError if it is taken.
+    """
     lock_path = _lock_path(path)
     descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with suppress(OSError):  # the process id is for messages only; a full disk must not prevent the start
-            os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        was_served = os.pread(descriptor, len(_SERVED), _SERVED_AT) == _SERVED
+        with suppress(OSError):  # a full disk must not prevent the start
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(_SERVED_AT), 0)
     except BlockingIOError:
         process_id = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
@@ -222,7 +257,7 @@ def _locked(path: Path) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor
+    return descriptor, was_served
 
 
 def _create(path: Path) -> None:

@@ -139,6 +139,7 @@ def restore(
         is_newer = previous.mark.now_ms >= contents.newest_ms
         revoked, replaced = _prepare(time.mark_at(serves_from_ms), prepared, previous, is_newer=is_newer)
         kept_aside = _swap(prepared, file_lock.path)
+        file_lock.note_not_served()
         return RestoreResult(contents, kept_aside, held_seconds, serves_from_ms, revoked, replaced)
     except OSError as error:
         raise file_fault(error, file_lock.path) from error

@@ -122,6 +122,8 @@ class SqliteFile:
         try:
             if self._file_lock.is_marked:
                 self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            else:
+                self._file_lock.note_not_served()
             self._connection.close(True)
         finally:
             self._file_lock.release()
