@@ -226,3 +226,16 @@ async def test_readiness_says_until_when_takeovers_are_held(harness: HttpHarness
     assert "moved ahead by 60.0 s" in held["why"]
     harness.clock.advance(30_000)
     assert (await harness.request("GET", "/readyz", key=None)).json() == {"status": "ok"}
+
+
+async def test_a_hold_after_the_record_of_the_clock_was_lost_has_its_own_reason(
+    harness: HttpHarness, failing: FailingStore
+) -> None:
+    """LEASE-17, LEASE-18: a duration of fifty years would explain nothing."""
+    now_ms = harness.clock.now_ms()
+    for last_ms in (now_ms + 5_000, 0):
+        failing.history = NO_HISTORY.rewritten(now_ms, last_ms, 0)
+        response = await harness.request("GET", "/readyz", key=None)
+        why = response.json().get("takeovers_held", {}).get("why", "")
+        assert ("was lost" in why) == (last_ms > 0)
+        assert "moved ahead" not in why

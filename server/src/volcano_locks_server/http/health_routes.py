@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from ..ports.clock import Clock
 from ..ports.lock_store import STORE_SECONDS_MAX, LockStore, TakeoverHold
+from ..rules.clock_history import HOLD_MS_MAX
 from ..rules.errors import STOPPING, LockError, StoreUnavailableError
 from ..telemetry import Log, Metrics
 from .auth import Authenticator
@@ -105,10 +106,10 @@ class HealthRoutes:
 
 def hold_reason(hold: TakeoverHold) -> str:
     """Why takeovers are held, for operators."""
-    return (
-        f"the store's clock moved ahead by {hold.jumped_ms / 1_000:.1f} s that are not known to have passed: leases "
-        "from before that are taken over only when the time that they had left has passed"
-    )
+    cause = f"the store's clock moved ahead by {hold.jumped_ms / 1_000:.1f} s that are not known to have passed"
+    if hold.jumped_ms >= hold.until_ms - HOLD_MS_MAX:  # all time since 1970
+        cause = "what was known about the store's clock was lost, so no time is known to have passed"
+    return f"{cause}: leases from before that are taken over only when the time that they had left has passed"
 
 
 class _SharedCall(Generic[T]):
