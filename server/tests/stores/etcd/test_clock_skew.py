@@ -126,6 +126,8 @@ async def test_a_record_from_the_future_stops_the_node_until_its_clock_has_passe
         store.locks.count_held(),
     ):
         assert await cause(asked) == "clock_skew"
+    with pytest.raises(StoreUnavailableError, match="see volcano-locks reset-clock"):
+        await store.locks.ready()
     clock.advance(28_999)
     assert await cause(read_records(store.locks, key("b"))) == "clock_skew"
     clock.advance(1)
@@ -138,6 +140,8 @@ async def test_a_restart_with_a_clock_that_went_back_is_refused(url: str) -> Non
     store = await open_store(url, ManualClock(START_MS + 30_000))
     await store.close()
     assert await cause(open_store(url, ManualClock(START_MS))) == "clock_behind"
+    with pytest.raises(StoreUnavailableError, match="see volcano-locks reset-clock"):
+        await open_store(url, ManualClock(START_MS))
     store = await open_store(url, ManualClock(START_MS + 29_001))
     await store.locks.ready()
     await store.close()

@@ -36,7 +36,7 @@ from ...ports.lock_store import TakeoverHold, hold_in_force
 from ...rules.clock_history import JUMP_MS_MIN, ClockHistory
 from ...rules.errors import StoreUnavailableError
 from ...rules.lease import RETENTION_MS
-from ..errors import ClockDamagedError, clock_behind, format_instant
+from ..errors import ClockDamagedError, clock_behind, format_instant, refuse_clock_far_behind
 from .endpoints import Endpoints
 from .layout import Layout
 from .peer_clocks import SAMPLE_SECONDS, PeerClock, PeerClocks
@@ -96,7 +96,7 @@ class ClockSkewMonitor:
         newest_ms = max(gone, default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
             await self._peer_clocks.delete(self.node_key)
-            raise clock_behind(now_ms, newest_ms)
+            refuse_clock_far_behind("this machine's clock", now_ms, newest_ms, SKEW_MAX_MS)
         loaded = (peer.node.now_ms for peer in self._peer_clocks.peers.values() if peer.node.state == "loaded")
         self._newest_ms = max(self._newest_ms, *loaded, 0)
         self._announcing = asyncio.create_task(self._announce_periodically(), name="etcd-clocks")
@@ -301,5 +301,6 @@ def _behind_error(written_at_ms: int, now_ms: int) -> _SkewError:
         "clock_skew",
         f"this node's clock reads {format_instant(now_ms)} but another node has written "
         f"{format_instant(written_at_ms)}, {(written_at_ms - now_ms) / 1_000:.1f} s later: "
-        "set the machines' clocks right; it serves again when they agree",
+        "set the machines' clocks right; it serves again when they agree; if a clock was far ahead, see volcano-locks "
+        "reset-clock",
     )
