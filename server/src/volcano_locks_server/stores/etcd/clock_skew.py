@@ -96,7 +96,7 @@ class ClockSkewMonitor:
         newest_ms = max(gone, default=0)
         if newest_ms > now_ms + SKEW_MAX_MS:
             await self._peer_clocks.delete(self.node_key)
-            refuse_clock_far_behind("this machine's clock", now_ms, newest_ms, SKEW_MAX_MS)
+            refuse_clock_far_behind("the machine's clock", now_ms, newest_ms, SKEW_MAX_MS)
         loaded = (peer.node.now_ms for peer in self._peer_clocks.peers.values() if peer.node.state == "loaded")
         self._newest_ms = max(self._newest_ms, *loaded, 0)
         self._announcing = asyncio.create_task(self._announce_periodically(), name="etcd-clocks")
