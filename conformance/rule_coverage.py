@@ -38,8 +38,6 @@ EXEMPT: Final[Mapping[str, frozenset[str]]] = {
     # how a program ends, and what a returned value is, differ in each language
     "SDK-19": CLIENTS,
     "SDK-22": CLIENTS,
-    # what a hold of the history knows comes from the server; each client shows how it reads it
-    "SDK-28": CLIENTS,
     # interrupts, the end of a program and its log are the language's own
     "SDK-23": CLIENTS,
     "SDK-25": CLIENTS,

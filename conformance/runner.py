@@ -75,7 +75,7 @@ class _Run:
             case "renew" | "release":
                 request = self._owner_arguments(args) | {word: args[word] for word in MISUSE if word in args}
             case (
-                "get" | "guard" | "exit" | "waited" | "hang_up" | "view"
+                "get" | "guard" | "exit" | "waited" | "hang_up" | "view" | "history"
                 | "watch" | "watched" | "leading" | "resign"
             ):  # fmt: skip
                 request = {"actor": "observer", **args, "key": self._key(args)}

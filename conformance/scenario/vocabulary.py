@@ -234,6 +234,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         (),
         {**_ANSWER, "keys": texts},
     ),
+    "history": Verb(_CALLER, (), {**_ANSWER, "holds": texts}),
     # events
     "subscribe": Verb({**_CALLER, "prefix": a_prefix, "after": a_text}, ("actor",), _ANSWER),
     "events": Verb({"actor": a_name}, ("actor",), {"events": items(_EVENT, "event")}),

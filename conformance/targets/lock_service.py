@@ -8,7 +8,7 @@ from typing import Final
 from testsupport.server_ports import FaultyStore
 from testsupport.service_requests import Reply, perform
 
-from volcano_locks_server.ports.lock_store import LockQuery, LockStore, RecordKey
+from volcano_locks_server.ports.lock_store import HistoryQuery, LockQuery, LockStore, RecordKey
 from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import (
     Acquire,
@@ -41,7 +41,7 @@ from ..scenario.parser import Quota
 from .advance_clock import advance
 from .arguments import fault_count, holder_label
 from .request_target import RequestTarget
-from .results import failure
+from .results import failure, hold_text
 from .store_failures import store_failures
 from .store_search import search, stored_bytes
 from .target import Result
@@ -49,7 +49,10 @@ from .target import Result
 PROJECT_ID: Final = "00000000-0000-4000-8000-000000000001"
 PURGE_LIMIT: Final = 1_000
 VERBS: Final = frozenset(
-    {"race", "wait", "waited", "hang_up", "outage", "outage_ends", "restart", "purge", "search_store", "view", "list"}
+    {
+        *("race", "wait", "waited", "hang_up", "outage", "outage_ends", "restart", "purge", "search_store"),
+        *("view", "list", "history"),
+    }
 )
 HELD_BY_STATE: Final = {"held": True, "free": False, "all": None}
 
@@ -153,6 +156,11 @@ class LockServiceTarget(RequestTarget):
             keys += [str(key) for key, _record in page.records]
             after = page.next_after
         return {"keys": keys}
+
+    async def _history(self, args: Mapping[str, object]) -> Result:
+        query = HistoryQuery(PROJECT_ID, LIST_LIMIT_DEFAULT, key=LockKey.parse(str(args["key"])))
+        page = await self._faults.history_page(query)
+        return {"holds": [hold_text(entry.holder, entry.ended) for _key, entry in page.entries]}
 
     async def _perform(self, verb: str, args: Mapping[str, object]) -> Result:
         key, command = LockKey.parse(str(args["key"])), _command(verb, args)

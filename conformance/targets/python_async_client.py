@@ -16,6 +16,7 @@ from .python_bodies import Body, Campaign, end_body
 from .python_client import PythonClientTarget, block_options
 from .python_lease_verbs import REAL_SECONDS_MAX
 from .python_results import failure_result
+from .results import hold_text
 from .target import Result
 
 
@@ -124,6 +125,12 @@ class PythonAsyncTarget(PythonClientTarget):
             return [view.key async for view in self._locks(actor).list(prefix, state=state)]
 
         return self.start(keys)
+
+    def _holds(self, actor: str, key: str) -> Future[Any]:
+        async def holds() -> list[str]:
+            return [hold_text(hold.holder, hold.ended) async for hold in self._locks(actor).history(key)]
+
+        return self.start(holds)
 
     def _start_block(self, args: Mapping[str, object]) -> Body:
         return _BlockTask(self, self._locks(str(args["actor"])), args)

@@ -23,6 +23,7 @@ POLL_SECONDS: Final = 0.002
 VERBS: Final = frozenset(
     {
         *("acquire", "renew", "release", "get", "force_release", "race", "wait", "hang_up", "waited", "view", "list"),
+        "history",
         *("enter", "guard", "exit", "nest", "watch", "watched", "lead", "leading", "resign", "call", "pause_ms"),
     }
 )
@@ -45,6 +46,10 @@ class PythonClientTarget(PythonLeaseVerbs):
     @abstractmethod
     def _keys(self, actor: str, prefix: str, state: str) -> Future[Any]:
         """Start to list keys."""
+
+    @abstractmethod
+    def _holds(self, actor: str, key: str) -> Future[Any]:
+        """Start to read the history of a lock, as texts."""
 
     @abstractmethod
     def _start_block(self, args: Mapping[str, object]) -> Body:
@@ -137,6 +142,9 @@ class PythonClientTarget(PythonLeaseVerbs):
 
     def _list(self, args: Mapping[str, object]) -> Result:
         return {"keys": self._end(self._keys(str(args["actor"]), str(args["prefix"]), str(args["state"])))}
+
+    def _history(self, args: Mapping[str, object]) -> Result:
+        return {"holds": self._end(self._holds(str(args["actor"]), str(args["key"])))}
 
     def _watch(self, args: Mapping[str, object]) -> Result:
         seen: list[Leadership] = []

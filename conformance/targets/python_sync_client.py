@@ -15,6 +15,7 @@ from .python_backends import Backend
 from .python_bodies import Body, Campaign, end_body
 from .python_client import PythonClientTarget, block_options
 from .python_lease_verbs import REAL_SECONDS_MAX
+from .results import hold_text
 from .target import Result
 
 
@@ -103,6 +104,9 @@ class PythonSyncTarget(PythonClientTarget):
 
     def _keys(self, actor: str, prefix: str, state: str) -> Future[Any]:
         return self.start(lambda: [view.key for view in self._locks(actor).list(prefix, state=state)])
+
+    def _holds(self, actor: str, key: str) -> Future[Any]:
+        return self.start(lambda: [hold_text(hold.holder, hold.ended) for hold in self._locks(actor).history(key)])
 
     def _start_block(self, args: Mapping[str, object]) -> Body:
         return _BlockThread(self, self._locks(str(args["actor"])), args)

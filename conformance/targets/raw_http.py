@@ -21,7 +21,7 @@ from .advance_clock import advance, settle
 from .arguments import fault_count, holder_label
 from .event_stream_reader import EventStreamReader
 from .request_target import RequestTarget
-from .results import failure
+from .results import failure, hold_text
 from .server_harness import ServerHarness
 from .target import Result
 
@@ -64,7 +64,7 @@ class RawHttpTarget(RequestTarget):
 
     def do(self, verb: str, args: Mapping[str, object]) -> Result:
         match verb:
-            case "race" | "wait" | "waited" | "hang_up" | "list" | "subscribe" | "events":
+            case "race" | "wait" | "waited" | "hang_up" | "list" | "history" | "subscribe" | "events":
                 return self._harness.loop.run(getattr(self, f"_{verb}")(args))
             case "outage" | "outage_ends":
                 self._harness.fail(str(args.get("kind", "")), fault_count(args) if verb == "outage" else 0)
@@ -155,6 +155,13 @@ class RawHttpTarget(RequestTarget):
             if page["next_cursor"] is None:
                 return {"keys": keys, **_quota_result(response.headers)}
             params["cursor"] = page["next_cursor"]
+
+    async def _history(self, args: Mapping[str, object]) -> Result:
+        response = await self._client.get(f"/locks/{args['key']}/history")
+        if response.is_error:
+            return {**self._failure(response), **_quota_result(response.headers)}
+        holds = [hold_text(one["holder"], one["ended"]) for one in response.json()["items"]]
+        return {"holds": holds, **_quota_result(response.headers)}
 
     async def _perform(self, verb: str, args: Mapping[str, object]) -> Result:
         method, ending, status = REQUESTS[verb]

@@ -12,6 +12,11 @@ def failure(code: str, retry_after_seconds: int | None = None) -> Result:
     )
 
 
+def hold_text(holder: str | None, ended: str | None) -> str:
+    """A hold of the history, as a scenario names it: its holder, and how it ended or `held`."""
+    return f"{holder} {ended or 'held'}"
+
+
 def class_names(error: BaseException) -> list[str]:
     """The names of the error's class and of all its base classes."""
     return [one.__name__ for one in type(error).__mro__ if issubclass(one, BaseException)]

@@ -382,6 +382,19 @@ class Target {
     };
   }
 
+  async history({ actor, key }) {
+    const holds = async () => {
+      const found = [];
+      for await (const { holder, ended } of this.#locks(actor).history(key)) found.push(`${holder} ${ended ?? "held"}`);
+      return found;
+    };
+    try {
+      return { holds: await this.#blocking(holds()) };
+    } catch (error) {
+      return failure(error);
+    }
+  }
+
   async list({ actor, prefix, state }) {
     const keys = async () => {
       const found = [];

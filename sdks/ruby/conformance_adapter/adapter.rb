@@ -9,7 +9,7 @@ module Conformance
     include FeatureVerbs
 
     VERBS = %w[open client now_ms advance_ms pause_ms acquire renew release get force_release race wait waited
-               hang_up view list enter guard exit watch watched lead leading resign call nest
+               hang_up view list history enter guard exit watch watched lead leading resign call nest
                close].freeze
 
     def initialize(json_lines)

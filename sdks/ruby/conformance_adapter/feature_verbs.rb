@@ -31,6 +31,11 @@ module Conformance
       view_result(blocking { locks(args).view(args.fetch("key")) })
     end
 
+    def history(args)
+      holds = blocking { locks(args).history(args.fetch("key")).to_a }
+      { holds: holds.map { |hold| "#{hold.holder} #{hold.ended || 'held'}" } }
+    end
+
     def list(args)
       state = args.fetch("state", "all")
       { keys: blocking { locks(args).list(args.fetch("prefix", ""), state: state).map(&:key) } }
