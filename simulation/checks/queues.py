@@ -4,6 +4,7 @@ A waiter is in the queue from the call that enqueued it until its result is know
 that lock is compared with the request that got it.
 """
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -43,7 +44,7 @@ class Queues:
         self._waiting: Final[dict[RecordKey, list[_Waiting]]] = {}
         self._arrived: Final[dict[tuple[str, RecordKey, bytes], float]] = {}
         self._disconnected: Final[dict[tuple[str, RecordKey, bytes], float]] = {}
-        self._ended_at: Final[list[float]] = []
+        self._ended_at: Final[deque[float]] = deque()  # of processes, in the last LISTED_SECONDS
 
     def arrived(self, node: str, key: RecordKey, digest: bytes) -> None:
         """An acquire of that token reached the node."""
@@ -77,8 +78,9 @@ class Queues:
         node serves undisturbed; `free_for`: seconds for which a lock has been free.
         """
         now = self._world.now
-        gone = sum(ended_at > now - LISTED_SECONDS for ended_at in self._ended_at)
-        unserved_seconds = UNSERVED_SECONDS + gone * TURN_SECONDS
+        while self._ended_at and self._ended_at[0] <= now - LISTED_SECONDS:
+            self._ended_at.popleft()
+        unserved_seconds = UNSERVED_SECONDS + len(self._ended_at) * TURN_SECONDS
         for key, waiting in self._waiting.items():
             for one in waiting:
                 calm = calm_since.get(one.node)

@@ -127,7 +127,7 @@ class PeerClocks:
             if found.key == self.own_key:
                 continue
             if known is not None and known.revision == found.mod_revision:
-                self.peers[found.key] = known._replace(is_new=False)
+                self.peers[found.key] = known._replace(is_new=False) if known.is_new else known
                 continue
             with suppress(DamagedRecordError):  # a live node writes its instant again within a second
                 self.peers[found.key] = PeerClock(node_instant_in(found), found.mod_revision, seen_at, not is_first)
