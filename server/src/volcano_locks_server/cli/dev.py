@@ -5,7 +5,10 @@ store. Each start creates a new secret for the service key `dev` of the project 
 """
 
 import secrets
+import shlex
 import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -75,6 +78,14 @@ async def _announce(server: "Server") -> None:
     print_line(rule * width)
 
 
+def _path_of_the_command() -> list[str]:
+    """A line to paste if this shell does not find the command, for example after `make dev`."""
+    command = Path(sys.argv[0]).absolute()
+    if command.name != "volcano-locks" or shutil.which(command.name):
+        return []
+    return [f"  export PATH={shlex.quote(str(command.parent))}:$PATH"]
+
+
 def _instructions(server: "Server", secret: str, link: str) -> list[str]:
     from ..stores import shown_url  # noqa: PLC0415
 
@@ -86,6 +97,7 @@ def _instructions(server: "Server", secret: str, link: str) -> list[str]:
         "",
         "  In another terminal, paste:",
         "",
+        *_path_of_the_command(),
         f"  export VOLCANO_API_URL={server.url}",
         f"  export VOLCANO_SERVICE_KEY={secret}",
         "",
