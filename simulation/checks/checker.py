@@ -158,7 +158,7 @@ class Checker:
         def is_known_retired(digest: bytes) -> bool:
             return isinstance(before, Held | Free) and is_retired(before, digest, update.now_ms)
 
-        self._queues.lease_began(update.node, key, lease, is_known_retired, checks_fairness=self._is_bounded)
+        self._queues.lease_began(update.node, key, lease, is_known_retired, self._paused_until())
 
     def _check_skew(self, granted_by: str, key: RecordKey) -> None:
         """The nodes' clocks are the time of etcd: one that is behind a serving node's decides nothing (LEASE-1)."""
@@ -227,6 +227,11 @@ class Checker:
             if process is not None and process.is_serving and not node.is_paused:
                 calm[node.name] = max(process.started_at, process.loop.paused_until, self.excused.get(node.name, 0.0))
         return calm
+
+    def _paused_until(self) -> dict[str, float]:
+        """The end of each node's latest pause. Empty if clocks are beyond the bounds, where fairness has no rule."""
+        nodes = self._nodes if self._is_bounded else ()
+        return {node.name: node.process.loop.paused_until for node in nodes if node.process is not None}
 
     def _project(self, request: ServerRequest) -> str:
         return self._projects[request.fields[b"authorization"]][0]

@@ -31,6 +31,7 @@ class _Waiting:
     joined_at: float
     result: object
     overtaken: int = 0
+    overtaken_since: float = 0.0
     is_served_elsewhere: bool = False
 
     @property
@@ -100,9 +101,17 @@ class Queues:
                     )
 
     def lease_began(
-        self, node: str, key: RecordKey, lease: Held, is_retired: Callable[[bytes], bool], *, checks_fairness: bool
+        self,
+        node: str,
+        key: RecordKey,
+        lease: Held,
+        is_retired: Callable[[bytes], bool],
+        paused_until: dict[str, float],
     ) -> None:
-        """The lock was granted by that node. `is_retired`: whether a token gets no lease any more (LEASE-11)."""
+        """The lock was granted by that node. `is_retired`: whether a token gets no lease any more (LEASE-11).
+
+        `paused_until`, by node: the end of its latest pause; a paused node takes no turn. Empty: fairness is not checked.
+        """
         gone_at = self._disconnected.get((node, key, lease.owner_digest))
         if gone_at is not None and self._world.now - gone_at > DISCONNECT_SECONDS:
             self._fail(
@@ -131,9 +140,12 @@ class Queues:
                     f"{one.waiter.acquire.holder} has waited there since {one.joined_at:.3f}",
                     since=one.joined_at,
                 )
+            since = max(one.joined_at, paused_until.get(one.node, self._world.now))
+            if since > one.overtaken_since:
+                one.overtaken, one.overtaken_since = 0, since
             one.overtaken += 1
-            waited = self._world.now - one.joined_at
-            if checks_fairness and one.overtaken > OVERTAKEN_MAX and waited > STARVED_SECONDS:
+            waited = self._world.now - since
+            if one.overtaken > OVERTAKEN_MAX and waited > STARVED_SECONDS:
                 self._fail(
                     "starved",
                     key,
