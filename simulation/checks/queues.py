@@ -110,7 +110,8 @@ class Queues:
     ) -> None:
         """The lock was granted by that node. `is_retired`: whether a token gets no lease any more (LEASE-11).
 
-        `paused_until`, by node: the end of its latest pause; a paused node takes no turn. Empty: fairness is not checked.
+        `paused_until`, by node: the end of its latest pause; a paused node takes no turn. Fairness is not checked for
+        waiters of other nodes.
         """
         gone_at = self._disconnected.get((node, key, lease.owner_digest))
         if gone_at is not None and self._world.now - gone_at > DISCONNECT_SECONDS:
