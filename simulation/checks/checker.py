@@ -60,6 +60,7 @@ class Checker:
         self._held_by: Final[dict[RecordKey, tuple[bytes, float]]] = {}
         self._served: Final[Counter[tuple[str, str, int]]] = Counter()
         self._nodes: Final[dict[Node, None]] = {}
+        self._committed_at: Final[dict[str, float]] = {}
 
     # --- clients ---
 
@@ -137,6 +138,7 @@ class Checker:
         """The engine has made an update durable; its node does not know that yet."""
         if update.node in self.at_next_commit:
             self.at_next_commit.pop(update.node)()
+        self._committed_at[update.node] = self._world.now
         known = {key: self._commits.last.get(key) for key in update.changed}
         self._commits.committed(update)
         for key, after in update.changed.items():
@@ -161,10 +163,15 @@ class Checker:
         self._queues.lease_began(update.node, key, lease, is_known_retired, self._paused_until())
 
     def _check_skew(self, granted_by: str, key: RecordKey) -> None:
-        """The nodes' clocks are the time of etcd: one that is behind a serving node's decides nothing (LEASE-1)."""
+        """The nodes' clocks are the time of etcd: one that is behind a serving node's decides nothing (LEASE-1).
+
+        A node whose clock is ahead may be the one that refuses. So a node counts as serving only if it commits.
+        """
         calm_since, clocks = self._calm_nodes(), {}
+        before = self._world.now - SKEW_SECONDS
         for node in self._nodes:
-            if node.process is not None and calm_since.get(node.name, inf) < self._world.now - SKEW_SECONDS:
+            is_serving = calm_since.get(node.name, inf) < before < self._committed_at.get(node.name, -inf)
+            if node.process is not None and is_serving:
                 clocks[node.name] = node.process.clock.now_ms()
         behind_ms = max(clocks.values(), default=0) - clocks.get(granted_by, inf)
         if behind_ms > SKEW_MAX_MS + SKEW_TOLERANCE_MS:
