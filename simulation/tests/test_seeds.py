@@ -23,6 +23,13 @@ def test_a_fixed_seed_has_no_violation(seed: int) -> None:
     assert outcome.operations >= OPERATIONS
 
 
+@pytest.mark.parametrize(("seed", "operations"), [(20263, 3_000), (20267, 1_500), (20306, 3_500)])
+def test_a_seed_that_a_check_once_rejected_has_no_violation(seed: int, operations: int) -> None:
+    """A waiter of a paused node, and nodes that refuse because their clocks are ahead."""
+    outcome = run(plan_of(seed, operations))
+    assert outcome.violation is None, "\n" + timeline(outcome)
+
+
 def test_seeds_rotate_through_all_profiles_and_engines() -> None:
     drawn = {(plan.profile, plan.store) for plan in (plan_of(seed, 1) for seed in range(3 * len(PROFILES)))}
     assert drawn == {(name, store) for name, profile in PROFILES.items() for store in profile.stores}
