@@ -103,6 +103,26 @@ def test_the_programs_in_javascript_and_ruby_run(environment: dict[str, str], tm
     )
 
 
+@pytest.mark.parametrize(
+    ("readme", "language", "start"),
+    [("sdks/javascript", "js", "node worker.mjs"), ("sdks/ruby", "ruby", f"ruby -I '{ROOT}/sdks/ruby/lib' worker.rb")],
+)
+def test_the_first_worker_of_a_clients_readme(
+    readme: str, language: str, start: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """Alone it works to its end; beside a holder it names it. Its pauses are shorter here."""
+    worker = re.findall(rf"```{language}\n(.*?)```", (ROOT / readme / "README.md").read_text(), re.DOTALL)[0]
+    (tmp_path / "node_modules").mkdir()
+    (tmp_path / "node_modules/volcano-locks").symlink_to(ROOT / "sdks/javascript")
+    (tmp_path / start.rsplit(maxsplit=1)[-1]).write_text(
+        worker.replace("sleep(1000,", "sleep(10,").replace("sleep 1\n", "sleep 0.01\n")
+    )
+    assert run(start, environment, tmp_path).count(" under fencing token ") == 20
+    assert run(f"volcano-locks run --pass-service-key daily-rollup -- {start}", environment, tmp_path).startswith(
+        "held by "
+    )
+
+
 def test_the_steps_of_a_production_server(environment: dict[str, str], tmp_path: Path) -> None:
     """Literally, except for the port, which another program may use already."""
     server = subprocess.Popen(

@@ -11,7 +11,7 @@ import pytest
 
 from volcano_locks_server.runtime.settings import PORT_DEFAULT
 
-from .conftest import PROGRAM, WAIT_SECONDS, ServerProcess, status_of
+from .conftest import WAIT_SECONDS, ServerProcess, status_of
 
 
 def read_output(server: ServerProcess) -> str:
