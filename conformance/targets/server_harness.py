@@ -35,6 +35,7 @@ from .store_failures import store_failures
 from .store_search import search, stored_bytes
 from .target import Result
 
+MESSAGES_SECONDS_MAX: Final = 60
 SOON_SECONDS: Final = 0.02
 ADMIN_TOKEN: Final = "conformance-admin-token"
 
@@ -145,6 +146,9 @@ class ServerHarness:
         await self._server.start()
         self.port = int(self._server.url.rpartition(":")[2])
         self._store: OpenStore = self._server.store
+        if (signals := self._store.signals) is not None:  # a node that begins to receive messages resets its streams
+            async with asyncio.timeout(MESSAGES_SECONDS_MAX):
+                await settle(lambda: signals.working)
 
     async def _start_in_process(self) -> None:
         self._store = await open_store(self._store_url, self.clock)

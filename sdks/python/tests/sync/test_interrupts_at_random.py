@@ -223,12 +223,14 @@ def test_an_exception_at_a_random_instant_comes_out_as_itself_and_leaves_nothing
     sys.unraisablehook, before = lambda hook: hunt.ignored.append(hook.exc_value), sys.unraisablehook
     try:
         with hunt.alarm.installed():
-            for number in range(ROUNDS):
+            for number in itertools.count():  # on a busy machine many calls end before their interrupt
                 hunt.play(number)
+                if number >= ROUNDS and (hunt.interrupted > ROUNDS / 2 or number >= 4 * ROUNDS):
+                    break
     finally:
         sys.unraisablehook = before
     hunt.finish()
-    assert len(hunt.ignored) <= ROUNDS / 400
+    assert len(hunt.ignored) <= number / 400
     assert hunt.interrupted > ROUNDS / 2
-    assert len(hunt.lapsing) < ROUNDS / 20
+    assert len(hunt.lapsing) < number / 20
     print(f"seed {SEED}: {hunt.interrupted} interrupts, {len(hunt.lapsing)} leases left to lapse")
