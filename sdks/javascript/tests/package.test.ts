@@ -150,6 +150,7 @@ export async function more({ locks }: Client, signal: AbortSignal, any: Exclusiv
 
 /** Declarations that the README's programs use. */
 const AROUND_README = `
+declare const process: { once(signal: string, then: () => void): void };
 type Work = (with_: { signal: AbortSignal; fencingToken: number }) => Promise<number>;
 declare const client: import("volcano-locks").Client;
 declare const signal: AbortSignal;
