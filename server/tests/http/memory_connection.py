@@ -17,6 +17,7 @@ class MemoryTransport(asyncio.Transport):
         self.written = b""
         self.closed = False
         self.is_paused = False
+        self.can_end = False  # whether writing can end before reading, as without TLS
 
     def write(self, data: Any) -> None:
         self.written += data
@@ -30,7 +31,10 @@ class MemoryTransport(asyncio.Transport):
     abort = close
 
     def can_write_eof(self) -> bool:
-        return False
+        return self.can_end
+
+    def write_eof(self) -> None:
+        pass
 
     def pause_reading(self) -> None:
         self.is_paused = True

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from volcano_locks_server.http.auth import Principal
-from volcano_locks_server.http.codec import Receive, Scope, Send
+from volcano_locks_server.http.codec import BODY_BYTES_MAX, Receive, Scope, Send
 from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.http.server.connection_context import ConnectionContext
 from volcano_locks_server.http.server.connection_limits import ConnectionLimits
@@ -176,6 +176,32 @@ async def test_a_discarded_body_is_bounded(connection: MemoryConnection) -> None
     connection.feed(piece)
     assert connection.transport.closed
     assert statuses(connection) == [200]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /" + b"a" * 5_000,
+        b"BREW / HTTP/1.1\r\n\r\n",
+        b"CONNECT x:1 HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 102,
+        LAST,
+    ],
+    ids=["a long address", "an unknown method", "CONNECT", "many fields", "the last request"],
+)
+async def test_little_is_read_after_the_last_response(connection: MemoryConnection, head: bytes) -> None:
+    """HTTP-24: the rest of a legal request is read, so that the response is not lost; then reading stops."""
+    connection.transport.can_end = True
+    connection.feed(head)
+    await turn()
+    assert connection.protocol.state is State.CLOSING
+    connection.feed(b"x" * (http1.HEAD_BYTES_MAX + BODY_BYTES_MAX))
+    assert not connection.transport.is_paused
+    connection.feed(b"x" * http1.LINGER_BYTES_MAX)
+    assert connection.transport.is_paused
+    assert not connection.transport.closed
+    connection.protocol.close_if_overdue(asyncio.get_running_loop().time() + http1.LINGER_SECONDS_MAX + 1)
+    assert connection.transport.closed
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import cast
 import pytest
 import uvloop
 
-from volcano_locks_server.http.codec import QUERY_BYTES_MAX, TARGET_BYTES_MAX
+from volcano_locks_server.http.codec import BODY_BYTES_MAX, QUERY_BYTES_MAX, TARGET_BYTES_MAX
 from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.http.server.listener import SEND_BUFFER_BYTES
 from volcano_locks_server.rules.values import FENCING_TOKEN_MAX, KEY_LENGTH_MAX
@@ -262,6 +262,12 @@ async def test_a_longer_address_is_414(connect: Connect, size: int, pieces: int)
             await asyncio.sleep(0)
         assert await connection.problem() == (414, "uri_too_long")
         assert await connection.is_closed()
+
+
+async def test_a_refused_address_with_a_legal_body_gets_its_response(connect: Connect) -> None:
+    """HTTP-24: the client sends the whole request before it reads."""
+    head = b"POST /%b HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (b"a" * 30_000, BODY_BYTES_MAX)
+    assert await final_response(connect, head + b"x" * BODY_BYTES_MAX) == (414, "uri_too_long", True)
 
 
 async def test_an_address_within_the_limit_is_looked_up(connect: Connect) -> None:

@@ -19,8 +19,9 @@ there is too much of it the connection stops reading.
                more than DISCARDED_BYTES_MAX bytes after the response               CLOSING
     RESPONSE   the response is complete         IDLE, or CLOSING if it was the last one; held bytes are read
                bytes                            held; at HELD_BYTES_MAX reading pauses
-    CLOSING    bytes                            discarded unparsed, for LINGER_SECONDS_MAX and up to
-                                                DISCARDED_BYTES_MAX, so that the response is not lost
+    CLOSING    bytes                            discarded unparsed for LINGER_SECONDS_MAX, so that the response is
+                                                not lost; reading stops after LINGER_BYTES_MAX, in the middle of a
+                                                body after DISCARDED_BYTES_MAX
     any        disconnect                       closed; the request in progress is notified
                the client does not read         nothing more is read or parsed until it does
 
@@ -63,7 +64,8 @@ BODY_BYTES_UNREAD_MAX: Final = 32_768  # of a body that the application has not 
 CHUNK_BYTES_AHEAD_MAX: Final = 1_024  # of chunks with their framing, parsed before the application takes them
 CHUNK_BYTES_MAX: Final = 32_768  # of a chunked body with its framing: tiny chunks take much time
 WRITE_BYTES_MAX: Final = 16_384  # of responses that the client has not read; more pauses writing
-DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024
+DISCARDED_BYTES_MAX: Final = 8 * 1024 * 1024  # of a body
+LINGER_BYTES_MAX: Final = 65_536  # after the last response: more than a head and a body of legal size
 METHODS: Final = "GET, POST, PATCH, DELETE"  # the methods that some address accepts
 NOT_HTTP_MESSAGE: Final = "this server reads HTTP/1.1 and could not parse the request: check the client or proxy"
 
@@ -112,6 +114,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._head: RequestHead | None = None  # of a plain request, until its body is complete
         self._body = b""  # of that request
         self._discarded_bytes = 0
+        self._discarded_bytes_max = DISCARDED_BYTES_MAX
         self._chunk_bytes = 0  # of a chunked body with its framing
         self._chunk_bytes_ahead = 0  # of these, since the application last took what had arrived
         self._offer_head: RequestHead | None = None  # a head that offers an upgrade
@@ -263,8 +266,8 @@ class Http1Connection(asyncio.BufferedProtocol):
 
     def _discard(self, count: int) -> None:
         self._discarded_bytes += count
-        if self._discarded_bytes > DISCARDED_BYTES_MAX:
-            self.transport.close()
+        if self._discarded_bytes > self._discarded_bytes_max:
+            self._pause_reading()
 
     def _pause_reading(self) -> None:
         if not self._is_reading_paused:
@@ -474,6 +477,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         if isinstance(request, AsgiRequest):
             request.disconnect()  # it waits for a body that cannot be completed
             has_responded = request.response_started
+        if self.state is not _BODY:
+            self._discarded_bytes, self._discarded_bytes_max = 0, LINGER_BYTES_MAX
         self.state = _CLOSING
         self._held = b""
         self.waiting_since = self._context.loop.time()
