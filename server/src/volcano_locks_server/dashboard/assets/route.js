@@ -7,9 +7,14 @@ const fragment = signal(location.hash);
 export function takeCode() {
   const found = /^#code=([^&]+)$/.exec(location.hash);
   if (!found) return null;
+  resetRoute();
+  return decodeURIComponent(found[1] ?? "");
+}
+
+/** Show the first page, and remove the path from the address. */
+export function resetRoute() {
   history.replaceState(null, "", location.pathname);
   fragment.value = "";
-  return decodeURIComponent(found[1] ?? "");
 }
 
 /** The parts of the path, such as ["locks", "billing"]. */

@@ -14,6 +14,11 @@ export const usualMs = signal(/** @type {Map<string, number>} */ (new Map()));
 
 let loadedMs = 0;
 
+export function resetUsual() {
+  loadedMs = 0;
+  usualMs.value = new Map();
+}
+
 /**
  * Read the newest holds, at most once a minute. Without history nothing is marked.
  * @param {string} prefix

@@ -19,10 +19,15 @@ const EVENTS = "acquired,released,force_released,expired,waiting,gave_up";
 const REREADS_A_SECOND = 4;
 const REFRESHED_ROWS_MAX = 5_000; // more are not read again as a whole
 
+/** @type {Filter} */
+const NO_FILTER = { text: "", begins: false, choice: "held", column: "key", descending: false };
+
 /** Kept while other pages are open. */
-const filter = signal(
-  /** @type {Filter} */ ({ text: "", begins: false, choice: "held", column: "key", descending: false }),
-);
+const filter = signal(NO_FILTER);
+
+export const resetFilter = () => {
+  filter.value = NO_FILTER;
+};
 
 /** @param {Partial<Filter>} part */
 const setFilter = (part) => {
