@@ -65,3 +65,23 @@ def test_the_end_of_a_session_leaves_nothing_for_the_next(open_page: Open, serve
     expect(tab.page.get_by_text("Your session has ended.")).to_be_visible()
     tab.sign_in_again(server.running.admin_token)
     expect(tab.page.get_by_role("heading", name="Projects & keys")).to_be_visible()
+
+
+def test_a_new_secret_stays_until_it_is_confirmed(open_page: Open, server: PreparedServer) -> None:
+    """Neither Escape, however often, nor a click outside closes the only place that shows it."""
+    tab = open_page(server.running.admin_token)
+    page, dialog = tab.page, tab.page.get_by_role("dialog")
+    tab.go("projects", server.running.project_id)
+    page.get_by_role("button", name="New key").click()
+    dialog.get_by_label("Name").fill("kept-open")
+    dialog.get_by_role("button", name="Create").click()
+    secret = dialog.locator("code").inner_text()
+    for _ in range(3):
+        page.keyboard.press("Escape")
+    page.mouse.click(5, 5)
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(200)
+    assert dialog.locator("code").inner_text() == secret
+    dialog.get_by_role("button", name="I have stored it").click()
+    expect(dialog).to_have_count(0)
+    expect(page.locator("dialog")).to_have_count(0)

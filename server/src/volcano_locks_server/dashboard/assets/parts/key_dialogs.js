@@ -68,14 +68,22 @@ export function RevokeKey({ path, of: key, onClose, onRevoked }) {
   </${Dialog}>`;
 }
 
-/** The secret is in the page only while this is open. @param {{ fresh: ServiceKey, onClose: () => void }} props */
+const STORED = "stored";
+
+/**
+ * The secret is in the page only while this is open, so only its button closes it.
+ * @param {{ fresh: ServiceKey, onClose: () => void }} props
+ */
 export function FreshKey({ fresh, onClose }) {
   const dialog = useRef(/** @type {HTMLDialogElement | null} */ (null));
   useEffect(() => dialog.current?.showModal(), []);
-  return html`<dialog ref=${dialog} aria-labelledby="fresh-title" onClose=${onClose}>
+  // A browser lets a page refuse the first Escape only: the second one closes the dialog, which then opens again.
+  const closed = () => (dialog.current?.returnValue === STORED ? onClose() : dialog.current?.showModal());
+  return html`<dialog ref=${dialog} aria-labelledby="fresh-title" onClose=${closed}
+    onCancel=${(/** @type {Event} */ event) => event.preventDefault()}>
     <h2 id="fresh-title">The secret of ${fresh.name}</h2>
     <p>It is shown only now. Put it where the workers find it, as VOLCANO_SERVICE_KEY.</p>
     <${Code} text=${fresh.key_value ?? ""} label="the secret" />
-    <div class="dialog-actions"><button type="button" class="primary" onClick=${() => dialog.current?.close()}>I have stored it</button></div>
+    <div class="dialog-actions"><button type="button" class="primary" onClick=${() => dialog.current?.close(STORED)}>I have stored it</button></div>
   </dialog>`;
 }
