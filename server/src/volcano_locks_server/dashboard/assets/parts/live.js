@@ -4,17 +4,28 @@ import { shownStream } from "../stream.js";
 import { duration, nowMs, wholeSeconds } from "../time.js";
 import { announce } from "./basics.js";
 
+const QUIET_SECONDS = 20; // the server sends something at least every 15 s
+
+/** @type {Record<string, string>} */
+const ANNOUNCED = {
+  live: "Live.",
+  quiet: `The server has sent nothing for ${QUIET_SECONDS} s. What is shown may be old.`,
+  lost: "The live connection was lost. What is shown may be old.",
+};
+
 export function Live() {
   const stream = shownStream.value;
-  const state = stream?.state.value;
+  const seconds = stream ? wholeSeconds(nowMs.value - nowMs.peek() + Date.now() - stream.receivedMs.value) : 0;
+  const connection = stream?.state.value;
+  const state = connection === "live" && seconds >= QUIET_SECONDS ? "quiet" : connection;
   useEffect(() => {
-    if (state === "lost") announce("The live connection was lost. What is shown may be old.");
-    if (state === "live") announce("Live.");
+    const words = ANNOUNCED[state ?? ""];
+    if (words) announce(words);
   }, [state]);
   if (!stream || !state) return null;
-  const seconds = wholeSeconds(nowMs.value - nowMs.peek() + Date.now() - stream.receivedMs.value);
   const words = {
     live: `Live · ${duration(seconds)} ago`,
+    quiet: `Nothing for ${duration(seconds)}`,
     connecting: "Connecting …",
     paused: "Paused while hidden",
     lost: `Connection lost · ${duration(seconds)} ago`,

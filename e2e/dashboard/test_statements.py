@@ -1,0 +1,32 @@
+"""What the dashboard states is what it knows: no green without news, no "no one" without history, no old numbers."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from .conftest import Open
+from .prepared_server import PreparedServer, Worker
+
+pytestmark = pytest.mark.real_time
+
+
+def test_a_silent_stream_is_not_shown_as_live(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    """As of a server that hangs: its connections are open, and nothing comes."""
+    worker.acquire("silent")
+    tab = open_page()
+    page = tab.page
+    page.clock.install()
+    tab.sign_in(server.operator)
+    tab.go("locks", "silent")
+    expect(page.get_by_text("Live ·")).to_be_visible()
+    page.route("**/events*", lambda route: route.abort())
+    page.clock.fast_forward(17_000)
+    expect(page.get_by_text(re.compile("Live · 1[789] s ago"))).to_be_visible()
+    page.clock.fast_forward(6_000)
+    state = page.get_by_text(re.compile("^Nothing for 2[3-9] s$"))
+    expect(state).to_be_visible()
+    expect(page.locator(".live-quiet")).to_be_visible()
+    expect(page.locator("[aria-live]")).to_have_text("The server has sent nothing for 20 s. What is shown may be old.")
+    page.clock.fast_forward(20_000)
+    expect(page.get_by_text("Connection lost")).to_be_visible()
