@@ -62,6 +62,10 @@ class Worker:
         token: int = response.raise_for_status().json()["fencing_token"]
         return token
 
+    def renew(self, key: str) -> None:
+        headers = {"X-Volcano-Lock-Token": self._tokens[key]}
+        self._client.patch(f"/locks/{key}/lease", json={"ttl_seconds": 60}, headers=headers).raise_for_status()
+
     def release(self, key: str) -> None:
         headers = {"X-Volcano-Lock-Token": self._tokens.pop(key)}
         self._client.delete(f"/locks/{key}/lease", headers=headers).raise_for_status()

@@ -30,3 +30,26 @@ def test_a_silent_stream_is_not_shown_as_live(open_page: Open, server: PreparedS
     expect(page.locator("[aria-live]")).to_have_text("The server has sent nothing for 20 s. What is shown may be old.")
     page.clock.fast_forward(20_000)
     expect(page.get_by_text("Connection lost")).to_be_visible()
+
+
+def test_the_count_of_renewals_moves_with_their_time(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    worker.acquire("renewed-often")
+    tab = open_page(server.operator)
+    tab.go("locks", "renewed-often")
+    expect(tab.page.get_by_text("Live ·")).to_be_visible()
+    expect(tab.page.get_by_role("region", name="Holds")).to_be_visible()
+    for words in ("once", "2 times", "3 times"):
+        worker.renew("renewed-often")
+        expect(tab.page.get_by_text(words, exact=True)).to_be_visible()
+
+
+def test_what_is_usual_needs_five_holds(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    tab = open_page(server.operator)
+    for holds, shown in ((4, 0), (1, 1)):
+        for _ in range(holds):
+            worker.acquire("five-times")
+            worker.release("five-times")
+        tab.go("locks", "five-times")
+        tab.page.reload()
+        expect(tab.page.get_by_role("region", name="Holds")).to_be_visible()
+        expect(tab.page.get_by_text("Usually held")).to_have_count(shown)

@@ -5,7 +5,7 @@ import { signal } from "./lib.js";
 
 /** @typedef {import("../types.js").Hold} Hold */
 
-const HOLDS_MIN = 5; // fewer say nothing about what is usual
+export const HOLDS_MIN = 5; // fewer say nothing about what is usual
 const PAGES_MAX = 4;
 const REFRESH_MS = 60_000;
 

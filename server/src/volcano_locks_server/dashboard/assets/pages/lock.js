@@ -12,7 +12,8 @@ import { Live } from "../parts/live.js";
 import { Snippets } from "../parts/snippets.js";
 import { address } from "../route.js";
 import { EventStream } from "../stream.js";
-import { nowMs, serverNow } from "../time.js";
+import { nowMs, serverNow, toMs } from "../time.js";
+import { HOLDS_MIN } from "../usual.js";
 
 /** @typedef {import("../../types.js").Lock} Lock */
 /** @typedef {import("../../types.js").LockEvent} LockEvent */
@@ -74,7 +75,10 @@ class LockState {
       this.lock.value = lock;
     }
     this.events.value = [event, ...this.events.value].slice(0, EVENTS_SHOWN_MAX);
-    if (event.event === "renewed") return;
+    if (event.event === "renewed") {
+      this.holds.value = this.holds.value?.map((hold) => renewed(hold, event)) ?? null;
+      return;
+    }
     clearTimeout(this.#rowTimer);
     this.#rowTimer = setTimeout(() => void this.loadRow(), 200); // the queue is in no event
     if (event.event === "waiting" || event.event === "gave_up") return;
@@ -133,10 +137,22 @@ export function LockPage({ name }) {
 }
 
 /**
+ * The hold after a renewal, if it is the renewed one and was not read after that.
+ * @param {Hold} hold
+ * @param {LockEvent} event
+ * @returns {Hold}
+ */
+function renewed(hold, event) {
+  const isKnown = hold.renewed_at !== null && toMs(hold.renewed_at) >= toMs(event.at);
+  if (hold.fencing_token !== event.fencing_token || hold.renewals === null || isKnown) return hold;
+  return { ...hold, renewals: hold.renewals + 1, renewed_at: event.at };
+}
+
+/**
  * @param {Lock} lock
  * @param {import("../../types.js").HeldStatistics | null} statistics
  */
 function isLong(lock, statistics) {
-  if (!lock.held || !statistics || statistics.count < 5 || statistics.p95_seconds === null) return false;
+  if (!lock.held || !statistics || statistics.count < HOLDS_MIN || statistics.p95_seconds === null) return false;
   return nowMs.value - lock.acquiredMs > statistics.p95_seconds * 1000 + 1000;
 }

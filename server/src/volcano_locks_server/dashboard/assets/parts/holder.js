@@ -1,6 +1,7 @@
 // The card of the holder of a lock.
 import { html } from "../lib.js";
-import { duration, nowMs, wholeSeconds } from "../time.js";
+import { duration, nowMs, toMs, wholeSeconds } from "../time.js";
+import { HOLDS_MIN } from "../usual.js";
 import { Card, When } from "./basics.js";
 import { TimeLeft } from "./time_left.js";
 
@@ -25,19 +26,21 @@ export function hostAndProcess(label) {
 /** @param {{ lock: Lock, hold: Hold | null, statistics: import("../../types.js").HeldStatistics | null }} props */
 export function HolderCard({ lock, hold, statistics }) {
   const now = nowMs.value;
-  const usual = statistics && statistics.count > 0 ? usually(statistics) : null;
+  const usual = statistics && statistics.count >= HOLDS_MIN ? usually(statistics) : null;
   if (!lock.held) {
     return html`<${Card} title="Holder"><p class="big quiet">No one</p>
       <p class="quiet">The next acquire gets the lock${lock.fencingToken ? `, with a fencing token above ${lock.fencingToken}` : ""}.</p>
       ${usual && html`<dl class="facts"><dt>Usually held</dt><dd>${usual}</dd></dl>`}</${Card}>`;
   }
   const parts = hostAndProcess(lock.holder);
+  const isSameInstant = hold !== null && toMs(hold.renewed_at) === lock.renewedMs;
+  const renewals = isSameInstant ? hold.renewals : null; // the count and the time come in different responses
   const rows = /** @type {[string, any][]} */ ([
     ["Expires in", html`<${TimeLeft} lock=${lock} now=${now} />`],
     ["Held since", html`<${When} ms=${lock.acquiredMs} />`],
     [
       "Renewed",
-      html`<${When} ms=${lock.renewedMs} />${hold?.renewals ? html` <span class="quiet">${hold.renewals === 1 ? "once" : `${hold.renewals} times`}</span>` : ""}`,
+      html`<${When} ms=${lock.renewedMs} />${renewals ? html` <span class="quiet">${renewals === 1 ? "once" : `${renewals} times`}</span>` : ""}`,
     ],
     ["Fencing token", html`<span class="mono">${lock.fencingToken}</span>`],
     ...(parts
@@ -62,4 +65,4 @@ export function HolderCard({ lock, hold, statistics }) {
 /** @param {import("../../types.js").HeldStatistics} statistics */
 const usually = ({ count, p50_seconds, p95_seconds, maximum_seconds }) =>
   html`${duration(p50_seconds ?? Number.NaN)}, at most ${duration(maximum_seconds ?? Number.NaN)}${" "}
-    <span class="quiet" title=${`95 % are held for less than ${duration(p95_seconds ?? Number.NaN)}`}>in ${count} ${count === 1 ? "hold" : "holds"}</span>`;
+    <span class="quiet" title=${`95 % are held for less than ${duration(p95_seconds ?? Number.NaN)}`}>in ${count} holds</span>`;
