@@ -1,6 +1,8 @@
 """What the dashboard states is what it knows: no green without news, no "no one" without history, no old numbers."""
 
 import re
+import time
+from datetime import datetime
 
 import pytest
 from playwright.sync_api import expect
@@ -53,3 +55,21 @@ def test_what_is_usual_needs_five_holds(open_page: Open, server: PreparedServer,
         tab.page.reload()
         expect(tab.page.get_by_role("region", name="Holds")).to_be_visible()
         expect(tab.page.get_by_text("Usually held")).to_have_count(shown)
+
+
+def test_an_instant_that_the_history_does_not_know_is_not_called_free(
+    open_page: Open, server: PreparedServer, worker: Worker
+) -> None:
+    worker.acquire("searched", holder="web-1:1")
+    worker.release("searched")
+    tab = open_page(server.operator)
+    tab.go("locks", "searched")
+    field, answer = tab.page.get_by_label("Who held it at"), tab.page.locator(".holder-at [role=status]")
+    field.fill("2026-01-01T03:12")
+    expect(answer).to_contain_text("The history has no entry of this lock from 1 Jan 2026, 03:12, or before.")
+    expect(answer).to_contain_text("Entries are kept for 7 days")
+    field.fill("2099-01-01T03:12")
+    expect(answer).to_have_text("1 Jan 2099, 03:12 is in the future.")
+    time.sleep(1.1)
+    field.fill(datetime.now().strftime("%Y-%m-%dT%H:%M:%S"))  # noqa: DTZ005 # the browser's local time
+    expect(answer).to_have_text(re.compile(r"^No one held it on \d+ \w+ \d{4}, \d\d:\d\d\.$"))

@@ -111,6 +111,9 @@ export const localDay = (ms) => (Number.isNaN(ms) ? "–" : dayMonthYear.format(
 export const hourAndMinute = (ms) => shortClock.format(new Date(ms));
 
 /** @param {number} ms */
+export const localDayAndMinute = (ms) => `${localDay(ms)}, ${hourAndMinute(ms)}`;
+
+/** @param {number} ms */
 export const utc = (ms) => (Number.isNaN(ms) ? "" : new Date(ms).toISOString());
 
 const numbers = new Intl.NumberFormat("en-GB");

@@ -1,8 +1,8 @@
 // The holds of the last day: a drawn band, a search for an instant, and a table.
 
-import { get } from "../api.js";
+import { get, messageOf } from "../api.js";
 import { html, useState } from "../lib.js";
-import { duration, hourAndMinute, localTime, nowMs, toMs } from "../time.js";
+import { duration, localDayAndMinute, localTime, nowMs, serverNow, toMs } from "../time.js";
 import { Band } from "./band.js";
 import { Badge, Card, Fault, When } from "./basics.js";
 import { ending, heldSeconds } from "./hold_ending.js";
@@ -20,7 +20,7 @@ export function LastDay({ holds, fault, lock, path }) {
     : "";
   return html`<${Card} title="Last 24 hours" note=${note}>
     ${fault !== null && holds === null && html`<${Fault} error=${fault} />`}
-    ${holds && holds.length === 0 && html`<p class="quiet">${lock.held ? "The history has no entry of this hold." : "No one held this lock in the last 24 hours."}</p>`}
+    ${holds && holds.length === 0 && html`<p class="quiet">${lock.held ? "The history has no entry of this hold." : "The history has no hold of this lock in the last 24 hours."}</p>`}
     ${
       holds &&
       holds.length > 0 &&
@@ -63,12 +63,7 @@ function HolderAt({ path }) {
       setAnswer("");
       return;
     }
-    try {
-      const page = await get(`${path}/history?${new URLSearchParams({ at: new Date(ms).toISOString() })}`);
-      setAnswer(describe(page.items[0] ?? null, ms));
-    } catch (error) {
-      setAnswer(error instanceof Error ? error.message : String(error));
-    }
+    setAnswer(await holderAt(path, ms).catch(messageOf));
   };
   const latest = new Date(nowMs.peek() - new Date().getTimezoneOffset() * 60_000).toISOString().slice(0, 16);
   return html`<div class="holder-at">
@@ -80,11 +75,32 @@ function HolderAt({ path }) {
 }
 
 /**
- * @param {Hold | null} hold
+ * @param {string} path
  * @param {number} ms
  */
-function describe(hold, ms) {
-  if (!hold) return `No one held it at ${hourAndMinute(ms)}.`;
+async function holderAt(path, ms) {
+  const instant = localDayAndMinute(ms);
+  if (ms > serverNow()) return `${instant} is in the future.`;
+  const at = new Date(ms).toISOString();
+  const hold = await firstHold(path, { at });
+  if (hold) return describe(hold);
+  // The oldest entries of a lock are deleted first: an earlier one shows that the history reaches back to the instant.
+  if (await firstHold(path, { to: at })) return `No one held it on ${instant}.`;
+  return `The history has no entry of this lock from ${instant}, or before. Entries are kept for 7 days, unless the server's --history-days says otherwise, and the last 200 of each lock.`;
+}
+
+/**
+ * @param {string} path
+ * @param {Record<string, string>} selection
+ * @returns {Promise<Hold | null>}
+ */
+async function firstHold(path, selection) {
+  const page = await get(`${path}/history?${new URLSearchParams({ ...selection, limit: "1" })}`);
+  return page.items[0] ?? null;
+}
+
+/** @param {Hold} hold */
+function describe(hold) {
   const { words, detail } = ending(hold);
   const until = hold.ended_at ? ` to ${localTime(toMs(hold.ended_at), nowMs.peek())}` : "";
   const from = localTime(toMs(hold.began_at), nowMs.peek());
