@@ -9,6 +9,7 @@ from playwright.sync_api import expect
 
 from .conftest import Open
 from .prepared_server import PreparedServer, Worker
+from .test_dashboard import keys, row
 
 pytestmark = pytest.mark.real_time
 
@@ -73,3 +74,22 @@ def test_an_instant_that_the_history_does_not_know_is_not_called_free(
     time.sleep(1.1)
     field.fill(datetime.now().strftime("%Y-%m-%dT%H:%M:%S"))  # noqa: DTZ005 # the browser's local time
     expect(answer).to_have_text(re.compile(r"^No one held it on \d+ \w+ \d{4}, \d\d:\d\d\.$"))
+
+
+def test_a_lock_that_is_not_renewed_stands_out(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    worker.acquire("a-good-one")
+    worker.acquire("z-stuck", ttl_seconds=12)
+    tab = open_page(server.operator)
+    expect(row(tab, "z-stuck").get_by_text("not renewing")).to_be_visible(timeout=11_000)
+    assert keys(tab)[0] == "z-stuck"
+    held, flagged = (
+        row(tab, key).locator(".state").evaluate("(dot) => getComputedStyle(dot).backgroundColor")
+        for key in ("a-good-one", "z-stuck")
+    )
+    assert held != flagged
+    chip = tab.page.get_by_role("button", name=re.compile("^Not renewing"))
+    expect(chip).to_have_text("Not renewing1")
+    counts = chip.locator(".choice-count"), tab.page.get_by_role("button", name="Contended").locator(".choice-count")
+    flagged, plain = (one.evaluate("(one) => getComputedStyle(one).color") for one in counts)
+    assert flagged != plain
+    assert tab.violations() == []

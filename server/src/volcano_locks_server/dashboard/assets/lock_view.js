@@ -41,7 +41,7 @@ export function isLongerThanUsual(lock, usualMs, now) {
 }
 
 /**
- * The locks to show, and how many locks each choice has.
+ * The locks to show, and how many locks each choice has. In the default order those that are not renewed come first.
  * @param {Iterable<Lock>} locks
  * @param {Filter} filter
  * @param {Map<string, number>} usualMs
@@ -51,6 +51,9 @@ export function viewOf(locks, filter, usualMs, now) {
   const counts = { held: 0, contended: 0, not_renewing: 0, long: 0, all: 0 };
   /** @type {Lock[]} */
   const shown = [];
+  /** @type {Lock[]} */
+  const flagged = [];
+  const isDefaultOrder = filter.column === "key" && !filter.descending;
   const text = filter.text.toLowerCase();
   const { choice } = filter;
   // One pass without objects of its own: there may be 100,000 locks.
@@ -70,9 +73,9 @@ export function viewOf(locks, filter, usualMs, now) {
       (choice === "contended" && isWaitedFor) ||
       (choice === "not_renewing" && isStale) ||
       (choice === "long" && isLong);
-    if (isShown) shown.push(lock);
+    if (isShown) (isStale && isDefaultOrder ? flagged : shown).push(lock);
   }
-  return { shown: sorted(shown, filter), counts };
+  return { shown: [...sorted(flagged, filter), ...sorted(shown, filter)], counts };
 }
 
 /**

@@ -179,7 +179,7 @@ function FilterBar({ counts }) {
           (
             one,
           ) => html`<button type="button" aria-pressed=${choice === one} onClick=${() => setFilter({ choice: one })}>
-          ${CHOICES[one]}${one !== "all" && html`<span class="choice-count">${count(counts[one])}</span>`}</button>`,
+          ${CHOICES[one]}${one !== "all" && html`<span class=${`choice-count ${one === "not_renewing" && counts[one] ? "choice-count-warn" : ""}`}>${count(counts[one])}</span>`}</button>`,
         )
       }
     </div>

@@ -59,7 +59,7 @@ export function LockCells({ lock, usualMs }) {
   const heldSeconds = wholeSeconds(now - lock.acquiredMs);
   return html`<div class="row-cells" role="presentation">
     <div role="cell" class="cell-key">
-      <span class="state state-${lock.held ? "held" : "free"}" aria-hidden="true"></span>
+      <span class="state state-${lock.held ? (isNotRenewing(lock) ? "stale" : "held") : "free"}" aria-hidden="true"></span>
       <a class="mono" href=${address("locks", lock.key)} title=${lock.key}>${lock.key}</a>
       <span class="badges">
         ${!lock.held && html`<${Badge}>${lock.expired ? "expired" : "free"}</${Badge}>`}
