@@ -4,6 +4,7 @@ import re
 import time
 from datetime import datetime
 
+import httpx2 as httpx
 import pytest
 from playwright.sync_api import expect
 
@@ -93,3 +94,13 @@ def test_a_lock_that_is_not_renewed_stands_out(open_page: Open, server: Prepared
     flagged, plain = (one.evaluate("(one) => getComputedStyle(one).color") for one in counts)
     assert flagged != plain
     assert tab.violations() == []
+
+
+def test_contention_of_all_projects_is_not_called_none(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    worker.acquire("wanted")
+    with pytest.raises(httpx.HTTPStatusError, match="409"):
+        worker.acquire("wanted")
+    tab = open_page(server.running.admin_token)
+    tab.go("activity")
+    expect(tab.page.get_by_text("Shown per project: sign in with a service key of the project.")).to_be_visible()
+    expect(tab.page.get_by_text("No request found its lock held.")).to_have_count(0)

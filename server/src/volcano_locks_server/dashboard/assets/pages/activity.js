@@ -64,10 +64,12 @@ function Charts({ activity }) {
 /** @param {{ locks: { key: string, count: number }[] }} props */
 function Ranks({ locks }) {
   const most = locks[0]?.count ?? 1;
+  if (!session.value?.project_id)
+    return html`<p class="quiet">Shown per project: sign in with a service key of the project.</p>`;
   if (!locks.length) return html`<p class="quiet">No request found its lock held.</p>`;
   return html`<ol class="ranks">${locks.slice(0, 5).map(
     (lock) => html`<li key=${lock.key}>
-      ${session.value?.project_id ? html`<a class="mono" href=${address("locks", lock.key)}>${lock.key}</a>` : html`<span class="mono">${lock.key}</span>`}
+      <a class="mono" href=${address("locks", lock.key)}>${lock.key}</a>
       <span>${count(lock.count)} times</span>
       <span class="bar" aria-hidden="true"><span style=${{ transform: `scaleX(${(lock.count / most).toFixed(3)})` }}></span></span></li>`,
   )}</ol>`;
