@@ -47,6 +47,7 @@ async def test_a_service_key_is_created_shown_regenerated_and_revoked(harness: H
     assert key == {
         "id": key["id"], "project_id": harness.project_id, "name": "worker", "key_prefix": key["key_prefix"],
         "permissions": ["*"], "created_at": "2026-07-20T14:00:00.000Z", "expires_at": None, "last_used_at": None,
+        "old_secret_good_until": None,
     }  # fmt: skip
     path = f"{keys}/{key['id']}"
     assert (await harness.admin("GET", path)).json() == key
@@ -55,7 +56,10 @@ async def test_a_service_key_is_created_shown_regenerated_and_revoked(harness: H
     assert renewed.status_code == 200
     second = renewed.json()
     assert second.pop("key_value") != secret
-    assert second == {**key, "key_prefix": second["key_prefix"]}
+    rotated = {**key, "key_prefix": second["key_prefix"], "old_secret_good_until": "2026-07-20T14:00:05.000Z"}
+    assert second == rotated
+    assert (await harness.admin("GET", path)).json() == rotated
+    assert (await harness.admin("GET", keys)).json()["items"][1] == rotated
     assert (await harness.admin("DELETE", path)).status_code == 204
     assert problem(await harness.admin("GET", path)) == (404, "not_found")
 

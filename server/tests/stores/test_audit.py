@@ -68,10 +68,11 @@ async def test_changes_of_projects_and_keys_are_named_with_what_was_there_before
     await registry.add_service_key(KEY, digest("one"), by=by())
     new = NewSecret(digest("two"), "sk-bbbbbbbb", 9_000)
     await registry.replace_secret("p-1", "k-1", new, by=by())
+    await registry.replace_secret("p-1", "k-1", NewSecret(digest("three"), "sk-cccccccc", None), by=by())
     await registry.delete_service_key("p-1", "k-1", by=by())
     await registry.delete_project("p-1", by=by())
     facts = {"key_prefix": "sk-aaaaaaaa", "permissions": ["*"], "expires_at_ms": None}
-    rotated = facts | {"key_prefix": "sk-bbbbbbbb"}
+    rotated, again = facts | {"key_prefix": "sk-bbbbbbbb"}, facts | {"key_prefix": "sk-cccccccc"}
     assert await seen(store.audit) == [
         ("project_created", None, {"name": "first", "requests_per_minute": 600}),
         (
@@ -81,7 +82,8 @@ async def test_changes_of_projects_and_keys_are_named_with_what_was_there_before
         ),
         ("key_created", None, facts),
         ("key_rotated", facts, rotated | {"old_secret_good_until_ms": 9_000}),
-        ("key_revoked", rotated, None),
+        ("key_rotated", rotated | {"old_secret_good_until_ms": 9_000}, again),
+        ("key_revoked", again, None),
         ("project_deleted", {"name": "first", "requests_per_minute": 7}, None),
     ]
     for entry in await all_of(store.audit, project_id="p-1"):

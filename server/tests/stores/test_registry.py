@@ -175,6 +175,17 @@ async def test_only_the_previous_secret_stays_valid(keys: Registry) -> None:
     assert await keys.credential(digest("s1")) is None
 
 
+async def test_a_key_shows_until_when_its_previous_secret_is_valid(keys: Registry) -> None:
+    """ADMIN-8: the next rotation ends it."""
+    assert await keys.old_secrets(["k-1", "k-2", "k-9"]) == {}
+    for until_ms in (9, 5):
+        await keys.replace_secret("p-1", "k-1", NewSecret(digest(f"s{until_ms}"), "sk-n", until_ms))
+        assert await keys.old_secrets(["k-1", "k-2"]) == {"k-1": until_ms}
+    await keys.replace_secret("p-1", "k-1", NewSecret(digest("last"), "sk-n"))
+    assert await keys.old_secrets(["k-1"]) == {}
+    assert await keys.old_secrets([]) == {}
+
+
 async def test_a_previous_secret_expires_with_its_key(keys: Registry) -> None:
     await keys.replace_secret("p-1", "k-2", NewSecret(digest("new"), "sk-n", 99_000))
     old = await keys.credential(digest("two"))

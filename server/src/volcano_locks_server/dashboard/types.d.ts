@@ -102,6 +102,7 @@ export interface ServiceKey {
   created_at: string;
   expires_at: string | null;
   last_used_at: string | null;
+  old_secret_good_until: string | null;
   key_value?: string;
 }
 

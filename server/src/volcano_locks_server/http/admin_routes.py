@@ -5,7 +5,7 @@ this node's credential cache, so that the change takes effect with the next requ
 """
 
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Final
@@ -108,17 +108,20 @@ class AdminRoutes:
         async with store_deadline():
             await self._registry.add_service_key(service_key, secret_digest(secret), by=self._act(request))
         self._log_key("service_key_created", request, service_key)
-        return json_response(entry_of(service_key) | {"key_value": secret}, 201)
+        return json_response(_key_entry(service_key, None) | {"key_value": secret}, 201)
 
     async def service_keys(self, request: Request) -> Response:
         limit, cursor = page_position(request)
         async with store_deadline():
             page = await self._registry.service_keys(_project_id(request), limit=limit, cursor=cursor)
-            return page_response(page, request, self._log)
+            until_ms = await self._registry.old_secrets([item.id for item in page.items])
+            return page_response(page, request, self._log, lambda item: _key_entry(item, until_ms.get(item.id)))
 
     async def service_key(self, request: Request) -> Response:
         async with store_deadline():
-            return json_response(entry_of(await self._registry.service_key(_project_id(request), _key_id(request))))
+            service_key = await self._registry.service_key(_project_id(request), _key_id(request))
+            until_ms = await self._registry.old_secrets([service_key.id])
+            return json_response(_key_entry(service_key, until_ms.get(service_key.id)))
 
     async def delete_service_key(self, request: Request) -> Response:
         project_id, key_id = _project_id(request), _key_id(request)
@@ -138,7 +141,7 @@ class AdminRoutes:
             new = NewSecret(secret_digest(secret), secret[:PREFIX_LENGTH], until_ms)
             service_key = await self._registry.replace_secret(project_id, key_id, new, by=self._act(request))
         self._log_key("service_key_regenerated", request, service_key, keep_old_seconds=keep_old_seconds)
-        return json_response(entry_of(service_key) | {"key_value": secret})
+        return json_response(_key_entry(service_key, until_ms) | {"key_value": secret})
 
     @asynccontextmanager
     async def _effective_at_once(self) -> AsyncIterator[None]:
@@ -205,8 +208,16 @@ def entry_of(entry: Listed) -> dict[str, object]:
     }
 
 
-def page_response(page: Page, request: Request, log: Log) -> Response:
+def _key_entry(service_key: Listed, old_good_until_ms: int | None) -> dict[str, object]:
+    """A service key, with until when its previous secret is valid."""
+    until = None if old_good_until_ms is None else instant(old_good_until_ms)
+    return entry_of(service_key) | {"old_secret_good_until": until}
+
+
+def page_response(
+    page: Page, request: Request, log: Log, shown_entry: Callable[[Listed], dict[str, object]] = entry_of
+) -> Response:
     """A page of a list; logs its damaged entries (LEASE-18)."""
     for error in page.damaged:
         log_error(log, error, made_by(request.scope))
-    return json_response({"items": [entry_of(item) for item in page.items], "next_cursor": page.next_cursor})
+    return json_response({"items": [shown_entry(item) for item in page.items], "next_cursor": page.next_cursor})

@@ -96,18 +96,18 @@ def key_entry(
     before: ServiceKey | None,
     after: ServiceKey | None,
     ids: tuple[str, str],
-    old_good_until_ms: int | None = None,
+    old_good_until_ms: tuple[int | None, int | None] = (None, None),
 ) -> AuditEntry | None:
-    """A service key was created, rotated or revoked. `ids` are those of its project and its own."""
+    """A service key was created, rotated or revoked. `ids` are those of its project and its own. `old_good_until_ms` is
+    until when a previous secret was valid before a rotation, and after it.
+    """
     if act is None:
         return None
     action = "key_revoked" if after is None else "key_created" if before is None else "key_rotated"
     known = after or before
-    after_facts = _key(after)
-    if after_facts is not None and old_good_until_ms is not None:
-        after_facts["old_secret_good_until_ms"] = old_good_until_ms
+    facts = _key(before, old_good_until_ms[0]), _key(after, old_good_until_ms[1])
     target = ("service_key", ids[1], None if known is None else known.name)
-    return entry_of(act, action, target, project_id=ids[0], before=_key(before), after=after_facts)
+    return entry_of(act, action, target, project_id=ids[0], before=facts[0], after=facts[1])
 
 
 def token_entry(act: Act | None, before: AdminToken | None, after: AdminToken | None) -> AuditEntry | None:
@@ -147,11 +147,12 @@ def _project(project: Project | None) -> dict[str, Any] | None:
     return None if project is None else {"name": project.name, "requests_per_minute": project.requests_per_minute}
 
 
-def _key(key: ServiceKey | None) -> dict[str, Any] | None:
+def _key(key: ServiceKey | None, old_good_until_ms: int | None) -> dict[str, Any] | None:
     if key is None:
         return None
     permissions = list(key.permissions)
-    return {"key_prefix": key.key_prefix, "permissions": permissions, "expires_at_ms": key.expires_at_ms}
+    facts = {"key_prefix": key.key_prefix, "permissions": permissions, "expires_at_ms": key.expires_at_ms}
+    return facts if old_good_until_ms is None else facts | {"old_secret_good_until_ms": old_good_until_ms}
 
 
 def _token(token: AdminToken | None) -> dict[str, Any] | None:

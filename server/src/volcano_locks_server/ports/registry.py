@@ -126,6 +126,12 @@ class Registry(Protocol):
     async def replace_secret(
         self, project_id: str, key_id: str, new: NewSecret, *, by: Act | None = None
     ) -> ServiceKey: ...
+    async def old_secrets(self, key_ids: Sequence[str]) -> Mapping[str, int]:
+        """Until when the previous secret of each of these keys is valid, also if that is past (ADMIN-8). Keys without
+        a stored previous secret are left out.
+        """
+        ...
+
     async def credential(self, secret_digest: bytes) -> Credential | None:
         """The credential of a secret, expired or not: the caller checks `good_until_ms`."""
         ...

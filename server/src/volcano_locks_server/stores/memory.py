@@ -241,10 +241,16 @@ class MemoryRegistry:
         for secret in older:
             del self._key_ids[secret.digest]
         self._key_ids[new.digest] = key_id
-        self._keys[key_id] = changed = StoredServiceKey(replace(before, key_prefix=new.key_prefix), tuple(secrets))
+        changed = StoredServiceKey(replace(before, key_prefix=new.key_prefix), tuple(secrets))
         after = changed.service_key
-        self._audit.add([key_entry(by, before, after, (project_id, key_id), new.old_good_until_ms)])
+        until = (await self.old_secrets([key_id])).get(key_id)
+        self._keys[key_id] = changed
+        self._audit.add([key_entry(by, before, after, (project_id, key_id), (until, new.old_good_until_ms))])
         return after
+
+    async def old_secrets(self, key_ids: Sequence[str]) -> Mapping[str, int]:
+        stored = (self._keys[key_id] for key_id in key_ids if key_id in self._keys)
+        return {key.id: until for key, secrets in stored for _digest, until in secrets if until is not None}
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         key_id = self._key_ids.get(secret_digest)

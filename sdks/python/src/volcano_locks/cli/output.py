@@ -216,6 +216,12 @@ def instant_text(instant: datetime) -> str:
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def local_text(instant: datetime) -> str:
+    """The time of this machine's zone to the second, with the date and the zone."""
+    local = instant.astimezone()
+    return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}".rstrip()
+
+
 def instant_json(instant: datetime) -> str:
     """UTC to the millisecond, as in the HTTP API."""
     return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

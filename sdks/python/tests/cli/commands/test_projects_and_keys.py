@@ -14,6 +14,7 @@ import pytest
 from click.testing import Result
 
 from volcano_locks import Client, PermissionDeniedError
+from volcano_locks.cli.output import local_text
 from volcano_locks_server.testing import RunningServer
 
 from ..terminal_session import PROGRAM
@@ -112,7 +113,16 @@ def test_rotation_can_keep_the_old_secret_valid(invoke: Invoke, project: str) ->
     hour_from_before = before + timedelta(hours=1)
     assert timedelta(seconds=-1) < datetime.fromisoformat(until[1]) - hour_from_before < timedelta(minutes=1)
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 0
+    listed = json.loads(invoke("key", "list", project, "--json").stdout)["items"][0]
+    kept_until = local_text(datetime.fromisoformat(listed["old_secret_good_until"]))
+    assert kept_until in invoke("key", "list", project).stdout
+    refused = invoke("key", "rotate", project, "w1", "--keep-old", "1h")
+    assert (refused.exit_code, refused.stdout) == (64, "")
+    assert f"the secret from before the last rotation, kept until {kept_until}, would end now" in refused.stderr
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 0
     ended = invoke("key", "rotate", project, "w1", "--yes")
+    assert f"the secret from before the last rotation, kept until {kept_until}, ends now" in ended.stderr
+    assert invoke("get", "k", VOLCANO_SERVICE_KEY=old).exit_code == 77
     assert "the old secret of w1 is no longer valid" in ended.stderr
     newest = ended.stdout.strip()
     assert invoke("get", "k", VOLCANO_SERVICE_KEY=new).exit_code == 77

@@ -159,7 +159,7 @@ class EtcdRegistry:
         position = decode_cursor("service-keys", cursor)
         await self._project(project_id)
         named = await self._list(self._layout.keys_of(project_id), position, limit + 1)
-        stored, damaged = sorted_out(await self._stored_keys(named[:limit]))
+        stored, damaged = sorted_out(await self._stored_keys(one.value for one in named[:limit]))
         return Page([one.service_key for one in stored], _next_cursor("service-keys", named, limit), damaged)
 
     async def delete_service_key(self, project_id: str, key_id: str, *, by: Act | None = None) -> None:
@@ -186,7 +186,8 @@ class EtcdRegistry:
                 secrets.append(SecretEntry(current.digest, new.old_good_until_ms))
             changed = ServiceKeyEntry(replace(before.service_key, key_prefix=new.key_prefix), tuple(secrets))
             ids = project_id, key_id
-            entry = key_entry(by, before.service_key, changed.service_key, ids, new.old_good_until_ms)
+            until_ms = before.old_good_until_ms(), new.old_good_until_ms
+            entry = key_entry(by, before.service_key, changed.service_key, ids, until_ms)
             result = await self._endpoints.write(
                 (project_compare, Compare(found.key, found.mod_revision), Compare(secret, 0)),
                 (
@@ -202,6 +203,11 @@ class EtcdRegistry:
             if result.one(0) is not None:
                 raise LockError("name_taken", "a service key with this secret exists already")
         raise _conflict()
+
+    async def old_secrets(self, key_ids: Sequence[str]) -> Mapping[str, int]:
+        stored, _damaged = sorted_out(await self._stored_keys(key_id.encode() for key_id in key_ids))
+        untils = ((one.service_key.id, one.old_good_until_ms()) for one in stored)
+        return {key_id: until_ms for key_id, until_ms in untils if until_ms is not None}
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         """Leftovers of a deleted project or key are not valid: secret, key and project must all exist and agree."""
@@ -268,9 +274,9 @@ class EtcdRegistry:
             raise service_key_not_found()
         return found, stored, Compare(project.key, project.mod_revision)
 
-    async def _stored_keys(self, named: Iterable[KeyValue]) -> list[ServiceKeyEntry | DamagedRecordError]:
-        """The service keys of these names, except those deleted meanwhile."""
-        reads = [Get(self._layout.service_keys + one.value) for one in named]
+    async def _stored_keys(self, key_ids: Iterable[bytes]) -> list[ServiceKeyEntry | DamagedRecordError]:
+        """The service keys with these ids, except those deleted meanwhile."""
+        reads = [Get(self._layout.service_keys + key_id) for key_id in key_ids]
         result = await self._endpoints.read(*reads) if reads else None
         return [] if result is None else decoded((found[0] for found in result.reads if found), service_key_in)
 
@@ -288,7 +294,7 @@ class EtcdRegistry:
         """Delete keys, then locks, then their history, then the mark. Safe to repeat, even by two nodes at once."""
         names = self._layout.keys_of(project_id)
         while named := (await self._endpoints.read(Get(names, end_of(names), KEYS_PER_TRANSACTION))).reads[0]:
-            stored_keys, _damaged = sorted_out(await self._stored_keys(named))
+            stored_keys, _damaged = sorted_out(await self._stored_keys(one.value for one in named))
             of_keys = [op for stored in stored_keys for op in self._deletions(stored)]
             orphans = {key for one in named for key in (one.key, self._layout.service_keys + one.value)}
             orphans -= {op.key for op in of_keys}

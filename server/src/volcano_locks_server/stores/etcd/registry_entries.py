@@ -43,6 +43,10 @@ class ServiceKeyEntry(msgspec.Struct, frozen=True):
         """The digests of all its secrets."""
         return [bytes.fromhex(secret.digest) for secret in self.secrets]
 
+    def old_good_until_ms(self) -> int | None:
+        """Until when the previous secret is valid; None if none is stored."""
+        return next((secret.good_until_ms for secret in self.secrets[1:]), None)
+
 
 class SecretTarget(msgspec.Struct, frozen=True):
     """The project and the service key that a secret belongs to."""

@@ -4,7 +4,7 @@ Constraints make ids, names and secrets unique; a check beforehand would race wi
 `number`, which is never reused.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ...ports.audit import key_entry, project_entry
@@ -134,6 +134,7 @@ class PostgresRegistry(PostgresTables):
             rows = await transaction.fetch(changed, project_id, key_id, new.key_prefix)
             if not rows:
                 raise service_key_not_found()
+            until_ms = (await _old_secrets_of(transaction, [key_id])).get(key_id), new.old_good_until_ms
             await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1 AND is_old", key_id)
             if new.old_good_until_ms is None:
                 await transaction.fetch("DELETE FROM volcano_locks.secret WHERE key_id = $1", key_id)
@@ -143,9 +144,13 @@ class PostgresRegistry(PostgresTables):
             added = "INSERT INTO volcano_locks.secret (digest, key_id, is_old) VALUES ($1, $2, false)"
             await transaction.fetch(added, new.digest, key_id)
             after = service_key_of(rows[0])  # raises before the commit if it is damaged
-            entry = key_entry(by, before, after, (project_id, key_id), new.old_good_until_ms)
+            entry = key_entry(by, before, after, (project_id, key_id), until_ms)
             await insert_audit(transaction, entry)
             return after
+
+    async def old_secrets(self, key_ids: Sequence[str]) -> Mapping[str, int]:
+        async with read_transaction(self._connections) as transaction:
+            return await _old_secrets_of(transaction, key_ids)
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
@@ -178,6 +183,14 @@ async def _project_of(transaction: Transaction, project_id: str, lock: str = "")
     if not rows:
         raise project_not_found()
     return project_of(rows[0])
+
+
+async def _old_secrets_of(transaction: Transaction, key_ids: Sequence[str]) -> dict[str, int]:
+    sql = (
+        "SELECT key_id, good_until_ms FROM volcano_locks.secret "
+        "WHERE key_id = ANY ($1::text[]) AND is_old AND good_until_ms IS NOT NULL"
+    )
+    return {row[0]: row[1] for row in await transaction.fetch(sql, list(key_ids))}
 
 
 async def _service_key_of(transaction: Transaction, project_id: str, key_id: str, lock: str = "") -> ServiceKey:

@@ -4,7 +4,7 @@ Ids, names and secrets are unique by constraint. Lists are in order of `number`,
 continues correctly whatever was deleted meanwhile.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -148,6 +148,7 @@ class SqliteRegistry(SqliteTables):
 
         def work() -> ServiceKey:
             before = self._service_key(project_id, key_id)
+            until_ms = self._old_secrets([key_id]).get(key_id), new.old_good_until_ms
             execute = self._connection.execute
             execute("DELETE FROM secret WHERE key_id = ? AND is_old = 1", (key_id,))
             if new.old_good_until_ms is None:
@@ -158,10 +159,13 @@ class SqliteRegistry(SqliteTables):
             self._insert_row("secret", "digest, key_id, is_old", (new.digest, key_id, 0))
             execute("UPDATE service_key SET key_prefix = ? WHERE id = ?", (new.key_prefix, key_id))
             after = self._service_key(project_id, key_id)
-            self._record(key_entry(by, before, after, (project_id, key_id), new.old_good_until_ms))
+            self._record(key_entry(by, before, after, (project_id, key_id), until_ms))
             return after
 
         return await self._write(work)
+
+    async def old_secrets(self, key_ids: Sequence[str]) -> Mapping[str, int]:
+        return await self._read(partial(self._old_secrets, key_ids))
 
     async def credential(self, secret_digest: bytes) -> Credential | None:
         sql = (
@@ -185,6 +189,10 @@ class SqliteRegistry(SqliteTables):
         if not rows:
             raise service_key_not_found()
         return service_key_of(rows[0])
+
+    def _old_secrets(self, key_ids: Sequence[str]) -> dict[str, int]:
+        sql = "SELECT good_until_ms FROM secret WHERE key_id = ? AND is_old = 1 AND good_until_ms IS NOT NULL"
+        return {key_id: until_ms for key_id in key_ids for (until_ms,) in self._rows(sql, (key_id,))}
 
     def _refuse_taken_project_name(self, project_id: str, name: str) -> None:
         if self._rows("SELECT 1 FROM project WHERE name = ? AND id <> ?", (name, project_id)):

@@ -78,7 +78,13 @@ def _checked(option: str, text: str, now: datetime) -> datetime:
 
 
 def _row(entry: "HoldEntry") -> tuple[str, ...]:
-    return entry.key, entry.holder or UNKNOWN, _local(entry.began_at), span_text(entry.held_seconds), _end(entry)
+    return (
+        entry.key,
+        entry.holder or UNKNOWN,
+        output.local_text(entry.began_at),
+        span_text(entry.held_seconds),
+        _end(entry),
+    )
 
 
 def _end(entry: "HoldEntry") -> str:
@@ -96,14 +102,15 @@ def _clock(instant: datetime | None) -> str:
     return "never" if instant is None else f"{instant.astimezone():%H:%M:%S}"
 
 
-def _local(instant: datetime) -> str:
-    local = instant.astimezone()
-    return f"{local:%Y-%m-%d %H:%M:%S} {local:%Z}".rstrip()
-
-
 def _nothing(key: str | None, prefix: str | None, at: datetime | None, since: datetime | None) -> str:
     which = f"{key} was not held" if key else f"no lock with a key that begins with {prefix} was held"
-    when = f" at {_local(at)}" if at else f" since {_local(since)}" if since else ", as far as the history goes back"
+    when = (
+        f" at {output.local_text(at)}"
+        if at
+        else f" since {output.local_text(since)}"
+        if since
+        else ", as far as the history goes back"
+    )
     return which + when
 
 

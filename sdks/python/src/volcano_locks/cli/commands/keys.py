@@ -96,7 +96,7 @@ def list_(*, project: str, as_json: bool, connection: Connection) -> None:
         output.print_json({"items": items})
         return
     output.print_table(
-        ("NAME", "BEGINS", "MAY", "EXPIRES", "LAST USED"),
+        ("NAME", "BEGINS", "MAY", "EXPIRES", "LAST USED", "OLD SECRET UNTIL"),
         [
             (
                 item["name"],
@@ -104,6 +104,7 @@ def list_(*, project: str, as_json: bool, connection: Connection) -> None:
                 ",".join(item["permissions"]),
                 _day(item["expires_at"]),
                 _day(item["last_used_at"]),
+                _kept_until_text(item) or "-",
             )
             for item in items
         ],
@@ -148,7 +149,8 @@ def rotate(
 ) -> None:
     """Replace a service key's secret and print the new one, once.
 
-    Asks first unless --keep-old lets the old secret work for a while.
+    Asks first unless --keep-old lets the old secret work for a while. A key has
+    one old secret: a second rotation ends the one that the first kept, and asks.
 
     \b
     Example:
@@ -157,7 +159,12 @@ def rotate(
     with admin_client(connection) as admin:
         owner = admin.project(project)
         found = admin.service_key(owner["id"], name_or_id)
-        confirm(f"Invalidate the old secret of {found['name']} now? (--keep-old delays this)", yes or keep_old > 0)
+        if kept := _kept_until_text(found):
+            ends = "ends now" if yes else "would end now"
+            output.message(f"the secret from before the last rotation, kept until {kept}, {ends}")
+            confirm(f"End it, and replace the secret of {found['name']}?", yes)
+        else:
+            confirm(f"Invalidate the old secret of {found['name']} now? (--keep-old delays this)", yes or keep_old > 0)
         path = f"{keys_path(owner['id'], found['id'])}/regenerate"
         before = datetime.now(UTC)
         item = admin.request("POST", path, {"keep_old_seconds": keep_old})
@@ -185,6 +192,15 @@ def _old_secret_text(item: JsonObject, before: datetime, keep_old: int) -> str:
     if item["expires_at"] is not None:
         until = min(until, parse_date(item["expires_at"]))
     return f"is valid until {output.instant_text(until)}"
+
+
+def _kept_until_text(item: JsonObject) -> str | None:
+    """Until when the secret from before the last rotation is valid; None if none is. Older servers leave it out."""
+    text = item.get("old_secret_good_until")
+    if text is None:
+        return None
+    until = min(parse_date(end) for end in (text, item["expires_at"]) if end is not None)
+    return output.local_text(until) if until > datetime.now(UTC) else None
 
 
 def _day(instant: str | None) -> str:

@@ -2,7 +2,8 @@
 
 import { change } from "../api.js";
 import { html, useEffect, useRef, useState } from "../lib.js";
-import { announce, Code } from "./basics.js";
+import { serverNow, toMs } from "../time.js";
+import { announce, Code, When } from "./basics.js";
 import { Dialog, Field } from "./dialog.js";
 
 /** @typedef {import("../../types.js").ServiceKey} ServiceKey */
@@ -42,6 +43,7 @@ export function NewKey({ path, onClose, onFresh }) {
 /** @param {{ path: string, of: ServiceKey, onClose: () => void, onFresh: (key: ServiceKey) => void }} props */
 export function RotateKey({ path, of: key, onClose, onFresh }) {
   const [seconds, setSeconds] = useState(86_400);
+  const keptMs = toMs(key.old_secret_good_until);
   const rotate = async () =>
     onFresh(await change("POST", `${path}/service-keys/${key.id}/regenerate`, { keep_old_seconds: seconds }));
   return html`<${Dialog} title=${`Rotate ${key.name}`} action="Make a new secret" onSubmit=${rotate} onClose=${onClose}>
@@ -51,6 +53,7 @@ export function RotateKey({ path, of: key, onClose, onFresh }) {
         ${OVERLAPS.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
       </select></div>
     ${seconds === 0 && html`<p class="notice notice-warn">Workers with the old secret are refused at once. They lose their leases when these expire.</p>`}
+    ${keptMs > serverNow() && html`<p class="notice notice-warn">The secret from before the last rotation, kept until <${When} ms=${keptMs} />, ends now.</p>`}
   </${Dialog}>`;
 }
 
