@@ -13,6 +13,7 @@ import pytest
 from click.testing import Result
 
 from volcano_locks import Client
+from volcano_locks.cli.commands.locks import waiting_text
 from volcano_locks.cli.connection import Connection
 from volcano_locks.cli.error_messages import exit_for
 from volcano_locks.config import default_holder
@@ -23,8 +24,8 @@ Invoke = Callable[..., Result]
 
 
 def test_get_prints_held_or_free(invoke: Invoke, key: str, client: Client) -> None:
-    """CLI-1: exit code 0 either way; JSON has the field names of the API."""
-    assert invoke("get", key).stdout == f"{key} is free\n"
+    """CLI-1, CLI-10: exit code 0 either way; JSON has the field names of the API."""
+    assert invoke("get", key).stdout == f"{key} is free; it was never held, or not in the last 24 hours\n"
     assert json.loads(invoke("get", key, "--json").stdout) == {"held": False}
     lease = client.locks.acquire(key, ttl=30)
     held = invoke("get", key)
@@ -164,3 +165,9 @@ def test_every_help_fits_80_columns_and_has_an_example(invoke: Invoke) -> None:
         text = invoke(*command.split(), "--help", COLUMNS="80").stdout
         assert max(map(len, text.splitlines())) <= 80, command
         assert f"\n    volcano-locks {command} " in text, command
+
+
+def test_the_order_of_waiters_is_named() -> None:
+    """CLI-10."""
+    assert waiting_text(2, ("a", None)) == "2; next is a, then (no label)"
+    assert waiting_text(5, ("a", "b", "c", "d")) == "5; next is a, then b, then c, …"

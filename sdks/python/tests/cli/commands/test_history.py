@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from click.testing import Result
 
 from volcano_locks import Client
 from volcano_locks.cli.instants import parse_instant
+from volcano_locks.cli.output import local_text
 from volcano_locks_server.testing import RunningServer
 
 from ..terminal_session import lines_on_terminal
@@ -67,7 +68,17 @@ def test_nothing_found_is_said_on_stderr(invoke: Invoke, key: str, ada: Client) 
     ada.locks.acquire(key, ttl=60)
     result = invoke("history", key, "--at", "2001-02-03 03:12")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert f"{key} was not held at 2001-02-03 03:12:00" in result.stderr
+    assert f"the history has no hold of {key} at 2001-02-03 03:12:00" in result.stderr
+    assert "the server keeps the history for 7 days unless it is set up otherwise" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--at", "--since"])
+def test_a_time_in_the_future_is_refused(invoke: Invoke, key: str, option: str) -> None:
+    """CLI-38: with the date and the zone."""
+    ahead = datetime.now().astimezone().replace(microsecond=0) + timedelta(hours=2)
+    result = invoke("history", key, option, ahead.isoformat())
+    assert (result.exit_code, result.stdout) == (64, "")
+    assert f"{option}: {local_text(ahead)} is in the future" in result.stderr
 
 
 @pytest.mark.parametrize(

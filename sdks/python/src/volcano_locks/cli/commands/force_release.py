@@ -13,7 +13,7 @@ from ..confirm import confirm, require_terminal
 from ..connection import Connection, service_options
 from ..durations import span_text
 from ..error_messages import exit_on_client_error
-from .locks import lock_state
+from .locks import lock_state, unknown_text
 
 if TYPE_CHECKING:
     from volcano_locks import Client, LockState
@@ -77,7 +77,7 @@ def _chosen(client: "Client", key: str) -> int:
     """The fencing token of the lease that was shown and confirmed. Raises Exit if there is none, or on a no."""
     state = lock_state(client, key)
     if not state.held or state.fencing_token is None:
-        raise exit_codes.Exit(f"{key} is free already", 0)
+        raise exit_codes.Exit(f"{key} is free already{unknown_text(state)}", 0)
     output.message(_description(key, state))
     confirm(f"Free {key} from this holder?", yes=False)
     return state.fencing_token
@@ -105,7 +105,7 @@ def _report(key: str, seen: "LockView | LockState | None", fencing_token: int | 
     if seen is None:
         output.message(f"{key} was freed; until when its holder may go on working is not known")
     elif not seen.held or seen.expires_at is None or fencing_token not in (None, seen.fencing_token):
-        output.message(f"{key} was free already")
+        output.message(f"{key} was free already{unknown_text(seen)}")
     else:
         holder = getattr(seen, "holder", None) or "its holder"
         output.message(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 HEADINGS: Final = ("KEY", "HOLDER", "BEGAN", "HELD FOR", "END")
 NAME_COLUMNS: Final = 2
 UNKNOWN: Final = "-"
+KEPT: Final = "the server keeps the history for 7 days unless it is set up otherwise"
 
 
 @click.command(short_help="Show who held a lock when, and how and why it was lost.")
@@ -72,9 +73,12 @@ def _since(text: str, now: datetime) -> datetime:
 
 def _checked(option: str, text: str, now: datetime) -> datetime:
     try:
-        return parse_instant(text, now)
+        instant = parse_instant(text, now)
     except ValueError as error:
         raise click.UsageError(f"{option}: {error}") from None
+    if instant > now:
+        raise click.UsageError(f"{option}: {output.local_text(instant)} is in the future")
+    return instant
 
 
 def _row(entry: "HoldEntry") -> tuple[str, ...]:
@@ -103,15 +107,9 @@ def _clock(instant: datetime | None) -> str:
 
 
 def _nothing(key: str | None, prefix: str | None, at: datetime | None, since: datetime | None) -> str:
-    which = f"{key} was not held" if key else f"no lock with a key that begins with {prefix} was held"
-    when = (
-        f" at {output.local_text(at)}"
-        if at
-        else f" since {output.local_text(since)}"
-        if since
-        else ", as far as the history goes back"
-    )
-    return which + when
+    which = key or f"a lock with a key that begins with {prefix}"
+    when = f" at {output.local_text(at)}" if at else f" since {output.local_text(since)}" if since else ""
+    return f"the history has no hold of {which}{when}; {KEPT}"
 
 
 def _as_json(entry: "HoldEntry") -> dict[str, Any]:

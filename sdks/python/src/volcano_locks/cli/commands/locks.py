@@ -45,7 +45,7 @@ def get(*, key: str, as_json: bool, connection: Connection) -> None:
         if as_json:
             output.print_json({"held": False})
         else:
-            output.print_line(f"{key} is free")
+            output.print_line(f"{key} is free{unknown_text(state)}")
     elif as_json:
         output.print_json(
             {
@@ -89,8 +89,14 @@ def waiting_text(waiters: int, queue: "tuple[str | None, ...]") -> str:
     """How many wait, and the first of them that the node of the server knows."""
     if not queue:
         return str(waiters)
-    names = ", ".join(label or "(no label)" for label in queue[:QUEUE_SHOWN_MAX])
+    names = ", then ".join(label or "(no label)" for label in queue[:QUEUE_SHOWN_MAX])
     return f"{waiters}; next is {names}{', …' if waiters > QUEUE_SHOWN_MAX else ''}"
+
+
+def unknown_text(state: "LockView | LockState") -> str:
+    """What to add about a free lock that the server has no record of, as of a misspelt key (LEASE-13)."""
+    is_known = not hasattr(state, "waiters") or state.fencing_token is not None
+    return "" if is_known else "; it was never held, or not in the last 24 hours"
 
 
 def lock_state(client: "Client", key: str) -> "LockView | LockState":
