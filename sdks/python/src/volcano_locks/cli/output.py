@@ -206,7 +206,7 @@ def print_held_lock(
 ) -> None:
     """Prints a held lock on stdout; `times` are fields of the past, shown before the expiry."""
     print_line(f"{key} is held by {holder}" if holder else f"{key} is held")
-    until = f"{instant_text(expires_at)} unless renewed"
+    until = f"{local_text(expires_at)} unless renewed"
     fields = {**(times or {}), "until": until, "fencing token": str(fencing_token)}
     print_fields(fields if waiting is None else {**fields, "waiting": waiting})
 

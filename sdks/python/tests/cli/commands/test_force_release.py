@@ -8,7 +8,7 @@ import pytest
 from click.testing import Result
 
 from volcano_locks import Client
-from volcano_locks.cli.output import instant_text
+from volcano_locks.cli.output import local_text
 from volcano_locks.config import default_holder
 from volcano_locks_server.testing import RunningServer
 
@@ -31,13 +31,13 @@ def test_it_shows_the_holder_and_asks(open_terminal: OpenTerminal, key: str, cli
     terminal = open_terminal("force-release", key, "--reason", "it hangs")
     terminal.read_until(b"[y/N]: ")
     shown = " ".join(terminal.output.decode().split())
-    assert f"{key} is held by {default_holder()}, for 0 s, until {instant_text(lease.expires_at)}" in shown
+    assert f"{key} is held by {default_holder()}, for 0 s, until {local_text(lease.expires_at)}" in shown
     assert f"with fencing token {lease.fencing_token}; 0 waiters" in shown
     assert client.locks.get(key).held
     code, output = ended(terminal, b"y\n")
     assert code == 0
     assert f"{key} was freed from {default_holder()}, which may go on working until" in output
-    assert instant_text(lease.expires_at) in output.partition("was freed")[2]
+    assert local_text(lease.expires_at) in output.partition("was freed")[2]
     assert not client.locks.get(key).held
 
 
@@ -67,7 +67,7 @@ def test_the_expiry_of_a_renewal_during_the_question_is_printed(
     terminal.read_until(b"[y/N]: ")
     renewed = client.locks.renew(key, lease, ttl=3600)
     _, output = ended(terminal, b"y\n")
-    assert f"may go on working until {instant_text(renewed.expires_at)}" in output
+    assert f"may go on working until {local_text(renewed.expires_at)}" in output
 
 
 @pytest.mark.real_time
@@ -101,7 +101,7 @@ def test_scripts_pass_the_fencing_token_that_they_saw(invoke: Invoke, key: str, 
     assert client.locks.get(key).held
     freed = invoke("force-release", key, "--fencing-token", str(token))
     assert (freed.exit_code, freed.stdout) == (0, "")
-    assert f"may go on working until {instant_text(lease.expires_at)}" in freed.stderr
+    assert f"may go on working until {local_text(lease.expires_at)}" in freed.stderr
     assert "was free already" in invoke("force-release", key, "--fencing-token", str(token)).stderr
 
 

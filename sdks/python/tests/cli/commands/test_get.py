@@ -16,6 +16,7 @@ from volcano_locks import Client
 from volcano_locks.cli.commands.locks import waiting_text
 from volcano_locks.cli.connection import Connection
 from volcano_locks.cli.error_messages import exit_for
+from volcano_locks.cli.output import local_text
 from volcano_locks.config import default_holder
 from volcano_locks.errors import error_for
 from volcano_locks_server.testing import RunningServer
@@ -32,11 +33,11 @@ def test_get_prints_held_or_free(invoke: Invoke, key: str, client: Client) -> No
     assert held.exit_code == 0
     first, since, *rest = held.stdout.splitlines()
     assert first == f"{key} is held by {default_holder()}"
-    assert since.startswith(f"since          {lease.expires_at - timedelta(seconds=30):%Y-%m-%dT%H:%M:%SZ}, ")
+    assert since.startswith(f"since          {local_text(lease.expires_at - timedelta(seconds=30))}, ")
     assert since.endswith(" s ago")
     assert rest == [
         "renewed        never",
-        f"until          {lease.expires_at:%Y-%m-%dT%H:%M:%SZ} unless renewed",
+        f"until          {local_text(lease.expires_at)} unless renewed",
         f"fencing token  {lease.fencing_token}",
     ]
     state = json.loads(invoke("get", key, "--json").stdout)

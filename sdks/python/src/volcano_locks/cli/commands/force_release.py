@@ -88,7 +88,7 @@ def _description(key: str, state: "LockView | LockState") -> str:
     holder = getattr(state, "holder", None) or "an unknown client"
     acquired_at, waiters = getattr(state, "acquired_at", None), getattr(state, "waiters", None)
     age = "" if acquired_at is None else f", for {span_text((datetime.now(UTC) - acquired_at).total_seconds())}"
-    expiry = "" if state.expires_at is None else f", until {output.instant_text(state.expires_at)} unless renewed"
+    expiry = "" if state.expires_at is None else f", until {output.local_text(state.expires_at)} unless renewed"
     waiting = "" if waiters is None else f"; {waiters} {'waiter' if waiters == 1 else 'waiters'}"
     return f"{key} is held by {holder}{age}{expiry}, with fencing token {state.fencing_token}{waiting}"
 
@@ -109,6 +109,6 @@ def _report(key: str, seen: "LockView | LockState | None", fencing_token: int | 
     else:
         holder = getattr(seen, "holder", None) or "its holder"
         output.message(
-            f"{key} was freed from {holder}, which may go on working until {output.instant_text(seen.expires_at)} "
+            f"{key} was freed from {holder}, which may go on working until {output.local_text(seen.expires_at)} "
             "if it does not notice earlier, at its next renewal"
         )

@@ -78,7 +78,7 @@ def _times(state: "LockView | LockState") -> dict[str, str]:
     now = datetime.now(UTC)
 
     def past(instant: datetime) -> str:
-        return f"{output.instant_text(instant)}, {ago_text(instant, now)}"
+        return f"{output.local_text(instant)}, {ago_text(instant, now)}"
 
     renewed = "never" if renewed_at == acquired_at else past(renewed_at)
     stuck = "; not renewing" if is_not_renewing(cast("LockView", state), now) else ""
