@@ -34,7 +34,7 @@ def test_a_python_module_loads_only_its_own_framework(module: str) -> None:
 @pytest.mark.parametrize("suffix", ["mjs", "cjs"])
 def test_a_javascript_entry_loads_only_its_own_framework(entry: str, suffix: str) -> None:
     text = (ROOT / f"sdks/javascript/dist/node/{entry}.{suffix}").read_text()
-    imported = set(re.findall(r"""(?:from|import|require\()\s*["']([^".'][^"']*)["']""", text))
+    imported = set(re.findall(r"""(?:from|import|require\()\s*["']([^".'\s][^"'\s]*)["']""", text))
     packages = {name for name in imported if not name.startswith("node:")}
     assert packages <= PEERS[entry]
 
