@@ -21,6 +21,7 @@ from ...rules.errors import LockError
 from ...telemetry import Log
 from ..responses import closing_response
 from .connection_limits import HANDSHAKE_SECONDS_MAX, ConnectionLimits
+from .freed_memory import TLS_CONNECTIONS_PER_TRIM, trim
 from .handshake import RECORD_TYPE, Handshake
 from .http1 import Http1Connection
 from .refusal import Refusal
@@ -71,6 +72,7 @@ class Acceptor:
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
         self._handshakes: Final[deque[Callable[[], None]]] = deque()  # that have not started
         self._handshake_turn: asyncio.Handle | None = None
+        self._until_trim = TLS_CONNECTIONS_PER_TRIM
         self._refusals: Final[set[Refusal]] = set()
         self._pause_end: asyncio.TimerHandle | None = None
 
@@ -156,6 +158,10 @@ class Acceptor:
     def _start_handshake(self, connection: Http1Connection, peer_address: str, handshake: Handshake) -> None:
         if handshake.is_aborted:
             return
+        self._until_trim -= 1
+        if not self._until_trim:
+            self._until_trim = TLS_CONNECTIONS_PER_TRIM
+            trim()
         on_failure = functools.partial(self._handshake_failed, connection, peer_address)
         handshake.task = self._connect(handshake.accepted, connection, on_failure=on_failure, tls=self.tls)
 
