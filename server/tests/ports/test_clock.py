@@ -71,6 +71,19 @@ async def test_a_timer_that_fired_is_freed_without_the_garbage_collector() -> No
         gc.enable()
 
 
+async def test_a_cancelled_timer_frees_its_call() -> None:
+    """Its owner often keeps the timer, and the call refers to its owner. A timer may be cancelled again."""
+
+    def call() -> None: ...
+
+    reference = weakref.ref(call)
+    timer = SystemClock().call_in(60_000, call)
+    del call
+    timer.cancel()
+    assert reference() is None
+    timer.cancel()
+
+
 @pytest.mark.real_time
 async def test_timers_with_the_same_slack_fire_together() -> None:
     """WAIT-1: at the next multiple of the slack, and not before."""

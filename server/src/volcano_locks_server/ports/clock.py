@@ -165,12 +165,14 @@ class _SteppedTimer:
         self._clock: Final = clock
         self._due_ms: Final = -(-due_ms // step_ms) * step_ms
         self._step_ms: Final = step_ms
-        self._call: Final = call
+        self._call = call
         self._next: asyncio.TimerHandle | None = self._sleep(clock.now_ms())
 
     def cancel(self) -> None:
         if self._next is not None:
             self._next.cancel()
+            self._next = None
+            del self._call  # it usually refers to the owner of this timer
 
     def _sleep(self, now_ms: int) -> asyncio.TimerHandle:
         end_ms = min(self._due_ms, (now_ms + TIMER_STEP_MS) // self._step_ms * self._step_ms)
