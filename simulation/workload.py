@@ -85,16 +85,18 @@ class _LeaseByHand:
         self._client: Final = client
         self._key: Final = key
         self._ttl: Final = ttl
-        self._token: Final = new_uuid()
+        self._token = new_uuid()
         self._tries = 0
         self._renewals = client.random.randint(0, 2)
         self._lease: Lease | None = None
         self._is_over = False
+        self._waited = False
 
     def acquire(self) -> None:
         client = self._client
         habits = self._worker.habits
         wait = client.random.choice(habits.wait_seconds) if client.random.random() < habits.waits else None
+        self._waited = wait is not None
         operation = client.operations.acquire(self._key, self._ttl, self._token, None, wait)
         client.perform(operation, self._acquired)
 
@@ -105,6 +107,8 @@ class _LeaseByHand:
             assert error is not None
             is_unknown = error.status in (None, 503)
             if is_unknown and self._tries < 3:
+                if self._waited:  # its client has released the token, perhaps with effect only later
+                    self._token = new_uuid()
                 client.after(rest_seconds(error), self.acquire)  # the same token recovers the lease (SDK-18)
             else:
                 self._worker.rest_after(client, error)

@@ -3,13 +3,12 @@
 import asyncio
 
 import pytest
+from testsupport.service_requests import perform
 
-from volcano_locks_server.rules.lease import (
-    Acquire,
-    Granted,
-)
+from volcano_locks_server.rules.lease import Acquire, Granted, Release
+from volcano_locks_server.service.lock_service import LockService
 
-from .harness import Harness, code, digest, granted, settled, soon
+from .harness import KEY, LOCK, Harness, code, digest, granted, settled, soon
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -86,6 +85,29 @@ async def test_an_uncertain_grant_is_revoked_if_its_client_disconnects_during_th
     await settled()
     await harness.advance(1_000)
     assert harness.store.holder is None
+
+
+async def test_a_lease_that_its_client_got_from_another_node_is_not_revoked(harness: Harness) -> None:
+    """WAIT-5, WAIT-13: a batch that failed may have granted it, and did not."""
+    await harness.acquire(1)
+    gone = await harness.wait(2)
+    before = harness.store.memory.records[LOCK]
+    harness.store.fail_updates(["after"])
+    assert code(await harness.release(1)) == "lock_service_unavailable"
+    harness.store.memory.records[LOCK] = before  # the commit has failed
+    harness.clock.advance(5)
+    other_node = LockService(harness.store.memory, harness.clock)
+    await perform(other_node, "p", 0, KEY, Release(digest(1)))
+    assert granted((await perform(other_node, "p", 0, KEY, Acquire(digest(2), 30))).outcome)
+    harness.store.gate.clear()
+    await harness.advance(100)
+    assert harness.store.at_gate
+    gone.cancel()
+    harness.store.gate.set()
+    await settled()
+    await harness.advance(1_000)
+    assert harness.store.holder == 2
+    await other_node.close()
 
 
 async def test_a_first_acquire_that_fails_returns_at_once(harness: Harness) -> None:

@@ -30,7 +30,7 @@ class QueueParts(NamedTuple):
         for waiter in queue.waiters.values():
             if waiter.state is not joining and waiter.result is not None and not waiter.result.done():
                 waited_ms = max(0, now_ms - waiter.since_ms) if waiter.announced else None
-                queued.append(QueuedWaiter(waiter, waiter.acquire, waiter.uncertain_grant is not None, waited_ms))
+                queued.append(QueuedWaiter(waiter, waiter.acquire, waiter.uncertain_grant, waited_ms))
                 if waiter.state is waiting:
                     waiter.state = in_batch
         return QueueSnapshot(tuple(queued), None if self.fairness is None else self.fairness.turn(key, queue))

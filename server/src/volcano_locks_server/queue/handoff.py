@@ -43,6 +43,7 @@ from ..rules.lease import (
     acquire,
     blocks_others,
     decide,
+    ended_by_revocation,
     free_in_ms,
     held_by,
     is_retired,
@@ -96,13 +97,13 @@ def ended_by(before: StoredRecord | None, after: LockRecord, pending: PendingCom
 
 
 class QueuedWaiter(NamedTuple):
-    """A waiter as a batch sees it. `may_hold`: a batch that failed may have granted it the lock. `waited_ms`: how long
-    it was queued when the batch began, None if it joins in this batch.
+    """A waiter as a batch sees it. `uncertain_grant` revokes what a batch that failed may have granted it. `waited_ms`:
+    how long it was queued when the batch began, None if it joins in this batch.
     """
 
     waiter: Waiter
     acquire: Acquire
-    may_hold: bool
+    uncertain_grant: RevokeGrant | None
     waited_ms: int | None = None
 
 
@@ -172,7 +173,9 @@ class HandoffStep:
     def __init__(self, snapshots: Mapping[RecordKey, QueueSnapshot], *, records_changes: bool) -> None:
         self._queues: Final = {key: deque(snapshot.waiters) for key, snapshot in snapshots.items()}
         self._may_hold: Final = {
-            key for key, snapshot in snapshots.items() if any(queued.may_hold for queued in snapshot.waiters)
+            key
+            for key, snapshot in snapshots.items()
+            if any(queued.uncertain_grant is not None for queued in snapshot.waiters)
         }
         self._turns: Final = {key: snapshot.turn for key, snapshot in snapshots.items() if snapshot.turn is not None}
         self._by_digest: Final[dict[RecordKey, dict[bytes, QueuedWaiter]]] = {}
@@ -258,7 +261,7 @@ class HandoffStep:
             self._report.joined.append(waiter)
             if waiter not in self._queued:
                 self._queued.add(waiter)
-                queued = QueuedWaiter(waiter, command, may_hold=False)
+                queued = QueuedWaiter(waiter, command, None)
                 queue.append(queued)
                 if key in self._by_digest:
                     self._by_digest[key][command.owner_digest[-WITHDRAWN_BYTES:]] = queued
@@ -312,7 +315,7 @@ class HandoffStep:
     def _acquire_for(
         self, key: RecordKey, queued: QueuedWaiter, record: LockRecord | None, now_ms: int
     ) -> LockRecord | None:
-        waiter, command, may_hold, waited_ms = queued
+        waiter, command, uncertain, waited_ms = queued
         after, outcome = acquire(record, command, now_ms)
         assert isinstance(outcome, Granted | Refused)
         if isinstance(outcome, Granted):
@@ -322,7 +325,9 @@ class HandoffStep:
         after = self._count_grant(key, record, after, outcome)
         if self._changes is not None:
             self._changes.append(LockChange(key, command, record, after, outcome, now_ms, waiter))
-        self._serve(key, waiter, command, outcome, now_ms, may_hold=may_hold)
+        # A repeat of a lease that another node granted, or extended since, is one that its client knows (WAIT-13).
+        was_unknown = uncertain is not None and ended_by_revocation(record, uncertain)
+        self._serve(key, waiter, command, outcome, now_ms, was_unknown=was_unknown)
         return after
 
     def _count_grant(
@@ -351,8 +356,8 @@ class HandoffStep:
         outcome: Granted | Refused,
         now_ms: int,
         *,
-        may_hold: bool = False,
+        was_unknown: bool = False,
     ) -> None:
-        undelivered = isinstance(outcome, Granted) and (may_hold or outcome.how != "repeated")
+        undelivered = isinstance(outcome, Granted) and (was_unknown or outcome.how != "repeated")
         self._outcomes[waiter] = outcome
         self._report.served.append(WaiterOutcome(key, waiter, command.owner_digest, outcome, now_ms, undelivered))

@@ -21,7 +21,7 @@ Times are whole milliseconds since 1970 in UTC; owner tokens are SHA-256 digests
 """
 
 from hmac import compare_digest
-from typing import Final, Literal, NamedTuple, assert_never
+from typing import Final, Literal, NamedTuple, TypeGuard, assert_never
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -366,14 +366,19 @@ def revoke_grant(record: LockRecord | None, command: RevokeGrant, now_ms: int) -
     """WAIT-5: ends exactly this lease, unless it was repeated or renewed since. The token is not retired, because its
     client may have lost only the connection and may send it again.
     """
-    if (
+    if ended_by_revocation(record, command):
+        return Decision(Free(record.fencing_token, now_ms, (), record.queue_state), Released(record))
+    return Decision(record, Released(None))
+
+
+def ended_by_revocation(record: LockRecord | None, command: RevokeGrant) -> TypeGuard[Held]:
+    """Whether the record is the very grant that the command revokes, neither repeated nor renewed since."""
+    return (
         isinstance(record, Held)
         and compare_digest(record.owner_digest, command.owner_digest)
         and record.fencing_token == command.fencing_token
         and record.renewed_at_ms == command.granted_at_ms
-    ):
-        return Decision(Free(record.fencing_token, now_ms, (), record.queue_state), Released(record))
-    return Decision(record, Released(None))
+    )
 
 
 def read(record: LockRecord | None, _command: Read, now_ms: int) -> Decision:
