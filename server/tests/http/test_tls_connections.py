@@ -17,7 +17,7 @@ from testsupport.certificates import CertificateFiles, new_certificate
 from testsupport.service_requests import perform
 
 from volcano_locks_server.http.server import acceptor as acceptor_module
-from volcano_locks_server.http.server import connection_limits
+from volcano_locks_server.http.server import connection_limits, http1
 from volcano_locks_server.rules.lease import Release
 from volcano_locks_server.rules.values import LockKey, parse_owner_token
 from volcano_locks_server.runtime.settings import Settings
@@ -272,3 +272,24 @@ async def test_a_connection_that_sends_nothing_and_closes_is_forgotten(running: 
     with socket.create_connection(("127.0.0.1", int(running.url.rsplit(":", 1)[1]))):
         await counted(running, 1)
     await counted(running, 0)
+
+
+async def test_a_closed_connection_is_dropped_if_its_client_goes_on(
+    running: RunningServer, files: CertificateFiles
+) -> None:
+    """HTTP-24: without `close_notify` from the client, the server would read and decrypt for 30 seconds more."""
+    port = int(running.url.rsplit(":", 1)[1])
+
+    def refused() -> ssl.SSLSocket:
+        plain = socket.create_connection(("127.0.0.1", port), timeout=30)
+        client = files.trusting_context().wrap_socket(plain, server_hostname="127.0.0.1")
+        client.sendall(b"BREW / HTTP/1.1\r\n\r\n")
+        assert client.recv(65_536).startswith(b"HTTP/1.1 400 ")
+        return client
+
+    client = await asyncio.to_thread(refused)
+    with client:
+        assert running.server.listener.connections == 1
+        running.server.listener.limits.close_overdue(asyncio.get_running_loop().time() + http1.LINGER_SECONDS_MAX + 1)
+        async with asyncio.timeout(5):
+            await counted(running, 0)

@@ -169,7 +169,11 @@ class Http1Connection(asyncio.BufferedProtocol):
                 self.transport.abort()
             return
         limit = SECONDS_MAX.get(self.state)
-        if limit is not None and now - self.waiting_since > limit:
+        if limit is None or now - self.waiting_since <= limit:
+            return
+        if self.transport.is_closing():  # over TLS it would go on reading until the client agrees to close
+            self.transport.abort()
+        else:
             self.transport.close()
 
     def shutdown(self) -> None:
