@@ -24,6 +24,8 @@ def test_a_silent_stream_is_not_shown_as_live(open_page: Open, server: PreparedS
     tab.sign_in(server.operator)
     tab.go("locks", "silent")
     expect(page.get_by_text("Live ·")).to_be_visible()
+    worker.renew("silent")
+    expect(page.get_by_text("once", exact=True)).to_be_visible()  # by the stream of this page
     page.route("**/events*", lambda route: route.abort())
     page.clock.fast_forward(17_000)
     expect(page.get_by_text(re.compile("Live · 1[789] s ago"))).to_be_visible()
