@@ -18,6 +18,13 @@ from volcano_locks import Client
 from .workers import ROOT, Journal
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """They run workers of real frameworks, and wait for leases of 5 seconds to expire."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.real_time)
+
+
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
     """A lock service in a process of its own, in memory."""

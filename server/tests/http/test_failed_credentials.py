@@ -32,6 +32,7 @@ async def delayed(harness: HttpHarness, request: Awaitable[object]) -> "asyncio.
     return task
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     ("key", "path"),
     [

@@ -66,6 +66,7 @@ async def running(tls: CertificateFiles | None) -> AsyncIterator[RunningServer]:
         yield running
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize(
     "sent",
     [
@@ -109,6 +110,7 @@ async def test_a_connection_is_freed_when_it_is_lost(
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("tls", ["TLS"], indirect=True)
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01", b"\x16\x03\x01\x00\x01x", b"GET / HTTP/1.1\r\n\r\n"])
 async def test_a_connection_is_freed_when_its_handshake_fails(

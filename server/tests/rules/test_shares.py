@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from volcano_locks_server.rules.shares import Budget, Budgets, share_of
+from volcano_locks_server.rules.shares import Budget, Budgets, equal_share, share_of
 
 PROJECTS = ("a", "b", "c", "d", "e")
 
@@ -71,3 +71,15 @@ def test_every_budget_has_its_name() -> None:
     budgets = Budgets()
     assert [one.name for one in budgets] == list(vars(budgets))
     assert Budgets({"waiters": 3}).waiters.limit == 3
+
+
+@given(st.lists(st.integers(1, 200), max_size=20), st.integers(20, 300))
+def test_equal_shares_fill_the_places_and_take_only_from_those_who_have_more(counts: list[int], places: int) -> None:
+    """AUDIT-5."""
+    share = equal_share(counts, places)
+    kept = [min(count, share) for count in counts]
+    assert sum(kept) <= places
+    if sum(counts) <= places:
+        assert kept == counts
+    else:
+        assert sum(kept) > places - len(counts), "less than one place for each project is left"

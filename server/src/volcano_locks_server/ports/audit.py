@@ -3,7 +3,7 @@
 A store calls the functions inside the transaction of the action, where it knows what was there before.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from ..rules.lease import Held
@@ -55,22 +55,9 @@ class AuditLog(Protocol):
     async def page(self, query: AuditQuery) -> Sequence[AuditEntry]: ...
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
         """Delete the entries older than ENTRIES_DAYS, and those past `entries_max`: the oldest of each project past
-        `share_of`; PURGED_AT_ONCE in one transaction. Returns how many.
+        `equal_share`; PURGED_AT_ONCE in one transaction. Returns how many.
         """
         ...
-
-
-def share_of(counts: Iterable[int], entries_max: int) -> int:
-    """How many of its entries each project may keep, given how many each has (AUDIT-5). What a project leaves of an
-    equal share goes to the others.
-    """
-    room = entries_max
-    for place, count in enumerate(ordered := sorted(counts)):
-        share = max(1, room // (len(ordered) - place))
-        if count > share:
-            return share
-        room -= count
-    return entries_max
 
 
 def oldest_kept_id(now_ms: int) -> str:

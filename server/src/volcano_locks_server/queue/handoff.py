@@ -43,10 +43,10 @@ from ..rules.lease import (
     acquire,
     blocks_others,
     decide,
-    ended_by_revocation,
     free_in_ms,
     held_by,
     is_retired,
+    is_same_grant,
     owns,
     refused_damaged,
 )
@@ -326,7 +326,7 @@ class HandoffStep:
         if self._changes is not None:
             self._changes.append(LockChange(key, command, record, after, outcome, now_ms, waiter))
         # A repeat of a lease that another node granted, or extended since, is one that its client knows (WAIT-13).
-        was_unknown = uncertain is not None and ended_by_revocation(record, uncertain)
+        was_unknown = uncertain is not None and is_same_grant(record, uncertain)
         self._serve(key, waiter, command, outcome, now_ms, was_unknown=was_unknown)
         return after
 

@@ -366,13 +366,13 @@ def revoke_grant(record: LockRecord | None, command: RevokeGrant, now_ms: int) -
     """WAIT-5: ends exactly this lease, unless it was repeated or renewed since. The token is not retired, because its
     client may have lost only the connection and may send it again.
     """
-    if ended_by_revocation(record, command):
+    if is_same_grant(record, command):
         return Decision(Free(record.fencing_token, now_ms, (), record.queue_state), Released(record))
     return Decision(record, Released(None))
 
 
-def ended_by_revocation(record: LockRecord | None, command: RevokeGrant) -> TypeGuard[Held]:
-    """Whether the record is the very grant that the command revokes, neither repeated nor renewed since."""
+def is_same_grant(record: LockRecord | None, command: RevokeGrant) -> TypeGuard[Held]:
+    """Whether the lease is the very one that the command revokes, neither repeated nor renewed since."""
     return (
         isinstance(record, Held)
         and compare_digest(record.owner_digest, command.owner_digest)

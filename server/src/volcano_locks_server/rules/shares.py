@@ -7,7 +7,7 @@ Nothing here waits, reads a clock or does I/O. A `Budget` is the mutable count o
 counts takes and gives back their places.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal
 
 from .errors import Code, LockError
@@ -34,6 +34,19 @@ Excess = Literal["share", "budget"]
 def share_of(limit: int, used: int) -> int:
     """How many of `limit` places one project may use while `used` are in use."""
     return max(1, limit // (4 if 2 * used > limit else 2))
+
+
+def equal_share(counts: Iterable[int], places: int) -> int:
+    """How many of its entries each project keeps, given how many each has (AUDIT-5). What a project leaves of an equal
+    share goes to the others.
+    """
+    room = places
+    for place, count in enumerate(ordered := sorted(counts)):
+        share = max(1, room // (len(ordered) - place))
+        if count > share:
+            return share
+        room -= count
+    return places
 
 
 class Budget:

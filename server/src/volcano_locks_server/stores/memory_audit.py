@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from ..ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id, share_of
+from ..ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id
 from ..ports.audit_entry import AuditEntry
+from ..rules.shares import equal_share
 
 
 class MemoryAudit:
@@ -33,7 +34,7 @@ class MemoryAudit:
         of_projects: dict[str | None, list[str]] = {}  # the latest first
         for entry in reversed(self.entries()):
             of_projects.setdefault(entry.project_id, []).append(entry.id)
-        share = share_of(map(len, of_projects.values()), entries_max)
+        share = equal_share(map(len, of_projects.values()), entries_max)
         places = (place for ids in of_projects.values() for place in enumerate(ids))
         gone = [one for place, one in places if place >= share or one < oldest_kept_id(now_ms)]
         for one in gone:

@@ -114,6 +114,7 @@ async def test_a_running_node_stops_when_the_layout_needs_a_newer_release(
         await store.locks.ready()
 
 
+@pytest.mark.real_time
 async def test_a_node_stops_when_etcd_was_set_back_to_an_older_state(clock: ManualClock, tmp_path: Path) -> None:
     """OPS-8, LEASE-14: leases that were acknowledged since are missing there."""
     with etcd.cluster(1, "--unsafe-no-fsync") as cluster:

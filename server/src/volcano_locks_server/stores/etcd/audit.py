@@ -9,8 +9,9 @@ from typing import Final
 
 import msgspec
 
-from ...ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id, share_of
+from ...ports.audit import ENTRIES_MAX, AuditQuery, oldest_kept_id
 from ...ports.audit_entry import AuditEntry
+from ...rules.shares import equal_share
 from .endpoints import Endpoints
 from .layout import Layout, after, end_of
 from .transactions import Delete, Get, KeyValue, Put
@@ -47,7 +48,7 @@ class EtcdAudit:
         keys: dict[bytes | None, list[bytes]] = {}  # of each project, the latest first
         async for key in self._keys(of_all):
             keys.setdefault(projects.get(key.removeprefix(of_all)), []).append(key)
-        share = share_of(map(len, keys.values()), entries_max)
+        share = equal_share(map(len, keys.values()), entries_max)
         places = (place for of_project in keys.values() for place in enumerate(of_project))
         return await self._delete(sorted(key for place, key in places if place >= share or key > oldest_kept))
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id, share_of
+from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id
 from ...ports.audit_entry import AuditEntry
+from ...rules.shares import equal_share
 from ..audit_rows import AUDIT_COLUMNS, audit_entry
 from .read_only import read_transaction
 from .tables import PostgresTables, insert_audit
@@ -53,7 +54,7 @@ class PostgresAudit(PostgresTables):
         gone = await self._delete(_OLD, oldest_kept_id(now_ms))
         async with self._writing() as transaction:
             counts = await transaction.fetch(_COUNTS)
-        share = share_of((count for _project_id, count in counts), entries_max)
+        share = equal_share((count for _project_id, count in counts), entries_max)
         for project_id, count in counts:
             if count > share:
                 of_project = (_EXCESS_OF_NONE, share) if project_id is None else (_EXCESS, share, project_id)

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id, share_of
+from ...ports.audit import ENTRIES_MAX, PURGED_AT_ONCE, AuditQuery, oldest_kept_id
 from ...ports.audit_entry import AuditEntry
+from ...rules.shares import equal_share
 from ..audit_rows import AUDIT_COLUMNS, audit_entry
 from .tables import SqliteTables
 
@@ -40,7 +41,7 @@ class SqliteAudit(SqliteTables):
     async def purge(self, now_ms: int, *, entries_max: int = ENTRIES_MAX) -> int:
         gone = await self._delete(_OLD, oldest_kept_id(now_ms))
         counts = await self._read(lambda: self._rows(_COUNTS))
-        share = share_of((count for _project_id, count in counts), entries_max)
+        share = equal_share((count for _project_id, count in counts), entries_max)
         for project_id, count in counts:
             if count > share:
                 gone += await self._delete(_EXCESS, project_id, share)
