@@ -159,12 +159,14 @@ def rotate(
     with admin_client(connection) as admin:
         owner = admin.project(project)
         found = admin.service_key(owner["id"], name_or_id)
-        if kept := _kept_until_text(found):
+        kept = _kept_until_text(found)
+        if kept is not None:
             ends = "ends now" if yes else "would end now"
             output.message(f"the secret from before the last rotation, kept until {kept}, {ends}")
-            confirm(f"End it, and replace the secret of {found['name']}?", yes)
+        if keep_old:
+            confirm(f"Replace the secret of {found['name']}?", yes or kept is None)
         else:
-            confirm(f"Invalidate the old secret of {found['name']} now? (--keep-old delays this)", yes or keep_old > 0)
+            confirm(f"Invalidate the old secret of {found['name']} now? (--keep-old delays this)", yes)
         path = f"{keys_path(owner['id'], found['id'])}/regenerate"
         before = datetime.now(UTC)
         item = admin.request("POST", path, {"keep_old_seconds": keep_old})
