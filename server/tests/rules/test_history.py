@@ -6,14 +6,14 @@ from hypothesis import strategies as st
 
 from volcano_locks_server.rules.history import (
     HeldTimes,
-    HoldEntry,
     Period,
-    ended_hold,
+    entry_at_purge,
     entry_of,
     expired_entry,
     held_times,
+    with_last_hold,
 )
-from volcano_locks_server.rules.hold import HoldFacts, Requester
+from volcano_locks_server.rules.hold import HoldEntry, HoldFacts, Requester
 from volcano_locks_server.rules.lease import (
     GRACE_MS,
     Acquire,
@@ -27,7 +27,7 @@ from volcano_locks_server.rules.lease import (
     RevokeGrant,
     decide,
 )
-from volcano_locks_server.stores.history_cells import entry_in, entry_text, facts_cell, facts_of
+from volcano_locks_server.stores.history_cells import entry_in, entry_text, facts_of, hold_cell, last_hold_of
 
 ME, OTHER = b"m" * 32, b"o" * 32
 BEGAN_MS = 1_000_000
@@ -51,7 +51,7 @@ commands = st.sampled_from(
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), commands), max_size=12))
 def test_a_reader_sees_each_hold_once_and_its_end_never_changes(steps: list[tuple[int, Command]]) -> None:
-    """HISTORY-1, HISTORY-3: a commit stores the entry that readers derived, at most with a new end."""
+    """HISTORY-1, HISTORY-3: what readers derive from a record and find stored is each hold once, in order."""
     record: Held | Free | None = None
     stored: list[HoldEntry] = []
     now_ms = BEGAN_MS
@@ -60,12 +60,15 @@ def test_a_reader_sees_each_hold_once_and_its_end_never_changes(steps: list[tupl
         now_ms += span_ms
         derived = None if record is None else entry_of(record, now_ms)
         after, _outcome = decide(record, command, now_ms)
-        entry = None if after is None or after is record else ended_hold(record, after, command, now_ms)
-        if entry is not None:
-            assert derived is not None
-            assert entry.fencing_token == derived.fencing_token
-            assert entry == derived or (derived.ended is None and entry.ended_at_ms == now_ms)
-            stored.append(entry)
+        if after is not None and after is not record:
+            after, entry = with_last_hold(record, after, command, now_ms)
+            if derived is not None:
+                ended = entry or entry_of(after, now_ms)
+                assert ended is not None
+                assert ended.fencing_token == derived.fencing_token
+                is_renewal = entry is None and isinstance(after, Held)
+                assert ended == derived or is_renewal or (derived.ended is None and ended.ended_at_ms == now_ms)
+            stored += [] if entry is None else [entry]
         if isinstance(after, Held) and after.fencing_token not in tokens:
             tokens.append(after.fencing_token)
         record = after
@@ -92,8 +95,11 @@ def test_each_command_ends_a_hold_in_its_way(command: Command, ended: str, by: s
     """HISTORY-1."""
     after, _outcome = decide(lease(), command, BEGAN_MS + 5)
     assert after is not None
-    entry = ended_hold(lease(), after, command, BEGAN_MS + 5)
+    record, displaced = with_last_hold(lease(), after, command, BEGAN_MS + 5)
+    entry = entry_of(record, BEGAN_MS + 10**9)
+    assert displaced is None
     assert entry is not None
+    assert entry_at_purge(record) == entry
     assert (entry.ended, entry.ended_by, entry.reason, entry.ended_at_ms) == (ended, by, reason, BEGAN_MS + 5)
 
 
@@ -125,7 +131,7 @@ def test_a_period_has_what_lasted_in_it(began: int, lasted: int | None, at: int,
 
 def test_facts_count_only_for_the_lease_that_they_belong_to() -> None:
     """HISTORY-2: a node of 0.1.0 leaves the column behind when it writes another lease."""
-    cell = facts_cell(lease())
+    cell = hold_cell(lease())
     assert facts_of(cell, 7) == HoldFacts(BY, "free")
     assert facts_of(cell, 8) is None
     assert facts_of("[7,", 7) is None
@@ -139,3 +145,15 @@ def test_an_entry_survives_its_stored_form_and_damage_is_no_entry() -> None:
     assert entry_in(entry_text(entry)) == entry
     assert entry_in('["x"]') is None
     assert entry_in(b"\xff") is None
+
+
+def test_the_entry_in_a_free_record_counts_only_for_its_last_hold() -> None:
+    """HISTORY-2: also if a node of 0.1.0 left facts in the column of a lock that it released."""
+    free = Free(7, BEGAN_MS, last_hold=expired_entry(lease()))
+    cell = hold_cell(free)
+    assert last_hold_of(cell, 7) == free.last_hold
+    assert last_hold_of(cell, 8) is None
+    assert facts_of(cell, 7) is None
+    assert last_hold_of(hold_cell(lease()), 7) is None
+    assert last_hold_of(None, 7) is None
+    assert hold_cell(Free(7, BEGAN_MS)) is None

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from volcano_locks_server.ports.lock_store import LockStore, RecordKey, Records, StepResult
 from volcano_locks_server.queue.handoff import PendingCommand, evaluate
 from volcano_locks_server.rules.errors import StoreUnavailableError
-from volcano_locks_server.rules.history import ended_hold
+from volcano_locks_server.rules.history import with_last_hold
 from volcano_locks_server.rules.lease import Command, Free, Held, LockRecord, Outcome
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import OpenStore
@@ -46,20 +46,20 @@ async def run_commands(locks: LockStore, *commands: tuple[RecordKey, Command]) -
     def step(records: Records, now_ms: int) -> StepResult:
         current = dict(records)
         outcomes = []
-        ended = []
+        displaced = []
         for one, command in commands:
             before = current[one]
-            current[one], outcome = evaluate(before, PendingCommand(command), now_ms)
+            after, outcome = evaluate(before, PendingCommand(command), now_ms)
             outcomes.append(outcome)
-            after = current[one]
             if after is not before and isinstance(after, Held | Free):
-                entry = ended_hold(before, after, command, now_ms)
-                ended += [] if entry is None else [(one, entry)]
+                after, entry = with_last_hold(before, after, command, now_ms)
+                displaced += [] if entry is None else [(one, entry)]
+            current[one] = after
         changed: dict[RecordKey, LockRecord] = {}
         for one, record in current.items():
             if record is not records[one] and isinstance(record, Held | Free):
                 changed[one] = record
-        return StepResult(changed, outcomes, ended)
+        return StepResult(changed, outcomes, displaced)
 
     keys = list(dict.fromkeys(one for one, _ in commands))
     return await locks.update(keys, step)  # type: ignore[return-value]

@@ -5,8 +5,8 @@ from itertools import count
 
 from volcano_locks_server.ports.lock_store import HistoryQuery, LockStore
 from volcano_locks_server.ports.registry import Project
-from volcano_locks_server.rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX, HoldEntry, Period
-from volcano_locks_server.rules.hold import HoldFacts, Requester
+from volcano_locks_server.rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX, Period
+from volcano_locks_server.rules.hold import HoldEntry, HoldFacts, Requester
 from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, ForceRelease, Held, Release, Renew
 from volcano_locks_server.rules.values import LockKey
 from volcano_locks_server.stores import OpenStore
@@ -189,6 +189,7 @@ async def test_old_entries_are_purged_and_the_oldest_of_too_many(store: OpenStor
     for name in "abcdef":
         await hold(locks, name)
         clock.advance(DAY_MS)
+    assert await locks.purge(limit=10, keeps_history=True) == 6
     assert await locks.purge_history(kept_days=5, limit=10) == 2
 
     async def left() -> list[str]:
@@ -201,6 +202,32 @@ async def test_old_entries_are_purged_and_the_oldest_of_too_many(store: OpenStor
     assert await left() == ["e", "f"]
     assert await locks.purge_history(kept_days=0, limit=10) == 2
     assert await left() == []
+
+
+async def test_projects_share_the_room_for_entries(store: OpenStore, clock: ManualClock) -> None:
+    """HISTORY-4: a project with many holds displaces none of another's; the oldest of its own go first."""
+    locks, other = store.locks, "another"
+    await locks.purge(limit=1)  # this node purges, over etcd
+    for number in range(6):
+        clock.advance(1)
+        commands = (_acquire(f"ann-{number}"), Release(digest(f"ann-{number}")))
+        await run_commands(locks, *((key("old", other), one) for one in commands if number < 3))
+        await hold(locks, f"k{number}", times=2)
+    clock.advance(RETENTION_MS)
+    assert await locks.purge(limit=10, keeps_history=True) == 7
+
+    async def left(project_id: str) -> list[str]:
+        return [one for one, _ in await walked(locks, HistoryQuery(project_id, 100))]
+
+    assert (len(await left(PROJECT)), len(await left(other))) == (12, 3)
+    purged = 0
+    while gone := await locks.purge_history(kept_days=7, limit=4, entries_max=7):
+        purged += gone
+    assert purged == 8
+    assert await left(PROJECT) == ["k4", "k4", "k5", "k5"]
+    assert await left(other) == ["old"] * 3
+    assert await locks.purge_history(kept_days=7, limit=10, entries_max=4) == 3
+    assert (await left(PROJECT), await left(other)) == (["k5", "k5"], ["old"] * 2)
 
 
 async def test_deleting_a_project_deletes_its_history(store: OpenStore) -> None:

@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from testsupport.engines import etcd, postgres
 
 from volcano_locks_server.ports.lock_store import HistoryQuery, LockQuery
-from volcano_locks_server.rules.history import HoldEntry, Period
-from volcano_locks_server.rules.hold import Requester
+from volcano_locks_server.rules.history import Period
+from volcano_locks_server.rules.hold import HoldEntry, Requester
 from volcano_locks_server.rules.lease import (
     Acquire,
     Command,

@@ -56,8 +56,8 @@ def copy(source: str, target: str, allow_plaintext_store: bool, as_json: bool) -
 
     Stop every server of both stores first. Service keys stay valid, holders
     keep their leases, and fencing tokens keep rising. Either everything is
-    copied or nothing; after a failure, run the command again. The history of
-    holds stays behind.
+    copied or nothing; after a failure, run the command again. Of the history,
+    only the last hold of each lock is copied.
 
     A URL with a password is refused in an argument, which every user of the
     machine can read: put it into the variable.
@@ -79,7 +79,7 @@ def copy(source: str, target: str, allow_plaintext_store: bool, as_json: bool) -
     with exit_on_startup_error():
         counts = run_to_end(lambda: _copy(source, target))
     effect_is_done()
-    message("the history of holds stays in the source")
+    message("of the history, only the last hold of each lock is copied")
     if as_json:
         print_json(counts)
     else:

@@ -12,7 +12,8 @@ import msgspec
 
 from ..ports.lock_store import EntryPosition, HistoryPage, HistoryQuery, LockStore
 from ..rules.errors import LockError, StoreUnavailableError
-from ..rules.history import HoldEntry, Period
+from ..rules.history import Period
+from ..rules.hold import HoldEntry
 from ..rules.shares import Budgets
 from ..rules.values import LIST_LIMIT_DEFAULT, LIST_LIMIT_MAX, LockKey, parse_key_prefix, parse_limit
 from .codec import instant, parse_instant_ms

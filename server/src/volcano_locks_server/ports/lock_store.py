@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol, TypeVar
 
 from ..rules.clock_history import ClockHistory
-from ..rules.history import HeldTimes, HoldEntry, Period
+from ..rules.history import HeldTimes, Period
+from ..rules.hold import HoldEntry
 from ..rules.lease import Damaged, LockRecord, StoredRecord
 from ..rules.values import LockKey
 from .audit_entry import AuditEntry
@@ -44,8 +45,9 @@ R = TypeVar("R")
 
 
 class StepResult(NamedTuple):
-    """The records to write (only changed ones), the results for the commands, the holds that ended, in order, for the
-    history, and the entries of the audit (AUDIT-2). The store writes all in the same commit.
+    """The records to write (only changed ones), the results for the commands, the entries of the holds that are in no
+    record any more, in order, for the history, and the entries of the audit (AUDIT-2). The store writes all in the same
+    commit.
     """
 
     changed: Mapping[RecordKey, LockRecord]

@@ -24,7 +24,8 @@ from msgspec.structs import replace
 from ..ports.audit import force_release_entry
 from ..ports.audit_entry import Act, AuditEntry
 from ..ports.lock_store import RecordKey
-from ..rules.history import HoldEntry, ended_hold
+from ..rules.history import with_last_hold
+from ..rules.hold import HoldEntry
 from ..rules.lease import (
     WITHDRAWN_BYTES,
     Acquire,
@@ -91,9 +92,11 @@ def audit_entry(key: RecordKey, pending: PendingCommand, outcome: Outcome | None
     return force_release_entry(pending.act, key, outcome.ended, now_ms)
 
 
-def ended_by(before: StoredRecord | None, after: LockRecord, pending: PendingCommand, now_ms: int) -> HoldEntry | None:
-    """The entry of the hold that the command, or the hand-off after it, ended."""
-    return ended_hold(before, after, pending.command, now_ms)
+def recorded(
+    before: StoredRecord | None, after: LockRecord, pending: PendingCommand, now_ms: int
+) -> tuple[LockRecord, HoldEntry | None]:
+    """The record to store, with the lock's last hold, and the entry of the hold before it, if this one displaces it."""
+    return with_last_hold(before, after, pending.command, now_ms)
 
 
 class QueuedWaiter(NamedTuple):

@@ -1,21 +1,23 @@
 """The history of locks: one entry for each hold (HISTORY rules in spec/history.md).
 
-A hold begins with a lease and ends with it. While its lease is in the lock's record, its entry is derived from that
-record, its expiry too. The commit that ends the hold, or that finds it expired, stores the entry. So a reader sees the
-same entry before and after that commit.
+A hold begins with a lease and ends with it. The last hold of a lock is in the lock's record: as its lease, from which
+the entry is derived, its expiry too, or as the entry of the hold that ended. The commit that begins the next hold
+displaces it, and stores its entry. So a reader sees the same entry before and after that commit, and a lock that is
+used once costs no more than its record.
 
 Pure: no I/O, no clock.
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
-from msgspec import Struct
+from msgspec.structs import replace
 
-from .hold import HoldFacts
+from .hold import Ended, HoldEntry
 from .lease import (
     GRACE_MS,
     Command,
+    Damaged,
     ForceRelease,
     Free,
     Held,
@@ -32,31 +34,6 @@ ENTRIES_PER_LOCK_MAX: Final = 200
 ENTRIES_MAX: Final = 1_000_000
 ENTRIES_ETCD_MAX: Final = 100_000
 DAY_MS: Final = 24 * 3600 * 1_000
-
-Ended = Literal["released", "expired", "forced"]
-
-
-class HoldEntry(Struct, frozen=True, array_like=True, gc=False):
-    """One hold. `ended` and `ended_at_ms` are None while it lasts, `facts` if a node of 0.1.0 began it.
-
-    `renewed_at_ms` is the instant of the last renewal, None if there was none. `ended_by` is the name of the service
-    key that forced the release, and `reason` the reason that it gave.
-    """
-
-    fencing_token: int
-    began_at_ms: int
-    expires_at_ms: int
-    renewed_at_ms: int | None = None
-    holder: str | None = None
-    facts: HoldFacts | None = None
-    ended: Ended | None = None
-    ended_at_ms: int | None = None
-    ended_by: str | None = None
-    reason: str | None = None
-
-    def held_ms(self, now_ms: int) -> int:
-        """How long the hold lasted, or lasts so far."""
-        return max(0, (now_ms if self.ended_at_ms is None else self.ended_at_ms) - self.began_at_ms)
 
 
 class Period(NamedTuple):
@@ -87,10 +64,25 @@ class HeldTimes(NamedTuple):
     maximum_ms: int | None
 
 
-def ended_hold(before: StoredRecord | None, after: LockRecord, command: Command, now_ms: int) -> HoldEntry | None:
-    """The entry of the hold that `command`, or a hand-off after it, ended; None if it ended none."""
-    if not isinstance(before, Held) or (isinstance(after, Held) and after.fencing_token == before.fencing_token):
-        return None
+def with_last_hold(
+    before: StoredRecord | None, after: LockRecord, command: Command, now_ms: int
+) -> tuple[LockRecord, HoldEntry | None]:
+    """The record to store after `command`, or a hand-off after it, and the entry that it displaces from the record.
+
+    A free record keeps the entry of the last hold. A new hold displaces that of the hold before it.
+    """
+    if before is None or isinstance(before, Damaged):
+        return after, None
+    if isinstance(before, Held) and isinstance(after, Held) and after.fencing_token == before.fencing_token:
+        return after, None
+    last = before.last_hold if isinstance(before, Free) else _ended(before, command, now_ms)
+    if isinstance(after, Free):
+        return (after if after.last_hold is last else replace(after, last_hold=last)), None
+    return after, last
+
+
+def _ended(before: Held, command: Command, now_ms: int) -> HoldEntry:
+    """The entry of the hold that `command`, or a hand-off after it, ended."""
     if now_ms >= free_from_ms(before):
         return expired_entry(before)
     if isinstance(command, ForceRelease):
@@ -102,10 +94,15 @@ def ended_hold(before: StoredRecord | None, after: LockRecord, command: Command,
 
 
 def entry_of(record: LockRecord, now_ms: int) -> HoldEntry | None:
-    """The entry of the hold in a record: current, or expired (HISTORY-3). None for a free lock."""
+    """The entry of the last hold, from the lock's record: current, expired (HISTORY-3) or ended. None if unknown."""
     if isinstance(record, Free):
-        return None
+        return record.last_hold
     return expired_entry(record) if now_ms >= free_from_ms(record) else _entry(record, None, None)
+
+
+def entry_at_purge(record: LockRecord) -> HoldEntry | None:
+    """The entry of the last hold in a record that is deleted (LEASE-13): it ended long ago."""
+    return record.last_hold if isinstance(record, Free) else expired_entry(record)
 
 
 def expired_entry(held: Held) -> HoldEntry:

@@ -27,7 +27,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from .errors import DAMAGED_MESSAGE
-from .hold import HoldFacts, Requester
+from .hold import HoldEntry, HoldFacts, Requester
 
 MARGIN_MS: Final = 1_000
 GRACE_MS: Final = 1_000
@@ -82,7 +82,8 @@ class Held(Struct, frozen=True, gc=False):
 class Free(Struct, frozen=True, gc=False):
     """A lock without a lease: its last fencing token, and the retired owner tokens (LEASE-11).
 
-    `next_token_min` is not stored: the next fencing token is at least this (LEASE-19).
+    `next_token_min` is not stored: the next fencing token is at least this (LEASE-19). `last_hold` is for the history,
+    None if that was off (HISTORY-2).
     """
 
     fencing_token: int
@@ -90,6 +91,7 @@ class Free(Struct, frozen=True, gc=False):
     retired_digests: tuple[bytes, ...] = ()
     queue_state: QueueState | None = None
     next_token_min: int = 0
+    last_hold: HoldEntry | None = None
 
 
 LockRecord = Held | Free

@@ -8,7 +8,7 @@ counts takes and gives back their places.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 from .errors import Code, LockError
 
@@ -27,6 +27,8 @@ LOG_LINES_WAITING_MAX: Final = 10_000
 ADMIN_REQUESTS_MAX: Final = 100
 READER_REQUESTS_MAX: Final = 20
 
+P = TypeVar("P")
+
 Excess = Literal["share", "budget"]
 """What a request for one more place exceeds: its project's share, or the whole budget."""
 
@@ -37,8 +39,8 @@ def share_of(limit: int, used: int) -> int:
 
 
 def equal_share(counts: Iterable[int], places: int) -> int:
-    """How many of its entries each project keeps, given how many each has (AUDIT-5). What a project leaves of an equal
-    share goes to the others.
+    """How many of its entries each project keeps, given how many each has (AUDIT-5, HISTORY-4). What a project leaves
+    of an equal share goes to the others.
     """
     room = places
     for place, count in enumerate(ordered := sorted(counts)):
@@ -47,6 +49,12 @@ def equal_share(counts: Iterable[int], places: int) -> int:
             return share
         room -= count
     return places
+
+
+def past_equal_share(counts: Mapping[P, int], places: int) -> dict[P, int]:
+    """How many entries each project has past its equal share, for those that have more."""
+    share = equal_share(counts.values(), places)
+    return {project_id: count - share for project_id, count in counts.items() if count > share}
 
 
 class Budget:

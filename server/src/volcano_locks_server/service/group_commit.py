@@ -32,7 +32,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 from ..ports.audit_entry import AuditEntry
 from ..ports.lock_store import BATCH_MAX, EndedHold, LockStore, RecordKey, Records, StepResult
 from ..rules.errors import STOPPING, StoreUnavailableError
-from ..rules.history import HoldEntry
+from ..rules.hold import HoldEntry
 from ..rules.lease import Damaged, LockRecord, StoredRecord
 from ..rules.shares import COMMANDS_PENDING_MAX, Budget, past_share
 
@@ -113,7 +113,8 @@ class GroupCommit(Generic[C, R]):
     """Commits commands of type C in batches of one store's `update`, and returns a result of type R for each.
 
     `evaluate(record, command, now_ms)` is the pure rule for one command: the record to keep and the result.
-    `ended(before, after, command, now_ms)`, if given, returns the entry of the hold that a command ended.
+    `recorded(before, after, command, now_ms)`, if given, returns the record to store with its last hold, and the entry
+    that this displaces.
     `begin_batch(keys)` returns the handler of a batch of those keys, or None if it has only its commands to evaluate.
     `audit_entry(key, command, result, now_ms)` is the entry of the audit to store with the command, if there is one.
     `on_batch(size, seconds)` is called for each batch that committed. `batches_in_flight` limits concurrent batches,
@@ -125,7 +126,8 @@ class GroupCommit(Generic[C, R]):
         store: LockStore,
         evaluate: Callable[[StoredRecord | None, C, int], tuple[StoredRecord | None, R]],
         *,
-        ended: Callable[[StoredRecord | None, LockRecord, C, int], HoldEntry | None] | None = None,
+        recorded: Callable[[StoredRecord | None, LockRecord, C, int], tuple[LockRecord, HoldEntry | None]]
+        | None = None,
         audit_entry: Callable[[RecordKey, C, R, int], AuditEntry | None] = lambda _key, _command, _result, _now: None,
         begin_batch: Callable[[list[RecordKey]], BatchHandler[C, R] | None] = lambda _keys: None,
         on_batch: Callable[[int, float], None] = lambda _size, _seconds: None,
@@ -141,7 +143,7 @@ class GroupCommit(Generic[C, R]):
         self._watchdog_seconds: Final = min(1.0, commit_seconds_max / 4)
         self._store: Final = store
         self._evaluate: Final = evaluate
-        self._ended: Final = ended
+        self._recorded: Final = recorded
         self._audit_entry: Final = audit_entry
         self._begin_batch: Final = begin_batch
         self._on_batch: Final = on_batch
@@ -292,14 +294,14 @@ class GroupCommit(Generic[C, R]):
     def _step_of(self, batch: _Batch[C, R]) -> Callable[[Records, int], StepResult]:
         """The batch as one pure step: it folds the commands over the records in order of arrival."""
         plain_rule, handler = self._evaluate, batch.handler
-        ended, audit_entry = self._ended, self._audit_entry
+        recorded, audit_entry = self._recorded, self._audit_entry
 
         def step(records: Records, now_ms: int) -> StepResult:
             run = None if handler is None else handler.begin_run()
             kept = dict(records)
             changed: dict[RecordKey, LockRecord] = {}
             results: list[object] = []
-            ended_holds: list[EndedHold] = []
+            displaced: list[EndedHold] = []
             audit: list[AuditEntry] = []
             for key, command, _receiver, _since in batch.commands:
                 before = kept[key]
@@ -312,12 +314,14 @@ class GroupCommit(Generic[C, R]):
                 if entry is not None:
                     audit.append(entry)
                 if after is not before and after is not None and not isinstance(after, Damaged):
+                    if recorded is not None:
+                        after, hold = recorded(before, after, command, now_ms)
+                        if hold is not None:
+                            displaced.append((key, hold))
                     kept[key] = changed[key] = after
-                    if ended is not None and (hold := ended(before, after, command, now_ms)) is not None:
-                        ended_holds.append((key, hold))
             if run is not None:
                 results.append(run.report())
-            return StepResult(changed, results, ended_holds, audit)
+            return StepResult(changed, results, displaced, audit)
 
         return step
 

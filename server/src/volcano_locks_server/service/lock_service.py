@@ -18,7 +18,7 @@ from ..ports.clock import Clock
 from ..ports.lock_store import BATCH_MAX, LockStore, RecordKey
 from ..ports.quota_store import QuotaStore
 from ..ports.signals import Signals
-from ..queue.handoff import PendingCommand, audit_entry, ended_by, evaluate
+from ..queue.handoff import PendingCommand, audit_entry, evaluate, recorded
 from ..queue.node_queues import WaitQueues
 from ..queue.recheck import RECHECK_EVERY_SECONDS
 from ..queue.wait_request import WaitRequest, wait_for_grant
@@ -70,7 +70,7 @@ class LockService:
         self._commit: Final = GroupCommit[PendingCommand, Outcome | None](
             store,
             evaluate,
-            ended=ended_by if keeps_history else None,
+            recorded=recorded if keeps_history else None,
             audit_entry=audit_entry,
             begin_batch=lambda keys: self.queues.begin_batch(keys),  # noqa: PLW0108 - the queues are made from it
             on_batch=self._note_batch,

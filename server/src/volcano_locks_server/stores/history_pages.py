@@ -14,7 +14,8 @@ from typing import Final
 
 from ..ports.lock_store import EndedHold, EntryPosition, HistoryPage, HistoryQuery, RecordKey
 from ..rules.clock_history import ClockHistory
-from ..rules.history import ENTRIES_PER_LOCK_MAX, HoldEntry, entry_of, held_times
+from ..rules.history import ENTRIES_PER_LOCK_MAX, entry_of, held_times
+from ..rules.hold import HoldEntry
 from ..rules.lease import Damaged, StoredRecord
 from ..rules.values import LockKey
 

@@ -8,7 +8,7 @@ from ..rules.clock_history import ClockHistory
 from ..rules.lease import Free, LockRecord, QueueState
 from ..rules.record_check import DIGEST_BYTES
 from ..rules.values import FENCING_TOKEN_MAX
-from .history_cells import facts_cell
+from .history_cells import hold_cell, last_hold_of
 
 FREE_FROM: Final = "coalesce(freed_at_ms, expires_at_ms + 1000)"  # the expression of the index lock_by_free_from
 # What a purge relies on: it must not free a lock by the instants of a damaged record (LEASE-18).
@@ -61,7 +61,7 @@ def record_cells(record: LockRecord) -> tuple[str | int | bytes | None, ...]:
             record.freed_at_ms,
             b"".join(record.retired_digests),
             queue_state,
-            None,
+            hold_cell(record),
         )
     return (
         record.fencing_token,
@@ -75,15 +75,18 @@ def record_cells(record: LockRecord) -> tuple[str | int | bytes | None, ...]:
         None,
         None,
         queue_state,
-        facts_cell(record),
+        hold_cell(record),
     )
 
 
-def free_record(fencing_token: int, freed_at_ms: int, retired_digests: bytes, queue_state: str | None) -> Free:
+def free_record(
+    fencing_token: int, freed_at_ms: int, retired_digests: bytes, queue_state: str | None, last_hold: str | bytes | None
+) -> Free:
     """The record of a row without a lease."""
     cuts = range(0, len(retired_digests), DIGEST_BYTES)
     retired = tuple(retired_digests[cut : cut + DIGEST_BYTES] for cut in cuts)
-    return Free(fencing_token, freed_at_ms, retired, decode_queue_state(queue_state))
+    state, entry = decode_queue_state(queue_state), last_hold_of(last_hold, fencing_token)
+    return Free(fencing_token, freed_at_ms, retired, state, last_hold=entry)
 
 
 def decode_queue_state(text: str | bytes | None) -> QueueState | None:

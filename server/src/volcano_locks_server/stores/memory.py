@@ -37,7 +37,7 @@ from ..ports.snapshot import (
 )
 from ..rules.clock_history import NO_HISTORY, ClockHistory
 from ..rules.errors import DamagedRecordError, LockError
-from ..rules.history import ENTRIES_MAX, expired_entry
+from ..rules.history import ENTRIES_MAX, entry_at_purge
 from ..rules.lease import Damaged, Free, Held, LockRecord, StoredRecord, blocks_others, purgeable
 from .cursor import decode_cursor, encode_cursor
 from .damage import damage_in, intact_pages, lock_entry
@@ -99,11 +99,11 @@ class MemoryStore:
     async def purge(self, *, limit: int, keeps_history: bool = False) -> int:
         now_ms = self._now_ms()
         intact = ((key, one) for key, one in self._presented(now_ms).items() if isinstance(one, Held | Free))
-        gone = list(islice((key for key, record in intact if purgeable(record, now_ms)), limit))
-        for key in gone:
-            record = self.records.pop(key)
-            if keeps_history and isinstance(record, Held):
-                self._entries.add([(key, expired_entry(record))])
+        gone = list(islice(((key, record) for key, record in intact if purgeable(record, now_ms)), limit))
+        for key, record in gone:
+            del self.records[key]
+            if keeps_history and (entry := entry_at_purge(record)) is not None:
+                self._entries.add([(key, entry)])
         return len(gone)
 
     async def history_page(self, query: HistoryQuery) -> HistoryPage:

@@ -1,12 +1,14 @@
-"""The history of the store in memory: entries in the order in which they were stored, and by lock."""
+"""The history of the store in memory."""
 
 from bisect import bisect_left
-from collections import OrderedDict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ..ports.lock_store import EndedHold, HistoryQuery, RecordKey
-from ..rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX, HoldEntry
+from ..rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
+from ..rules.hold import HoldEntry
+from ..rules.shares import past_equal_share
 from .history_pages import SCAN_ENTRIES, Keyed, scanned_keys
 
 
@@ -14,7 +16,7 @@ class MemoryHistory:
     """The entries of ended holds. Each method runs without an await, so it is atomic."""
 
     def __init__(self) -> None:
-        self._entries: Final[OrderedDict[tuple[RecordKey, int], HoldEntry]] = OrderedDict()
+        self._entries: Final[dict[tuple[RecordKey, int], HoldEntry]] = {}
         self._tokens: Final[dict[RecordKey, deque[int]]] = {}  # of each lock, the oldest first
 
     def add(self, ended: Iterable[EndedHold]) -> None:
@@ -44,23 +46,26 @@ class MemoryHistory:
 
     def purge(self, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
         """As `LockStore.purge_history`."""
-        gone = 0
-        while self._entries and gone < limit:
-            (lock, _token), entry = next(iter(self._entries.items()))
-            ended_at_ms = entry.ended_at_ms or 0
-            if len(self._entries) <= entries_max and ended_at_ms > now_ms - kept_days * DAY_MS:
-                break
-            self._forget(lock, 1)
-            gone += 1
-        return gone
+        by_end = sorted(self._entries, key=lambda one: self._entries[one].ended_at_ms or 0)
+        until_ms = now_ms - kept_days * DAY_MS
+        gone = [one for one in by_end if (self._entries[one].ended_at_ms or 0) <= until_ms]
+        excess = past_equal_share(Counter(lock.project_id for lock, _token in by_end[len(gone) :]), entries_max)
+        for one in by_end[len(gone) :]:
+            if excess.get(one[0].project_id, 0) > 0:
+                excess[one[0].project_id] -= 1
+                gone.append(one)
+        for one in gone[:limit]:
+            self._forget(*one)
+        return min(limit, len(gone))
 
     def delete_project(self, project_id: str) -> None:
         for lock in [lock for lock in self._tokens if lock.project_id == project_id]:
-            self._forget(lock, len(self._tokens[lock]))
+            for token in list(self._tokens[lock]):
+                self._forget(lock, token)
 
-    def _forget(self, lock: RecordKey, count: int) -> None:
+    def _forget(self, lock: RecordKey, token: int) -> None:
+        del self._entries[lock, token]
         tokens = self._tokens[lock]
-        for _ in range(count):
-            del self._entries[lock, tokens.popleft()]
+        tokens.remove(token)
         if not tokens:
             del self._tokens[lock]

@@ -15,7 +15,9 @@ from typing import Final
 import msgspec
 
 from ...ports.lock_store import EndedHold, HistoryQuery, RecordKey
-from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX, HoldEntry
+from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
+from ...rules.hold import HoldEntry
+from ...rules.shares import past_equal_share
 from ...rules.values import LockKey
 from ..history_pages import LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, TrimTurns, scanned_keys
 from .endpoints import Endpoints
@@ -83,11 +85,21 @@ class EtcdHistory:
             return await self._delete_all(limit)
         keys = [key async for page in self._pages() for key in page]
         over = [key for key in keys if _ended_at_ms(key) <= now_ms - kept_days * DAY_MS]
-        excess = len(keys) - entries_max
-        gone = nsmallest(min(limit, max(len(over), excess)), keys, key=_ended_at_ms)
+        gone = nsmallest(limit, over, key=_ended_at_ms)
+        if not gone:
+            gone = self._past_share(keys, entries_max)[:limit]
         for begin in range(0, len(gone), DELETES_MAX):
             await self._endpoints.write((), map(Delete, gone[begin : begin + DELETES_MAX]))
         return len(gone)
+
+    def _past_share(self, keys: Sequence[bytes], entries_max: int) -> list[bytes]:
+        """The keys of the oldest entries of each project that has more than its share."""
+        by_project: dict[bytes, list[bytes]] = {}
+        for key in keys:
+            project_id = key[len(self._layout.history) :].partition(b"/")[0]
+            by_project.setdefault(project_id, []).append(key)
+        excess = past_equal_share({one: len(of_project) for one, of_project in by_project.items()}, entries_max)
+        return [key for one, count in excess.items() for key in nsmallest(count, by_project[one], key=_ended_at_ms)]
 
     async def delete_of(self, project_id: str) -> None:
         """Delete the history of a project."""

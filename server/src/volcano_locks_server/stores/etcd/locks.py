@@ -25,7 +25,7 @@ import msgspec
 
 from ...ports.lock_store import EndedHold, HistoryPage, HistoryQuery, LockPage, LockQuery, RecordKey, Step, TakeoverHold
 from ...rules.errors import DamagedRecordError, StoreUnavailableError
-from ...rules.history import ENTRIES_ETCD_MAX, expired_entry
+from ...rules.history import ENTRIES_ETCD_MAX, entry_at_purge
 from ...rules.lease import Damaged, Held, LockRecord, StoredRecord, blocks_others, free_from_ms, purgeable
 from ...rules.record_check import damage_of, is_intact
 from ..damage import lock_entry, shown_stored
@@ -293,12 +293,12 @@ class EtcdStore:
     def _deletions(
         self, old: Sequence[tuple[KeyValue, LockRecord]], *, keeps_history: bool
     ) -> list[tuple[KeyValue, list[Op]]]:
-        """The operations that delete each record, and that store the entry of an expired hold in it."""
+        """The operations that delete each record, and that store the entry of the last hold in it."""
         deletions: list[tuple[KeyValue, list[Op]]] = []
         for found, record in old:
             ops: list[Op] = [Delete(found.key)]
-            if keeps_history and isinstance(record, Held):
-                ops += self._history.puts([(self._layout.record_key(found.key), expired_entry(record))]).values()
+            if keeps_history and (entry := entry_at_purge(record)) is not None:
+                ops += self._history.puts([(self._layout.record_key(found.key), entry)]).values()
             deletions.append((found, ops))
         return deletions
 

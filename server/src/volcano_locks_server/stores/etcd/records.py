@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from ...rules.hold import HoldFacts
+from ...rules.hold import HoldEntry, HoldFacts
 from ...rules.lease import Free, Held, LockRecord, QueueState
 
 
@@ -26,6 +26,7 @@ class _Free(msgspec.Struct, tag_field="state", tag="free", omit_defaults=True):
     freed_at_ms: int
     retired_digests: tuple[str, ...] = ()
     queue_state: QueueState | None = None
+    last_hold: HoldEntry | None = None
 
 
 _to_json: Final = msgspec.json.Encoder().encode
@@ -36,7 +37,7 @@ def encode(record: LockRecord) -> bytes:
     """The JSON of the record."""
     if isinstance(record, Free):
         retired = tuple(digest.hex() for digest in record.retired_digests)
-        return _to_json(_Free(record.fencing_token, record.freed_at_ms, retired, record.queue_state))
+        return _to_json(_Free(record.fencing_token, record.freed_at_ms, retired, record.queue_state, record.last_hold))
     return _to_json(
         _Held(
             record.fencing_token,
@@ -58,7 +59,7 @@ def decode(value: bytes) -> LockRecord:
     stored = _from_json(value)
     if isinstance(stored, _Free):
         retired = tuple(map(bytes.fromhex, stored.retired_digests))
-        return Free(stored.fencing_token, stored.freed_at_ms, retired, stored.queue_state)
+        return Free(stored.fencing_token, stored.freed_at_ms, retired, stored.queue_state, last_hold=stored.last_hold)
     return Held(
         bytes.fromhex(stored.owner_digest),
         stored.fencing_token,

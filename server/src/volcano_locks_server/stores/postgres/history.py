@@ -1,14 +1,16 @@
 """The history in PostgreSQL: entries as rows, added by the statement that writes the records (WRITE_WITH_HISTORY).
 
-Rows are numbered about in the order in which they were added, so the oldest ones are at one end of the table. One node
-purges at a time. A commit that adds entries to a lock now and then deletes the lock's oldest ones (`TrimTurns`).
+One node purges at a time. A commit that adds entries of a lock now and then deletes the lock's oldest ones
+(`TrimTurns`).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from ...ports.lock_store import HistoryPage, HistoryQuery, RecordKey
 from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
+from ...rules.record_check import INSTANT_MS_MAX
+from ...rules.shares import past_equal_share
 from ...rules.values import LockKey
 from ..history_cells import entry_in
 from ..history_pages import ALL_TOKENS, LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, lock_page, locks_page, scanned_keys
@@ -38,14 +40,18 @@ _OF_LOCKS: Final = """
     ORDER BY key, fencing_token DESC LIMIT $5"""
 _TAKE_TURN: Final = "SELECT pg_try_advisory_xact_lock($1)"
 _SPAN: Final = "SELECT coalesce(max(number) - min(number) + 1, 0) FROM volcano_locks.hold"
-_COUNT: Final = "SELECT count(*) FROM volcano_locks.hold"
+_COUNTS: Final = "SELECT project_id, count(*) FROM volcano_locks.hold GROUP BY project_id"
+_PROJECTS: Final = """
+    WITH RECURSIVE found (project_id) AS (
+        SELECT min(project_id) FROM volcano_locks.hold
+        UNION ALL SELECT (SELECT min(hold.project_id) FROM volcano_locks.hold WHERE hold.project_id > found.project_id)
+        FROM found WHERE found.project_id IS NOT NULL
+    ) SELECT project_id FROM found WHERE project_id IS NOT NULL"""  # one index search for each project
 _DELETE_OLDEST: Final = """
-    WITH oldest AS MATERIALIZED (
-        SELECT number, row_number() OVER (ORDER BY number) AS place
-        FROM (SELECT number FROM volcano_locks.hold ORDER BY number LIMIT $1) AS first
-    ), gone AS (
-        DELETE FROM volcano_locks.hold USING oldest
-        WHERE hold.number = oldest.number AND (ended_at_ms <= $2 OR place <= $3) RETURNING 1
+    WITH gone AS (
+        DELETE FROM volcano_locks.hold WHERE number = ANY (ARRAY(
+            SELECT number FROM volcano_locks.hold WHERE project_id = $1 AND ended_at_ms <= $2
+            ORDER BY ended_at_ms LIMIT $3)) RETURNING 1
     ) SELECT count(*) FROM gone"""
 
 
@@ -83,18 +89,28 @@ async def trim(transaction: Transaction, locks: Iterable[RecordKey]) -> None:
     await transaction.fetch(TRIM, list(projects), list(keys))
 
 
-async def excess_entries(transaction: Transaction, entries_max: int) -> int:
-    """How many entries there are past `entries_max`. Counts them only if the numbers say that there may be some."""
-    if (await transaction.fetch(_SPAN))[0][0] <= entries_max:
-        return 0
-    return max(0, int((await transaction.fetch(_COUNT))[0][0]) - entries_max)
-
-
-async def delete_oldest(transaction: Transaction, now_ms: int, *, kept_days: int, limit: int, excess: int) -> int:
-    """Delete up to `limit` of the oldest entries; returns how many, 0 if another node purges now."""
+async def delete_old(transaction: Transaction, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
+    """Delete up to `limit` entries that are too old, or the oldest past their project's share; returns how many, 0 if
+    another node purges now. Entries are counted only if the numbers of the rows say that there may be too many.
+    """
     if not (await transaction.fetch(_TAKE_TURN, _PURGER))[0][0]:
         return 0
-    return int((await transaction.fetch(_DELETE_OLDEST, limit, now_ms - kept_days * DAY_MS, excess))[0][0])
+    past = {row[0]: (now_ms - kept_days * DAY_MS, limit) for row in await transaction.fetch(_PROJECTS)}
+    gone = await _delete_oldest(transaction, past, limit)
+    if (await transaction.fetch(_SPAN))[0][0] <= entries_max:
+        return gone
+    counts = {str(row[0]): int(row[1]) for row in await transaction.fetch(_COUNTS)}
+    past = {one: (INSTANT_MS_MAX, excess) for one, excess in past_equal_share(counts, entries_max).items()}
+    return gone + await _delete_oldest(transaction, past, limit - gone)
+
+
+async def _delete_oldest(transaction: Transaction, past: Mapping[str, tuple[int, int]], limit: int) -> int:
+    """Delete the oldest entries of each project up to an instant, at most so many of it, and at most `limit` in all."""
+    gone = 0
+    for project_id, (until_ms, excess) in past.items():
+        rows = await transaction.fetch(_DELETE_OLDEST, project_id, until_ms, min(excess, limit - gone))
+        gone += int(rows[0][0])
+    return gone
 
 
 def _entries(rows: Sequence[Row]) -> list[Keyed]:

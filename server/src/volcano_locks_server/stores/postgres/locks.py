@@ -29,15 +29,15 @@ from ...ports.lock_store import (
     hold_in_force,
 )
 from ...rules.errors import StoreUnavailableError
-from ...rules.history import ENTRIES_MAX, expired_entry
-from ...rules.lease import RETENTION_MS, Held
+from ...rules.history import ENTRIES_MAX, entry_at_purge
+from ...rules.lease import RETENTION_MS, Damaged
 from ..history_pages import TrimTurns
 from ..lock_rows import FREE_FROM, INTACT, HeldBounds, held_where
 from ..readiness import node_probe_key, write_probe
 from .clock import DatabaseClock
 from .connections import ConnectionPool
 from .faults import is_conflict
-from .history import delete_oldest, excess_entries, read_history, trim
+from .history import delete_old, read_history, trim
 from .lock_pages import read_locks
 from .read_only import read_transaction
 from .rows import COLUMNS, keyed_lock, lock_records, write_entries, write_records
@@ -130,8 +130,7 @@ class PostgresStore:
     async def _purge_history(self, limit: int, *, kept_days: int, entries_max: int) -> int:
         async with self._connections.transaction() as transaction:
             now_ms = await self._clock.now_ms(transaction, {})
-            excess = min(limit, await excess_entries(transaction, entries_max))
-            return await delete_oldest(transaction, now_ms, kept_days=kept_days, limit=limit, excess=excess)
+            return await delete_old(transaction, now_ms, kept_days=kept_days, limit=limit, entries_max=entries_max)
 
     async def _list_locks(self, query: LockQuery) -> LockPage:
         async with read_transaction(self._connections) as transaction:
@@ -148,9 +147,10 @@ class PostgresStore:
             now_ms = await self._clock.now_ms(transaction, {})
             over_ms = min(now_ms - RETENTION_MS, self._clock.history.over_before_ms(now_ms))
             gone = list(map(keyed_lock, await transaction.fetch(PURGE, over_ms, limit)))
-            expired = [(key, expired_entry(record)) for key, record in gone if isinstance(record, Held)]
-            if keeps_history and expired:
-                await write_entries(transaction, expired)
+            intact = ((key, record) for key, record in gone if not isinstance(record, Damaged))
+            ended = [(key, entry) for key, record in intact if (entry := entry_at_purge(record)) is not None]
+            if keeps_history and ended:
+                await write_entries(transaction, ended)
             await transaction.fetch(_PURGE_QUOTA, now_ms - QUOTA_KEPT_MS, PURGE_ROWS_MAX)
             return len(gone)
 

@@ -210,7 +210,7 @@ def _record(row: Row) -> StoredRecord:
     if freed_at_ms is not None:
         if retired is None:
             return Damaged("retired_digests is missing", shown_row(_CELL_NAMES, cells))
-        record = free_record(token, freed_at_ms, retired, state)
+        record = free_record(token, freed_at_ms, retired, state, facts)
     else:
         queue_state = decode_queue_state(state)
         record = Held(owner, token, expires_at_ms, deadline_ms, acquired, renewed, ttl, holder, queue_state)

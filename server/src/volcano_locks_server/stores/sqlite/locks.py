@@ -30,8 +30,8 @@ from ...ports.lock_store import (
     hold_in_force,
 )
 from ...rules.errors import StoreUnavailableError
-from ...rules.history import ENTRIES_MAX, expired_entry
-from ...rules.lease import RETENTION_MS, Held
+from ...rules.history import ENTRIES_MAX, entry_at_purge
+from ...rules.lease import RETENTION_MS, Damaged
 from ...rules.values import LockKey
 from ..lock_rows import FREE_FROM, INTACT
 from ..readiness import PROBE_KEY, write_probe
@@ -184,7 +184,7 @@ class SqliteStore:
             rows = self._connection.execute(PURGE, (over_ms, limit)).fetchall()
             gone = len(rows)
             if keeps_history:
-                self.entries.add([ended for row in rows if (ended := expired_hold(row)) is not None])
+                self.entries.add([ended for row in rows if (ended := last_hold(row)) is not None])
             if gone:
                 self.clock.remember(now_ms)
             return gone
@@ -200,12 +200,13 @@ class SqliteStore:
             return run_in_transaction(self._connection, work)
         except BaseException:
             self._scan = None  # it cannot know what the transaction changed
-            self.entries.forget_count()
+            self.entries.forget_counts()
             raise
 
 
-def expired_hold(row: Sequence[Any]) -> EndedHold | None:
-    """The entry of a hold whose record was purged; None for the record of a free lock."""
+def last_hold(row: Sequence[Any]) -> EndedHold | None:
+    """The entry of the last hold of a lock whose record was purged."""
     project_id, key, *cells = row
     record = record_of_cells(cells)
-    return (RecordKey(project_id, LockKey(key)), expired_entry(record)) if isinstance(record, Held) else None
+    entry = None if isinstance(record, Damaged) else entry_at_purge(record)
+    return None if entry is None else (RecordKey(project_id, LockKey(key)), entry)

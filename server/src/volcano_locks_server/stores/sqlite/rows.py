@@ -129,7 +129,7 @@ def _record(row: _Row) -> StoredRecord:
     _index, token, freed_at_ms, retired, owner, *lease, holder, state, facts = row
     expires_at_ms, deadline_ms, acquired, renewed, ttl = lease
     if freed_at_ms is not None:
-        free = free_record(token, freed_at_ms, bytes.fromhex(retired), state)
+        free = free_record(token, freed_at_ms, bytes.fromhex(retired), state, facts)
         return free if is_intact(free) else damaged(free, _CELL_NAMES, row[1:])
     # `is_intact` checks that a held row has all of these.
     held = Held(

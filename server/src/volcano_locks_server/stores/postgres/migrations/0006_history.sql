@@ -1,8 +1,9 @@
--- The facts about the current hold, as JSON; they begin with the fencing token that they belong to (HISTORY-2). Nodes
--- that do not know them leave them unchanged.
+-- What a record says about its lock's last hold, as JSON that begins with the fencing token that it belongs to: for a
+-- lease the facts that the other columns lack, for a free lock the entry of the hold that ended (HISTORY-2). Nodes that
+-- do not know it leave it unchanged.
 ALTER TABLE volcano_locks.lock ADD COLUMN hold_facts text;
 
--- The entries of ended holds (HISTORY-1), as JSON; numbers are about in the order in which they were stored.
+-- The entries of all earlier holds (HISTORY-1), as JSON.
 CREATE TABLE volcano_locks.hold (
     number        bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     project_id    text   COLLATE "C" NOT NULL,
@@ -12,3 +13,4 @@ CREATE TABLE volcano_locks.hold (
     entry         text   NOT NULL
 );
 CREATE INDEX hold_by_lock ON volcano_locks.hold (project_id, key, fencing_token);
+CREATE INDEX hold_by_end ON volcano_locks.hold (project_id, ended_at_ms);

@@ -1,7 +1,8 @@
--- The facts about the current hold, as JSON; they begin with the fencing token that they belong to (HISTORY-2).
+-- What a record says about its lock's last hold, as JSON that begins with the fencing token that it belongs to: for a
+-- lease the facts that the other columns lack, for a free lock the entry of the hold that ended (HISTORY-2).
 ALTER TABLE lock ADD COLUMN hold_facts TEXT;
 
--- The entries of ended holds (HISTORY-1), as JSON; numbers are in the order in which they were stored.
+-- The entries of all earlier holds (HISTORY-1), as JSON.
 CREATE TABLE hold (
     number        INTEGER PRIMARY KEY,
     project_id    TEXT    NOT NULL,
@@ -11,10 +12,4 @@ CREATE TABLE hold (
     entry         TEXT    NOT NULL
 ) STRICT;
 CREATE UNIQUE INDEX hold_by_lock ON hold (project_id, key, fencing_token);
-
--- The latest entries, which are not in the table hold yet: those of one commit in a row, as a JSON array of
--- [[project_id, key], entry].
-CREATE TABLE recent_hold (
-    number  INTEGER PRIMARY KEY,
-    entries TEXT NOT NULL
-) STRICT;
+CREATE INDEX hold_by_end ON hold (project_id, ended_at_ms);
