@@ -218,6 +218,7 @@ class Faults:
         node, seconds = self._any_node(), self._random.expovariate(0.3)
         self._world.note("store", f"is cut off {node.name} for {seconds:.1f} s")
         self._deployment.wire.cut_until[node.name] = self._world.now + seconds
+        self._deployment.checker.store_is_cut(node.name, seconds)
         self._deployment.checker.excuse(node.name, seconds + DISTURBED_SECONDS)
 
     def _store_is_slow(self) -> None:

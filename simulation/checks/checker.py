@@ -30,6 +30,7 @@ SKEW_SECONDS: Final = 10.0  # in this time a node has compared its clock with a 
 SKEW_TOLERANCE_MS: Final = 1_000  # how far clocks may move apart from one comparison to the next
 HOLD_LATE_SECONDS: Final = 60.0  # until a jump is found: at the start of a node, or at its next batch
 RESPONSE_SECONDS_MAX: Final = 6.0  # for a request that does not wait, on a node that runs
+BACK_SECONDS: Final = 5.0  # after a cut: a call that began in it fails within 4 s, and 1 s later its node tries again
 
 
 class Checker:
@@ -61,6 +62,7 @@ class Checker:
         self._served: Final[Counter[tuple[str, str, int]]] = Counter()
         self._nodes: Final[dict[Node, None]] = {}
         self._committed_at: Final[dict[str, float]] = {}
+        self._cut_until: Final[dict[str, float]] = {}
 
     # --- clients ---
 
@@ -160,7 +162,7 @@ class Checker:
         def is_known_retired(digest: bytes) -> bool:
             return isinstance(before, Held | Free) and is_retired(before, digest, update.now_ms)
 
-        self._queues.lease_began(update.node, key, lease, is_known_retired, self._paused_until())
+        self._queues.lease_began(update.node, key, lease, is_known_retired, self._takes_turns_since())
 
     def _check_skew(self, granted_by: str, key: RecordKey) -> None:
         """The nodes' clocks are the time of etcd: one that is behind a serving node's decides nothing (LEASE-1).
@@ -183,6 +185,10 @@ class Checker:
     def excuse(self, node: str, seconds: float = 0.0) -> None:
         """The node or its store is disturbed until then: its events may be late, and what it sends may be lost."""
         self.excused[node] = max(self.excused.get(node, 0.0), self._world.now + seconds)
+
+    def store_is_cut(self, node: str, seconds: float) -> None:
+        """The node is cut off from its store. Until it has noticed that the store is back, it cannot grant a lock."""
+        self._cut_until[node] = self._world.now + seconds + BACK_SECONDS
 
     def clock_steps(self) -> None:
         """A clock is stepped, or may be found to have jumped at the start of a node: takeovers may be held."""
@@ -235,10 +241,14 @@ class Checker:
                 calm[node.name] = max(process.started_at, process.loop.paused_until, self.excused.get(node.name, 0.0))
         return calm
 
-    def _paused_until(self) -> dict[str, float]:
-        """The end of each node's latest pause. Empty if clocks are beyond the bounds, where fairness has no rule."""
+    def _takes_turns_since(self) -> dict[str, float]:
+        """The end of each node's latest pause or cut. Empty, if clocks are beyond the bounds: no fairness then."""
         nodes = self._nodes if self._is_bounded else ()
-        return {node.name: node.process.loop.paused_until for node in nodes if node.process is not None}
+        return {
+            node.name: max(node.process.loop.paused_until, self._cut_until.get(node.name, 0.0))
+            for node in nodes
+            if node.process is not None
+        }
 
     def _project(self, request: ServerRequest) -> str:
         return self._projects[request.fields[b"authorization"]][0]

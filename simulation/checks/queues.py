@@ -106,12 +106,12 @@ class Queues:
         key: RecordKey,
         lease: Held,
         is_retired: Callable[[bytes], bool],
-        paused_until: dict[str, float],
+        takes_turns_since: dict[str, float],
     ) -> None:
         """The lock was granted by that node. `is_retired`: whether a token gets no lease any more (LEASE-11).
 
-        `paused_until`, by node: the end of its latest pause; a paused node takes no turn. Fairness is not checked for
-        waiters of other nodes.
+        `takes_turns_since`, by node: the end of its latest pause, or of its latest cut from the store. Until then it
+        cannot grant a lock. Fairness is not checked for waiters of nodes that are not listed.
         """
         gone_at = self._disconnected.get((node, key, lease.owner_digest))
         if gone_at is not None and self._world.now - gone_at > DISCONNECT_SECONDS:
@@ -141,7 +141,7 @@ class Queues:
                     f"{one.waiter.acquire.holder} has waited there since {one.joined_at:.3f}",
                     since=one.joined_at,
                 )
-            since = max(one.joined_at, paused_until.get(one.node, self._world.now))
+            since = max(one.joined_at, takes_turns_since.get(one.node, self._world.now))
             if since > one.overtaken_since:
                 one.overtaken, one.overtaken_since = 0, since
             one.overtaken += 1
@@ -152,6 +152,7 @@ class Queues:
                     key,
                     f"{one.waiter.acquire.holder} has waited at {one.node} for {waited:.1f} s, while {key.key} was "
                     f"granted {one.overtaken} times to later requests at other nodes",
+                    since=since,
                 )
 
     def _fail(self, kind: str, key: RecordKey, message: str, since: float | None = None) -> None:
