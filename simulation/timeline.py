@@ -10,6 +10,7 @@ from .world import Note
 
 WIDTH: Final = 80
 LINES_MAX: Final = 40
+FAULTS_MAX: Final = 20  # shown in place of the lines that are left out
 WHO_WIDTH: Final = 12
 BEFORE_LINES: Final = 8
 CHECKS: Final = "checks"  # whose note is the violation
@@ -50,11 +51,22 @@ def timeline(outcome: Outcome) -> str:
     head = [f"VIOLATION {violation.kind} at {violation.at:.3f} s", *_wrapped(violation.message, "  "), ""]
     head += ["The broken promise:", *_wrapped(PROMISES[violation.kind], "  "), ""]
     head += ["The run:", *_wrapped(str(outcome.plan), "  "), "", f"What happened{about} (seconds of true time):"]
-    if len(shown) > LINES_MAX:
-        left_out = f"{'...':>10}  ({len(shown) - LINES_MAX} events)"
-        first, last = shown[: LINES_MAX // 2], shown[-LINES_MAX // 2 :]
-        return "\n".join([*head, *_all_lines(first), left_out, *_all_lines(last)])
-    return "\n".join([*head, *_all_lines(shown)])
+    return "\n".join([*head, *_shortened(shown)])
+
+
+def _shortened(notes: list[Note]) -> Iterator[str]:
+    """All lines. If these are too many: the first ones, the last ones, and of those in between the latest faults."""
+    if len(notes) <= LINES_MAX:
+        yield from _all_lines(notes)
+        return
+    half = LINES_MAX // 2
+    between = notes[half:-half]
+    faults = [note for note in between if not note.key][-FAULTS_MAX:]
+    yield from _all_lines(notes[:half])
+    yield f"{'...':>10}  ({len(between)} events; these are the faults among them)"
+    yield from _all_lines(faults)
+    yield f"{'...':>10}"
+    yield from _all_lines(notes[-half:])
 
 
 def _belongs(note: Note, key: str) -> bool:
