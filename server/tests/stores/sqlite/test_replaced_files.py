@@ -18,6 +18,8 @@ from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import key, read_records, write_records
 
+NOBODY = 65_534
+
 
 class Moment:
     """Replaces the monotonic clock of the checks."""
@@ -129,6 +131,63 @@ async def test_a_file_that_another_program_changed_is_noticed_within_a_second(
     assert str(marker_path(path)) in again.message
     with pytest.raises(StoreUnavailableError, match="volcano-locks restore"):
         back_up_stopped(path, path.with_name("backup"))
+
+
+@pytest.mark.parametrize("link", ["folder", "file"])
+async def test_a_link_that_leads_to_another_file_is_noticed(
+    tmp_path: Path, clock: ManualClock, moment: Moment, link: str
+) -> None:
+    """OPS-11, LEASE-14: the next start would open a copy that lacks the latest leases."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.mkdir()
+    named = tmp_path / "current" / "locks.db" if link == "folder" else tmp_path / "current"
+
+    def lead_to(place: Path) -> None:
+        swapped = tmp_path / "swapped"
+        swapped.symlink_to(place if link == "folder" else place / "locks.db")
+        swapped.replace(tmp_path / "current")
+
+    lead_to(old)
+    file = await SqliteFile.open(named, clock)
+    shutil.copytree(old, new)
+    await write_records(file.locks, (key("a"), Free(1, 1)))
+    lead_to(new)
+    moment.now += CHECK_SECONDS
+    with pytest.raises(StoreUnavailableError, match="replaced, moved") as caught:
+        await write_records(file.locks, (key("a"), Free(2, 2)))
+    assert caught.value.cause_code == "file_replaced"
+    assert (await refusal(named, clock)).cause_code == "file_replaced"
+    lead_to(old)
+    await write_records(file.locks, (key("a"), Free(2, 2)))
+    lead_to(new)
+    await file.close()
+    assert (await refusal(named, clock)).cause_code == "file_replaced"
+    lead_to(old)
+    file = await SqliteFile.open(named, clock)
+    assert await read_records(file.locks, key("a")) == [Free(2, 2)]
+    await file.close()
+
+
+async def test_a_folder_that_this_user_may_no_longer_read_is_not_a_replaced_file(
+    path: Path, clock: ManualClock, moment: Moment
+) -> None:
+    """OPS-11: nothing is acknowledged, the message names the permissions, and the server goes on when it may read."""
+    file = await SqliteFile.open(path, clock)
+    owner, mode = os.geteuid(), path.parent.stat().st_mode
+    path.parent.chmod(0o600)
+    try:
+        if owner == 0:
+            os.seteuid(NOBODY)
+        moment.now += CHECK_SECONDS
+        with pytest.raises(StoreUnavailableError, match="check the owner of the file and its directory") as caught:
+            await write_records(file.locks, (key("a"), Free(1, 1)))
+        assert caught.value.cause_code == "no_permission"
+    finally:
+        os.seteuid(owner)
+        path.parent.chmod(mode)
+    await write_records(file.locks, (key("a"), Free(1, 1)))
+    assert not marker_path(path).exists()
+    await file.close()
 
 
 def restore_older_log(path: Path) -> None:

@@ -8,7 +8,8 @@ ends, so the lock file may stay behind; only the lock on it counts.
 
 The lock cannot prevent another program from deleting, replacing or overwriting the files. `check_files` detects this by
 their inodes, and by the sizes and times of the database and its log, which only jobs on the store's one thread change.
-The store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
+So it does a link in the file's path that was set to another place, where the next start would open another file. The
+store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
 file prevents every later start until a restore has replaced both.
 
 The lock file also says that the database is being served, until the log was merged into it. A start that finds this,
@@ -39,9 +40,10 @@ _Content = tuple[int, int]  # size, and time of the last write
 
 
 REPLACED: Final = (
-    "another program replaced, moved, deleted or wrote over it while a server served it. Nothing is acknowledged from "
-    "then on. If the same file is put back, the server goes on; else stop it and run volcano-locks restore with a "
-    "backup, which keeps these files aside and waits for leases that the backup lacks"
+    "another program replaced, moved, deleted or wrote over it, or set a link in its path to another file, while a "
+    "server served it. Nothing is acknowledged from then on. If the same file is put back, the server goes on; else "
+    "stop it and run volcano-locks restore with a backup, which keeps these files aside and waits for leases that the "
+    "backup lacks"
 )
 
 LOG_LOST: Final = (
@@ -53,15 +55,16 @@ LOG_LOST: Final = (
 class FileLock:
     """The exclusive right to `path` (resolved), from `acquire` until `release`."""
 
-    def __init__(self, path: Path, lock_descriptor: int, *, was_served: bool) -> None:
+    def __init__(self, named: Path, path: Path, lock_descriptor: int, *, was_served: bool) -> None:
         self.path: Final = path
+        self._named: Final = named.absolute()
         self._lock_descriptor = lock_descriptor
         self._has_lost_log = was_served and path.exists() and not self._log.exists()
         self._identities: dict[Path, _Identity] = {}
         self._content: _Content = (0, 0)
         self._log_content: _Content | None = None
         self._is_log_intact = True
-        self.is_marked = False  # the database or its log is not the one that was opened
+        self._markers: set[Path] = set()
         self._checked_at = 0.0
 
     @classmethod
@@ -89,7 +92,7 @@ class FileLock:
                 raise IsADirectoryError(errno.EISDIR, "is a directory")
             refuse_mount_point(path)
             descriptor, was_served = _locked(path)
-            return cls(path, descriptor, was_served=was_served)
+            return cls(named, path, descriptor, was_served=was_served)
         except OSError as error:
             raise file_fault(error, named) from error
 
@@ -139,7 +142,8 @@ class FileLock:
                 self._log_content = self._content_of_log()
 
     def check_files(self, *, now: bool = False) -> None:
-        """Raise StoreUnavailableError if a file was deleted, replaced or overwritten by another program (OPS-11).
+        """Raise StoreUnavailableError if a file was deleted, replaced or overwritten by another program (OPS-11), or if
+        this user may no longer look at them.
 
         Checks once a second, or at once if `now` or if the log was overwritten. The files count as intact again when
         they are back in place.
@@ -148,19 +152,39 @@ class FileLock:
         if not now and self._is_log_intact and moment - self._checked_at < CHECK_SECONDS:
             return
         self._checked_at = 0.0
-        changed = [path for path, identity in self._identities.items() if not _is_same(path, identity)]
-        if not changed and _content(self.path.stat()) != self._content:
-            changed = [self.path]
-        if not changed and not self._is_log_intact:
-            changed = [self._log]
-        if changed:
-            if changed != [_lock_path(self.path)]:
-                self._mark()
-            raise StoreUnavailableError("file_replaced", f"{changed[0]}: {REPLACED}")
-        if self.is_marked:
-            marker_path(self.path).unlink(missing_ok=True)
-            self.is_marked = False
+        try:
+            changed = self._changed()
+        except PermissionError as error:
+            raise file_fault(error, self.path) from error
+        if changed is not None:
+            if changed == self._named:
+                self._mark(Path(os.path.realpath(self._named)))
+            elif changed != _lock_path(self.path):
+                self._mark(self.path)
+            raise StoreUnavailableError("file_replaced", f"{changed}: {REPLACED}")
+        for marker in self._markers:
+            marker.unlink(missing_ok=True)
+        self._markers.clear()
         self._checked_at = moment
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the database or its log is not the one that was opened."""
+        return marker_path(self.path) in self._markers
+
+    def _changed(self) -> Path | None:
+        """The first file that is not as it was, the database before its lock; or the name, if it leads elsewhere now.
+
+        Raises PermissionError if this user may not look.
+        """
+        for path, identity in self._identities.items():
+            if not _is_same(path, identity):
+                return path
+        if _content(self.path.stat()) != self._content:
+            return self.path
+        if not self._is_log_intact:
+            return self._log
+        return None if Path(os.path.realpath(self._named)) == self.path else self._named
 
     @property
     def _log(self) -> Path:
@@ -172,13 +196,14 @@ class FileLock:
         except OSError:
             return None
 
-    def _mark(self) -> None:
-        """Prevent later starts. If the disk refuses the marker, this process still serves nothing."""
-        if not self.is_marked:
+    def _mark(self, path: Path) -> None:
+        """Prevent later starts of `path`. If the disk refuses the marker, this process still serves nothing."""
+        marker = marker_path(path)
+        if marker not in self._markers:
             with suppress(OSError):
-                marker_path(self.path).touch(0o600)
-                sync(self.path.parent)
-            self.is_marked = True
+                marker.touch(0o600)
+                sync(path.parent)
+            self._markers.add(marker)
 
     def release(self) -> None:
         """Release the lock, once."""
@@ -201,6 +226,8 @@ def marker_path(path: Path) -> Path:
 def _is_same(path: Path, identity: _Identity) -> bool:
     try:
         return _identity(path.stat()) == identity
+    except PermissionError:
+        raise
     except OSError:
         return False
 
