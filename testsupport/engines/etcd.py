@@ -66,9 +66,10 @@ class Member:
         assert self._process is not None
         wait_until(self._is_healthy, self._process, self._log)
 
-    def ask(self, path: str, **body: object) -> Any:
-        """A request to its JSON gateway, such as `maintenance/status`."""
-        request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode())
+    def ask(self, path: str, *, token: str = "", **body: object) -> Any:
+        """A request to its JSON gateway, such as `maintenance/status`, with the token of a user if there is one."""
+        headers = {"Authorization": token} if token else {}
+        request = urllib.request.Request(f"http://{self.host}/v3/{path}", json.dumps(body).encode(), headers)
         with urllib.request.urlopen(request, timeout=RESPONSE_SECONDS) as response:
             return json.load(response)
 

@@ -74,6 +74,27 @@ async def test_wrong_credentials_have_their_own_causes(guarded: etcd.Cluster) ->
     assert await refusal(guarded.url("theirs", credentials="locks:p%40ss@")) == "etcd_permission"
 
 
+async def test_authentication_may_be_switched_on_and_off_under_a_node() -> None:
+    """OPS-8: a node with a user in its URL goes on in both cases, and `doctor` says that everyone may write."""
+    with etcd.cluster(1, "--unsafe-no-fsync", "--bcrypt-cost=4") as cluster:
+        ask = cluster.members[0].ask
+        ask("auth/user/add", name="root", password="word")
+        ask("auth/user/grant", user="root", role="root")
+        url = cluster.url("ours", credentials="root:word@")
+        store = await open_store(url, ManualClock())
+        await write_records(store.locks, (key("a"), Free(1, 1)))
+        findings = [finding for finding in await check_health(url) if not finding.good]
+        assert "access" in [finding.about for finding in findings]
+        for number in (2, 3):
+            ask("auth/enable")
+            await write_records(store.locks, (key("a"), Free(number, 1)))
+            assert "access" not in [finding.about for finding in await check_health(url) if not finding.good]
+            token = ask("auth/authenticate", name="root", password="word")["token"]
+            ask("auth/disable", token=token)
+            await write_records(store.locks, (key("a"), Free(number, 2)))
+        await store.close()
+
+
 def signed(folder: Path) -> None:
     """Create in `folder` an authority, and a certificate for 127.0.0.1 that both sides use."""
     openssl = program("openssl", "openssl")

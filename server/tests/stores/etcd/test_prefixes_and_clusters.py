@@ -18,6 +18,7 @@ from volcano_locks_server.stores.etcd.address import EtcdAddress
 from volcano_locks_server.stores.etcd.clock_skew import FRESH_MS
 from volcano_locks_server.stores.etcd.layout import end_of
 from volcano_locks_server.stores.etcd.transactions import Delete, Get, Put
+from volcano_locks_server.stores.maintenance import check_health
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import key, read_records, write_records
@@ -150,7 +151,10 @@ async def test_members_of_two_clusters_are_refused() -> None:
     """OPS-8."""
     with etcd.cluster(1, "--unsafe-no-fsync") as other:
         hosts = f"{etcd.shared().members[0].host},{other.members[0].host}"
-        assert await cause(f"etcd://{hosts}/{etcd.new_prefix()}") == "two_clusters"
+        url = f"etcd://{hosts}/{etcd.new_prefix()}"
+        assert await cause(url) == "two_clusters"
+        findings = await check_health(url)
+        assert any("two etcd clusters" in finding.advice for finding in findings), findings
 
 
 async def test_a_node_does_not_fail_over_to_another_cluster(clock: ManualClock) -> None:

@@ -49,6 +49,9 @@ SAMPLES_APART_MS_MAX: Final = 500
 OBSERVE_SECONDS_MAX: Final = 6.0
 GONE_SECONDS: Final = 60.0
 LOOK_SECONDS_MAX: Final = 2.0
+SET_RIGHT: Final = (
+    "set the clock of the machine that is wrong, then restart its node: a node reads its machine's clock only once"
+)
 
 
 class ClockSkewMonitor:
@@ -284,8 +287,7 @@ class ClockSkewMonitor:
             if ahead_ms > SKEW_MAX_MS:
                 error = _SkewError(
                     "clock_skew",
-                    f"this node's clock is {ahead_ms / 1_000:.1f} s ahead of another node's: "
-                    "set the machines' clocks right; it serves again when they agree",
+                    f"this node's clock is {ahead_ms / 1_000:.1f} s ahead of another node's: {SET_RIGHT}",
                 )
                 self._note_fault(error)
                 raise error
@@ -301,6 +303,5 @@ def _behind_error(written_at_ms: int, now_ms: int) -> _SkewError:
         "clock_skew",
         f"this node's clock reads {format_instant(now_ms)} but another node has written "
         f"{format_instant(written_at_ms)}, {(written_at_ms - now_ms) / 1_000:.1f} s later: "
-        "set the machines' clocks right; it serves again when they agree; if a clock was far ahead, see volcano-locks "
-        "reset-clock",
+        f"{SET_RIGHT}; if a clock was far ahead, see volcano-locks reset-clock",
     )

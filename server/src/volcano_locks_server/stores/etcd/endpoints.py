@@ -34,6 +34,8 @@ from .faults import (
     UNREACHABLE_CODE,
     WENT_BACK,
     fault_of,
+    is_auth_off,
+    is_auth_on,
     is_permanent,
     is_stale_token,
     was_not_proposed,
@@ -79,6 +81,8 @@ class Endpoints:
         self._verified: grpc.aio.Channel | None = None  # the member that was last asked for its cluster
         self._cluster_id: int | None = None
         self._newest_revision = 0
+        self.lacks_authentication = False
+        """Whether etcd takes calls without a token, although the URL has a user."""
         self.refusal: StoreUnavailableError | None = None
         """If set, every call raises this error."""
         self.counts: Final = StoreCounts()
@@ -121,8 +125,7 @@ class Endpoints:
         channel = self._channels[self._current]
         try:
             await self._ensure_connected(channel)
-            if self._address.user is not None:
-                await self._authenticate(channel, CALL_SECONDS_MAX)
+            await self._authenticate(channel, CALL_SECONDS_MAX)
             call = channel.stream_stream(method)(metadata=self._metadata())
             try:
                 yield call
@@ -219,7 +222,7 @@ class Endpoints:
     ) -> bytes:
         """The member's response. Raises _NotAppliedError if another member may be tried, else StoreUnavailableError."""
         try:
-            if self._address.user is not None and self._token is None:
+            if self._token is None and not self.lacks_authentication:
                 await self._authenticate(channel, seconds)
         except grpc.aio.AioRpcError as error:
             if is_permanent(error):
@@ -229,8 +232,8 @@ class Endpoints:
             return await self._call(channel, method, request, seconds)
         except grpc.aio.AioRpcError as error:
             code_and_message = fault_of(error)
-            if is_stale_token(error):
-                self._token = None
+            if is_stale_token(error) or (self.lacks_authentication and is_auth_on(error)):
+                self._token, self.lacks_authentication = None, False
                 raise _NotAppliedError(*code_and_message) from error
             if is_permanent(error):
                 raise StoreUnavailableError(*code_and_message) from error
@@ -254,10 +257,18 @@ class Endpoints:
             raise StoreUnavailableError(self.refusal.cause_code, self.refusal.message)
 
     async def _authenticate(self, channel: grpc.aio.Channel, seconds: float) -> None:
-        assert self._address.user is not None
+        """Get a token, if the URL has a user and etcd asks for one."""
+        if self._address.user is None:
+            return
         request = transactions.encode_credentials(self._address.user, self._address.password or "")
-        response = await self._call(channel, transactions.AUTHENTICATE, request, seconds)
-        self._token = transactions.decode_access_token(response)
+        try:
+            response = await self._call(channel, transactions.AUTHENTICATE, request, seconds)
+        except grpc.aio.AioRpcError as error:
+            self.lacks_authentication = is_auth_off(error)
+            if not self.lacks_authentication:
+                raise
+        else:
+            self._token, self.lacks_authentication = transactions.decode_access_token(response), False
 
     def _fail_over(self, channel: grpc.aio.Channel) -> None:
         """Use the next member, unless another call has failed over already."""

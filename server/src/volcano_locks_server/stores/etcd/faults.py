@@ -46,6 +46,16 @@ def is_stale_token(error: grpc.aio.AioRpcError) -> bool:
     return error.code() is _Code.UNAUTHENTICATED or "revision of auth store is old" in details
 
 
+def is_auth_off(error: grpc.aio.AioRpcError) -> bool:
+    """Whether etcd gives no token, because its authentication is off."""
+    return "authentication is not enabled" in (error.details() or "")
+
+
+def is_auth_on(error: grpc.aio.AioRpcError) -> bool:
+    """Whether etcd refused a call for its lack of a token."""
+    return "user name is empty" in (error.details() or "")
+
+
 def is_permanent(error: grpc.aio.AioRpcError) -> bool:
     """Whether every member would respond the same."""
     return error.code() in (_Code.PERMISSION_DENIED, _Code.INVALID_ARGUMENT, _Code.FAILED_PRECONDITION)

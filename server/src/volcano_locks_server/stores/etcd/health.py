@@ -4,6 +4,7 @@ import stat
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from ...ports.clock import Clock
 from ...rules.errors import StoreUnavailableError
@@ -15,6 +16,12 @@ from .member_causes import explained, member_cause
 from .peer_clocks import PeerClocks
 from .store import EtcdCluster
 from .transactions import Delete, Get, Put
+
+_NO_AUTHENTICATION: Final = HealthFinding(
+    "access",
+    "etcd's authentication is off, so every client that reaches it may change this store",
+    "etcdctl auth enable; nodes go on, with the user in the URL",
+)
 
 
 async def migrate(url: str, clock: Clock) -> tuple[int, int]:
@@ -40,7 +47,10 @@ async def check_health(url: str, clock: Clock) -> Sequence[HealthFinding]:
     try:
         for endpoint, version in (await endpoints.versions()).items():
             findings.append(_member(endpoint, version) if version else await _silent_member(address, endpoint))
+        await endpoints.refuse_two_clusters()
         findings.append(_schema(found.value if (found := (await endpoints.read(Get(layout.schema))).one(0)) else b"0"))
+        if endpoints.lacks_authentication:
+            findings.append(_NO_AUTHENTICATION)
         write = partial(endpoints.write, (), [Put(layout.probe, b"")])
         findings.append(await latency_finding(write, "check the members' disks and the network between them"))
         await endpoints.write((), [Delete(layout.probe)])
