@@ -132,6 +132,7 @@ class Jumps(RuleBasedStateMachine):
             assert record.expires_at_ms + GRACE_MS > self.history.over_before_ms(self.now_ms)
             held_by_clock = self.now_ms < record.expires_at_ms + GRACE_MS
             assert held_by_clock or self.now_ms < self.history.hold_until_ms <= self.history.jumped_at_ms + HOLD_MS_MAX
+            assert held_by_clock or self.now_ms < self.history.last_hold_ms, "held longer than is reported"
 
     def do(self, command: Acquire | Renew | Release) -> object:
         presented = self.history.present(self.record, self.now_ms)
@@ -181,6 +182,20 @@ def test_a_second_jump_within_the_hold_ends_no_lease(first_ms: int, second_ms: i
             assert blocks_others(history.present(held, last_ms), last_ms)
         end_ms = second_at_ms + HOLD_MS_MAX + 1_000
         assert not blocks_others(history.present(held, end_ms), end_ms)
+
+
+@pytest.mark.parametrize("apart_ms", [0, 1_000, 30_000, 62_000])
+@pytest.mark.parametrize(("first_ms", "second_ms"), [(65_000, 3_600_000), (3_600_000, 1_000), (590_000, 5_000)])
+def test_a_hold_after_two_jumps_is_reported_until_it_ends(first_ms: int, second_ms: int, apart_ms: int) -> None:
+    """LEASE-17: the second jump holds a lease from between them for longer than it had left."""
+    first_at_ms = NOW + first_ms
+    between = lease(ttl_seconds=60, at_ms=first_at_ms)
+    second_at_ms = first_at_ms + apart_ms + second_ms
+    history = NO_HISTORY.after_jump(first_at_ms, first_ms, 0)
+    history = history.after_jump(second_at_ms, second_ms, between.expires_at_ms + GRACE_MS)
+    held_for_ms = free_in_ms(history.present(between, second_at_ms), second_at_ms)
+    assert held_for_ms > 0
+    assert history.last_hold_ms == second_at_ms + held_for_ms
 
 
 def test_a_lease_that_was_over_or_is_renewed_after_the_jump_is_not_held() -> None:

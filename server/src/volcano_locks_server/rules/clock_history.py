@@ -104,17 +104,16 @@ class ClockHistory(Struct, frozen=True, omit_defaults=True, gc=False):
         """
         if by_ms < JUMP_MS_MIN:
             return self
-        proven_ms = at_ms - by_ms
-        was_holding = self.is_holding(proven_ms)
-        last_ms = proven_ms + HOLD_MS_MAX
+        jumped_by_ms = by_ms + (self.jumped_by_ms if self.is_holding(at_ms - by_ms) else 0)
+        last_ms = at_ms + HOLD_MS_MAX
         if last_free_from_ms is not None:
-            last_ms = min(last_ms, max(last_free_from_ms, self.last_hold_ms))
+            last_ms = min(last_ms, max(last_free_from_ms + jumped_by_ms, self.last_hold_ms + by_ms))
         return replace(
             self,
             jumped_at_ms=at_ms,
-            jumped_by_ms=by_ms + (self.jumped_by_ms if was_holding else 0),
+            jumped_by_ms=jumped_by_ms,
             jumps_ms=self.jumps_ms + by_ms,
-            last_hold_ms=last_ms + by_ms if last_ms > proven_ms else 0,
+            last_hold_ms=last_ms if last_ms > at_ms else 0,
         )
 
     def rewritten(self, now_ms: int, last_free_from_ms: int, token_lead_ms: int) -> "ClockHistory":
