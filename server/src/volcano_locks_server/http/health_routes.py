@@ -58,7 +58,7 @@ class HealthRoutes:
             async with asyncio.timeout(READY_SECONDS_MAX):
                 await self._ready.result()
         except StoreUnavailableError as error:
-            message = f"the store cannot answer ({error.cause_code}): run volcano-locks doctor for details"
+            message = f"the store cannot answer ({error.cause_code}): the server's log says what to do"
         except TimeoutError:
             message = f"the store did not answer within {READY_SECONDS_MAX:g} s: run volcano-locks doctor for details"
         else:

@@ -94,6 +94,44 @@ async def test_a_connection_killed_during_a_transaction_leaves_nothing_half_writ
         assert await read_records(node.locks, key("a"), key("b")) == [None, None]
 
 
+async def test_a_policy_that_hides_rows_is_refused(server: Postgres) -> None:
+    """LEASE-14, LEASE-16: a lock whose record is hidden is not free, and its holder has not lost it."""
+    name = server.new_database()
+    server.execute("CREATE ROLE subject LOGIN")
+    server.execute(f"ALTER DATABASE {name} OWNER TO subject")
+    node = await PostgresDatabase.open(server.url(name).replace("postgres@", "subject@"))
+    await write_records(node.locks, (key("a"), Free(1, 1)))
+    server.execute("ALTER TABLE volcano_locks.lock ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY", name)
+    assert await unavailable(read_records(node.locks, key("a"))) == "no_permission"
+    assert await unavailable(node.locks.ready()) == "no_permission"
+    findings = await check_health(server.url(name).replace("postgres@", "subject@"), SystemClock())
+    assert any("row-level security" in finding.found for finding in findings if not finding.good), findings
+    server.execute("ALTER TABLE volcano_locks.lock DISABLE ROW LEVEL SECURITY", name)
+    assert await read_records(node.locks, key("a")) == [Free(1, 1)]
+    await node.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "cause_code", "advice"),
+    [
+        ("ALTER DATABASE {} ALLOW_CONNECTIONS false", "no_permission", "ALLOW_CONNECTIONS true"),
+        ("ALTER DATABASE {} CONNECTION LIMIT 0", "too_many_connections", "limit"),
+        ("ALTER DATABASE {} SET default_transaction_read_only = on", "no_writable_node", "transaction_read_only"),
+    ],
+)
+async def test_a_database_that_refuses_connections_has_its_own_causes(
+    server: Postgres, change: str, cause_code: str, advice: str
+) -> None:
+    """CLI-15: the message names the setting."""
+    name = server.new_database()
+    server.execute("DROP ROLE IF EXISTS visitor")
+    server.execute("CREATE ROLE visitor LOGIN")
+    server.execute(change.format(name))
+    with pytest.raises(StoreUnavailableError, match=advice) as caught:
+        await PostgresDatabase.open(server.url(name).replace("postgres@", "visitor@"))
+    assert caught.value.cause_code == cause_code
+
+
 async def test_dead_idle_connections_are_replaced_without_an_error(node: PostgresDatabase) -> None:
     """case 26: a restart of an idle database causes no error."""
     await asyncio.gather(*(increment(node.locks, key(f"{number}")) for number in range(6)))

@@ -27,7 +27,10 @@ STATEMENTS_MAX: Final = 100
 HUNG_MAX: Final = 4
 HUNG_RETRY_SECONDS: Final = 1.0
 
-NOT_WRITABLE: Final = ("no_writable_node", "no host in the store's URL is writable: the service keeps looking for one")
+NOT_WRITABLE: Final = (
+    "no_writable_node",
+    "no host in the store's URL is writable (standbys, or default_transaction_read_only): the service keeps looking",
+)
 NOT_REACHED: Final = ("unreachable", "the database cannot be reached: check the store's URL and that it runs")
 REFUSED_USER: Final = "28"  # the class of SQLSTATE
 HANGS: Final = ("commits_hang", "the database does not finish commits: check its synchronous standby and its disk")
