@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from .conftest import Open
 from .prepared_server import MANY, PreparedServer, Worker
@@ -403,3 +403,21 @@ def test_a_violation_of_the_policy_would_be_noticed(open_page: Open, server: Pre
     assert tab.page.evaluate("window.ran") is None
     assert any("Content Security Policy" in one for one in tab.faults)
     tab.faults.clear()
+
+
+def test_a_reason_hides_no_part_of_itself(open_page: Open, server: PreparedServer, worker: Worker) -> None:
+    """HTTP-34 refuses such a reason; an entry of an older server may have one."""
+    worker.acquire("deceived")
+    worker.force_release("deceived")
+
+    def hidden(route: Route) -> None:
+        response = route.fetch()
+        body = response.json()
+        for item in body["items"]:
+            item["reason"] = "by \u202ebob\u200b\U000e0041"
+        route.fulfill(response=response, json=body)
+
+    tab = open_page(server.operator)
+    tab.page.route("**/locks/deceived/history?*", hidden)
+    tab.go("locks", "deceived")
+    expect(tab.page.get_by_role("region", name="Holds")).to_contain_text("“by \\u202ebob\\u200b\\u{e0041}”")

@@ -95,7 +95,7 @@ async def test_an_event_with_a_field_outside_its_limits_is_ignored(field: str, v
         assert summaries(watcher) == ["acquired x"]
 
 
-@pytest.mark.parametrize("reason", ["r" * 201, "", "a\nb", "a\x1b[2Jb", "a\u202eb", "a\x85b", 7, ["r"]])
+@pytest.mark.parametrize("reason", ["r" * 201, "", "a\nb", "a\x1b[2Jb", "a\u202eb", "a\u200bb", "a\x85b", 7, ["r"]])
 async def test_a_reason_outside_its_limits_is_ignored_with_its_event(reason: object) -> None:
     """EVENT-8, EVENT-10, case 62."""
     async with nodes(1, ManualClock()) as (bus, (node,)):

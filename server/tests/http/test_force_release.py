@@ -72,7 +72,7 @@ async def test_the_address_takes_no_other_method(harness: HttpHarness) -> None:
     "sent",
     [
         "a b", "caf\xe9", "%", "%4", "%zz", "%ff", "%c3", "%ed%a0%80", "%00", "a%0Ab", "a%1B%5B2J", "%7F", "%C2%9B",
-        "%e2%80%a8", "%E2%80%AE", "%e2%81%a6", "r" * 201,
+        "%e2%80%a8", "%E2%80%AE", "%e2%81%a6", "a%E2%80%8Bb", "%EF%BB%BF", "%C2%AD", "%F3%A0%81%81", "r" * 201,
         quote("\xe9" * 201), quote(LAST_CHARACTER * 201), "%20" * 9_000,
     ],
 )  # fmt: skip

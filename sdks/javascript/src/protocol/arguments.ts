@@ -10,8 +10,8 @@ export const TTL_SECONDS_MAX = 7_776_000;
 export const REASON_CHARACTERS_MAX = 200;
 const SHOWN_CHARACTERS_MAX = 300;
 const KEY = /^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$/;
-/** Control characters, line separators, overrides of the direction of text, and lone surrogates. */
-const CONTROL = /[\p{Cc}\p{Cs}\u2028\u2029\u202a-\u202e\u2066-\u2069]/u;
+/** Control and format characters, line separators and lone surrogates. */
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Cs}\p{Zl}\p{Zp}]/u;
 const UUID = /^[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i;
 
 export function checkedKey(key: unknown): string {
@@ -61,8 +61,8 @@ export function checkedFencingToken(value: unknown): number | undefined {
 export function checkedReason(reason: unknown): string | undefined {
   if (reason === undefined || reason === null || reason === "") return undefined;
   if (typeof reason !== "string") throw new TypeError(`reason must be a string, got ${typeName(reason)}`);
-  if ([...reason].length <= REASON_CHARACTERS_MAX && !CONTROL.test(reason)) return reason;
-  const rule = `reason must be at most ${REASON_CHARACTERS_MAX} characters without control characters`;
+  if ([...reason].length <= REASON_CHARACTERS_MAX && !INVISIBLE.test(reason)) return reason;
+  const rule = `reason must be at most ${REASON_CHARACTERS_MAX} characters without control and invisible format characters`;
   throw new RangeError(`${rule}, got ${JSON.stringify(reason.slice(0, SHOWN_CHARACTERS_MAX))}`);
 }
 

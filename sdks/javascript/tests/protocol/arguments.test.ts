@@ -95,15 +95,24 @@ describe("SDK-27: the arguments of a force release", () => {
     expect(transport.seen).toEqual([]);
   });
 
-  it.each(["r".repeat(201), "🔒".repeat(201), "a\nb", "a\u001b[2J", "a\u0085", "a\u202eb", "a\u2028b", "a\ud800b", 7])(
-    "refuses the reason %j",
-    async (reason) => {
-      const { client, transport } = createHarness();
-      const call = client.locks.forceRelease(KEY, { reason: reason as string });
-      await expect(call).rejects.toThrow(typeof reason === "string" ? RangeError : TypeError);
-      expect(transport.seen).toEqual([]);
-    },
-  );
+  const INVISIBLE = [
+    "a\nb",
+    "a\u001b[2J",
+    "a\u0085",
+    "a\u202eb",
+    "a\u2028b",
+    "a\ud800b",
+    "a\u200bb",
+    "a\u00ad",
+    "\ufeffa",
+    "a\u{e0041}",
+  ];
+  it.each(["r".repeat(201), "🔒".repeat(201), ...INVISIBLE, 7])("refuses the reason %j", async (reason) => {
+    const { client, transport } = createHarness();
+    const call = client.locks.forceRelease(KEY, { reason: reason as string });
+    await expect(call).rejects.toThrow(typeof reason === "string" ? RangeError : TypeError);
+    expect(transport.seen).toEqual([]);
+  });
 
   it.each([null, undefined, ""])("takes %j as no reason, and null as no fencing token", async (reason) => {
     const { client } = createHarness();

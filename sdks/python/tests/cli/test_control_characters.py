@@ -18,8 +18,13 @@ from volcano_locks.cli.output import visible, visible_lines
 from .terminal_session import Session
 
 Invoke = Callable[..., Result]
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-HOSTILE = "a\x1b[2J\x1b]0;owned\x07\r\x08\x9b31m\x85\x7f\t\u202egpj\u2066\u2028\u200f\ud800\nvolcano-locks: forged"
+CONTROL = re.compile(
+    r"[\x00-\x09\x0b-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]|[\U000e0000-\U000e007f]"
+)
+HOSTILE = (
+    "a\x1b[2J\x1b]0;owned\x07\r\x08\x9b31m\x85\x7f\t\u202egpj\u2066\u2028\u200f\ud800\u200b\xad\ufeff\U000e0041"
+    "\nvolcano-locks: forged"
+)
 TOKEN = "00000000-0000-4000-8000-000000000001"
 AT = "2026-07-22T09:00:40.250Z"
 LATER = "2099-07-22T09:00:40.250Z"
@@ -217,4 +222,5 @@ def test_visible_text_stays_as_it_is() -> None:
     text = 'worker-3/4711 "läuft" 🔒 שלום \\x1b'
     assert visible(text) == text
     assert visible("a\nb\x1b[0m\u202e") == "a\\nb\\x1b[0m\\u202e"
+    assert visible("b\u200bo\U000e0041b") == "b\\u200bo\\U000e0041b"
     assert visible_lines("a\nb\r") == "a\nb\\r"

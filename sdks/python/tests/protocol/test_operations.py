@@ -276,7 +276,23 @@ def test_a_fencing_token_out_of_range_is_refused(driver: OperationDriver, fencin
 
 @pytest.mark.parametrize(
     "reason",
-    ["r" * 201, "a\nb", "a\x1b[2J", "a\x7f", "a\x9b2J", "a\u202eb", "a\u2066b", "a\u2028b", "a\ud800", 7, b"r"],
+    [
+        "r" * 201,
+        "a\nb",
+        "a\x1b[2J",
+        "a\x7f",
+        "a\x9b2J",
+        "a\u202eb",
+        "a\u2066b",
+        "a\u2028b",
+        "a\ud800",
+        "a\u200bb",
+        "a\xad",
+        "\ufeffa",
+        "a\U000e0041",
+        7,
+        b"r",
+    ],
 )
 def test_an_invalid_reason_is_refused(driver: OperationDriver, reason: Any) -> None:
     """SDK-27: before anything is sent."""

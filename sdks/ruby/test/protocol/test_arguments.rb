@@ -28,7 +28,8 @@ class TestArguments < Minitest::Test
     [0, -1, 2**53].each do |token|
       assert_raises(ArgumentError, token) { fixture.locks.force_release(KEY, fencing_token: token) }
     end
-    ["r" * 201, "a\nb", "a\e[2J", "a\u0085", "a\u202eb", "a\u2028b", "\xff", "\xff".b].each do |reason|
+    ["r" * 201, "a\nb", "a\e[2J", "a\u0085", "a\u202eb", "a\u2028b", "a\u200bb", "a\u00ad", "\ufeffa", "a\u{e0041}",
+     "\xff", "\xff".b].each do |reason|
       assert_raises(ArgumentError, reason) { fixture.locks.force_release(KEY, reason: reason) }
     end
     assert_empty fixture.network.seen

@@ -1,7 +1,7 @@
 """Output for people and programs: data on stdout, messages on stderr (CLI-1).
 
-Text of a server never controls the terminal (CLI-35): everything printed here passes through `visible`, which shows
-control characters instead of sending them.
+Text of a server never controls the terminal or hides a part of itself (CLI-35): everything printed here passes through
+`visible`, which shows control and format characters instead of sending them.
 
 Colour is decoration: only on a terminal, and never if NO_COLOR is set. A table's columns are as narrow as their cells
 allow, two spaces apart, and on a terminal the table fits its width.
@@ -9,15 +9,15 @@ allow, two spaces apart, and on a terminal the table fits its width.
 
 import json
 import os
-import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
 
+from ..protocol.arguments import is_invisible
 from . import exit_codes
 from .streams import StdoutError
 
@@ -26,10 +26,6 @@ GAP = "  "
 NAME_CHARACTERS_MIN = 8
 WRAPPED_CHARACTERS_MIN = 20
 _EFFECT_IS_DONE = "volcano_locks.effect_is_done"
-
-# C0 and C1 control characters and DEL, line separators, characters that change the direction of text, and surrogates,
-# which cannot be encoded. A line break is one of them; `visible_lines` leaves it.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class OutputFailedError(exit_codes.Exit):
@@ -42,8 +38,14 @@ class OutputFailedError(exit_codes.Exit):
 
 
 def visible(text: str) -> str:
-    """`text` on one line, with escapes such as `\\x1b` in place of control characters."""
-    return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+    """`text` on one line, with escapes such as `\\x1b` in place of control, format and line break characters."""
+    return _escaped(text, ascii)
+
+
+def _escaped(text: str, quoted: Callable[[str], str]) -> str:
+    if text.isprintable():
+        return text
+    return "".join(quoted(one)[1:-1] if is_invisible(one) else one for one in text)
 
 
 def visible_lines(text: str) -> str:
@@ -107,9 +109,8 @@ def discard_stdout() -> None:
 
 
 def print_json(value: object) -> None:
-    """Prints `value` on stdout as one line of JSON, with escapes for control characters. Raises OutputFailedError."""
-    text = json.dumps(value, ensure_ascii=False)
-    print_text(_CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
+    """Prints `value` on stdout as one line of JSON, with escapes as in `visible`. Raises OutputFailedError."""
+    print_text(_escaped(json.dumps(value, ensure_ascii=False), json.dumps))
 
 
 def print_table(

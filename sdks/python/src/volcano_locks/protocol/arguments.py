@@ -18,8 +18,7 @@ SHOWN_CHARACTERS_MAX = 300
 Uuid = str | uuid.UUID
 
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-# C0, DEL and C1, line separators, and characters that override the direction of text
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})  # control, format, surrogate, line, paragraph
 _DATE = re.compile(r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(?:([Zz])|([+-]\d\d):?(\d\d))", re.ASCII)
 
 
@@ -99,16 +98,25 @@ def checked_fencing_token(value: object) -> int:
     return value
 
 
+def is_invisible(character: str) -> bool:
+    """Whether it is a control or format character, a line separator or a surrogate: none is shown as itself."""
+    if character.isprintable():
+        return False
+    from unicodedata import category  # noqa: PLC0415 (seldom needed)
+
+    return category(character) in _INVISIBLE
+
+
 def checked_reason(reason: object) -> str | None:
     """Return the reason of a force release, None for None and an empty one; raise otherwise (SDK-27)."""
     if reason is None:
         return None
     if not isinstance(reason, str):
         raise TypeError(f"reason must be a str, got {type(reason).__name__}")
-    if len(reason) > REASON_CHARACTERS_MAX or _CONTROL.search(reason):
+    if len(reason) > REASON_CHARACTERS_MAX or any(map(is_invisible, reason)):
         raise ValueError(
-            f"reason must be at most {REASON_CHARACTERS_MAX} characters without control characters, "
-            f"got {reason[:SHOWN_CHARACTERS_MAX]!a}"
+            f"reason must be at most {REASON_CHARACTERS_MAX} characters without control and invisible format "
+            f"characters, got {reason[:SHOWN_CHARACTERS_MAX]!a}"
         )
     return reason or None
 

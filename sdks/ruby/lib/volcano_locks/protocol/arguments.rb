@@ -13,9 +13,9 @@ module VolcanoLocks
     SHOWN_CHARACTERS_MAX = 300
     KEY = /\A[A-Za-z0-9][A-Za-z0-9._:-]{0,127}\z/
     UUID = /\A\h{8}(-\h{4}){3}-\h{12}\z/
-    # Control characters, line separators, and overrides of the direction of text.
-    CONTROL = /[\p{Cc}\u2028\u2029\u202a-\u202e\u2066-\u2069]/
-    private_constant :KEY, :UUID, :CONTROL
+    # Control and format characters, and line separators.
+    INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/
+    private_constant :KEY, :UUID, :INVISIBLE
 
     module_function
 
@@ -77,10 +77,10 @@ module VolcanoLocks
       raise TypeError, "reason must be a String, got #{reason.class}" unless reason.is_a?(String)
 
       text = reason.valid_encoding? ? reason.encode(Encoding::UTF_8) : "\0"
-      return (text.empty? ? nil : text.freeze) if text.length <= REASON_CHARACTERS_MAX && !CONTROL.match?(text)
+      return (text.empty? ? nil : text.freeze) if text.length <= REASON_CHARACTERS_MAX && !INVISIBLE.match?(text)
 
-      raise ArgumentError, "reason must be at most #{REASON_CHARACTERS_MAX} characters without control characters, " \
-                           "got #{shown(reason)}"
+      raise ArgumentError, "reason must be at most #{REASON_CHARACTERS_MAX} characters without control and invisible " \
+                           "format characters, got #{shown(reason)}"
     rescue EncodingError
       raise ArgumentError, "reason must be text that UTF-8 can represent, got #{shown(reason)}"
     end

@@ -2,6 +2,7 @@
 import { get, isAdmin, messageOf, session } from "../api.js";
 import { html, useEffect, useState } from "../lib.js";
 import { Empty, Fault, Heading, When } from "../parts/basics.js";
+import { quoted, visible } from "../text.js";
 import { localTime, nowMs, toMs } from "../time.js";
 
 /** @typedef {import("../../types.js").AuditEntry} AuditEntry */
@@ -70,8 +71,8 @@ function Entry({ entry }) {
       ${entry.request_id && html`<br /><span class="mono request" title=${`Request ${entry.request_id}`}>${entry.request_id.slice(0, 8)}</span>`}</div></td>
     <td data-label="What"><div><span class="strong">${words(entry.action)}</span>
       ${target.name && html`<br /><span class="mono">${target.name}</span>`}
-      ${entry.reason && html`<br /><span class="quiet">“${entry.reason}”</span>`}</div></td>
-    <td data-label="Who"><div>${actor.name} <span class="quiet">${ACTORS[actor.kind] ?? actor.kind}</span>
+      ${entry.reason && html`<br /><span class="quiet">${quoted(entry.reason)}</span>`}</div></td>
+    <td data-label="Who"><div>${visible(actor.name)} <span class="quiet">${ACTORS[actor.kind] ?? actor.kind}</span>
       ${entry.address && html`<br /><span class="mono quiet">${entry.address}</span>`}</div></td>
     <td data-label="Change"><${Change} before=${entry.before} after=${entry.after} /></td>
   </tr>`;

@@ -1,5 +1,6 @@
 // What happened to a lock since its page was opened, and who waits for it.
 import { html } from "../lib.js";
+import { quoted } from "../text.js";
 import { count, toMs } from "../time.js";
 import { Badge, Card, When } from "./basics.js";
 
@@ -34,7 +35,7 @@ export function EventList({ events }) {
       events.length > 0 &&
       html`<ol class="events" tabindex="0" aria-label="Events, newest first">${events.map((event) => {
         const { words, kind } = NAMES[event.event] ?? { words: event.event, kind: "plain" };
-        const why = event.reason ? `“${event.reason}”` : (WHY[event.why] ?? "");
+        const why = event.reason ? quoted(event.reason) : (WHY[event.why] ?? "");
         return html`<li><${When} ms=${toMs(event.at)} /><${Badge} kind=${kind}>${words}</${Badge}>
         <span>${event.holder ?? ""}${why && html` <span class="quiet">${why}</span>`}</span></li>`;
       })}</ol>`

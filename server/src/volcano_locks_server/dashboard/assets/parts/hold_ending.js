@@ -1,4 +1,5 @@
 // A hold of the history in words.
+import { quoted } from "../text.js";
 import { localTime, nowMs, toMs } from "../time.js";
 
 /** @typedef {import("../../types.js").Hold} Hold */
@@ -13,7 +14,7 @@ export function ending(hold) {
   return {
     kind: /** @type {const} */ ("bad"),
     words: "forced free",
-    detail: [by, hold.reason ? `“${hold.reason}”` : ""].filter(Boolean).join(": "),
+    detail: [by, hold.reason ? quoted(hold.reason) : ""].filter(Boolean).join(": "),
   };
 }
 
