@@ -62,7 +62,19 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.http.sessions", "CODES_PER_OWNER_MAX", "codes of a credential; the first to end makes room"),
         (f"{SERVER}.http.sessions", "CODES_MAX", "codes in a store; the first to end makes room"),
         (f"{SERVER}.http.sessions", "SESSION_REQUESTS_PER_MINUTE", "requests of a session in a minute; more is 429"),
+        (
+            f"{SERVER}.http.sessions",
+            "PROJECT_SESSION_REQUESTS_PER_MINUTE",
+            "requests of all sessions of a project in a minute; more is 429",
+        ),
         (f"{SERVER}.http.sessions", "SIGN_INS_PER_MINUTE", "sign-ins of a credential in a minute; more is 429"),
+    ),
+    "Audit, activity and nodes of one server": (
+        (
+            f"{SERVER}.http.request_budget",
+            "READER_REQUESTS_PER_MINUTE",
+            "requests for them with a project's service keys in a minute; more is 429",
+        ),
     ),
     "Queues of one server": (
         (f"{SERVER}.queue.waiter_table", "WAITERS_PER_LOCK_MAX", "waiters for one lock; more is 429"),

@@ -6,6 +6,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from volcano_locks_server.http import app
 from volcano_locks_server.ports.lock_store import RecordKey
 from volcano_locks_server.ports.nodes import OtherNode
 from volcano_locks_server.rules.values import LockKey
@@ -42,6 +43,23 @@ async def test_this_node_is_shown(harness: HttpHarness) -> None:
         "waiters": 0,
         "streams": 0,
     }
+
+
+async def test_reader_requests_of_a_project_have_a_budget(
+    harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AUDIT-4: of all its keys together. The quota, other projects and admin tokens are not affected."""
+    monkeypatch.setattr(app, "READER_REQUESTS_PER_MINUTE", 3)
+    second = (await harness.new_key("second"))["key_value"]
+    for path, key in (("/nodes", ""), ("/activity", second), (f"/projects/{harness.project_id}/audit", "")):
+        assert (await harness.request("GET", path, key=key)).status_code == 200
+    spent = await harness.request("GET", "/nodes", key=second)
+    assert problem(spent) == (429, "lock_rate_limited")
+    assert spent.headers["retry-after"] == "60"
+    assert (await harness.request("GET", "/locks")).status_code == 200
+    assert (await harness.admin("GET", "/nodes")).status_code == 200
+    harness.clock.advance(60_000)
+    assert (await harness.request("GET", "/nodes")).status_code == 200
 
 
 async def test_a_report_is_made_once_a_second(harness: HttpHarness) -> None:

@@ -257,6 +257,25 @@ async def test_a_session_has_a_budget_of_its_own(harness: HttpHarness, monkeypat
     assert await status(harness, "/locks") == 200
 
 
+async def test_the_sessions_of_a_project_share_a_budget(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UI-6: more keys and sessions read no more; those of other projects and of admin tokens are not affected."""
+    monkeypatch.setattr(sessions, "PROJECT_SESSION_REQUESTS_PER_MINUTE", 4)
+    monkeypatch.setattr(sessions, "SESSION_REQUESTS_PER_MINUTE", 3)
+    await sign_in(harness)
+    assert [await status(harness, path) for path in ("/locks", "/activity", "/nodes", "/locks")] == [200, 200, 200, 429]
+    await sign_in(harness, (await harness.new_key("second"))["key_value"])
+    assert await status(harness, f"/projects/{harness.project_id}/audit") == 200
+    spent = await harness.request("GET", "/locks", key=None)
+    assert problem(spent) == (429, "lock_rate_limited")
+    assert "4 requests a minute" in spent.json()["error"]
+    assert (await harness.request("GET", "/locks")).status_code == 200, "the quota is another budget"
+    await sign_in(harness, ADMIN_TOKEN)
+    assert await status(harness, "/nodes") == 200
+    harness.clock.advance(60_000)
+    await sign_in(harness)
+    assert await status(harness, "/locks") == 200
+
+
 async def test_the_oldest_session_of_a_key_makes_room(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     """UI-4."""
     monkeypatch.setitem(sessions._LIMITS, "session", sessions.SessionLimits(2, 10))

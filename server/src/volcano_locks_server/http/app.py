@@ -20,6 +20,7 @@ from ..ports.snapshot import Backups
 from ..rules.errors import LockError
 from ..rules.shares import Budget, Budgets, past_share
 from ..service.lock_service import LockService
+from ..service.rate_limiter import LocalRateLimiter
 from ..telemetry import Log, Metrics
 from .admin_routes import AdminRoutes
 from .admin_token_routes import AdminTokenRoutes
@@ -50,6 +51,7 @@ from .lock_operations import is_lock_address
 from .lock_routes import LockRoutes
 from .node_routes import NodeRoutes, ThisNode
 from .problems import INTERNAL_MESSAGE, MethodNotAllowedError, error_for_client
+from .request_budget import READER_REQUESTS_PER_MINUTE, count_request
 from .request_checks import check_after_credential, check_before_credential, request_id_of
 from .responses import error_response, send_response
 from .sessions import NO_STORE, admin_of
@@ -154,6 +156,7 @@ class App:
             authenticator=authenticator,
             budgets=service.budgets,
             dashboard=dashboard,
+            reader_limiter=LocalRateLimiter(clock, owner_reserve=False),
         )
         self._has_dashboard: Final = dashboard is not None
         self._in_flight: Final = InFlight()
@@ -259,8 +262,10 @@ class _Router:
         authenticator: Authenticator,
         budgets: Budgets,
         dashboard: DashboardRoutes | None,
+        reader_limiter: LocalRateLimiter,
     ) -> None:
         self._authenticator: Final = authenticator
+        self._reader_limiter: Final = reader_limiter
         self._budgets: Final = budgets
         self._dashboard: Final = dashboard
         self._found: Final[dict[tuple[tuple[str, ...], int], tuple[ByMethod, list[str], Access]]] = {}
@@ -316,6 +321,10 @@ class _Router:
             sessions.admit(session)
         elif access == "reader":
             actor = await self._authenticator.any_principal(authorization)
+            if isinstance(actor, Principal):
+                limit = READER_REQUESTS_PER_MINUTE
+                what = f"this project's budget of {limit} requests a minute for the audit, activity and nodes"
+                count_request(self._reader_limiter, actor.project_id, limit, what)
         else:
             return await self._authenticator.require_admin(authorization)
         if isinstance(actor, Principal) and not actor.may_read_locks:

@@ -17,12 +17,13 @@ from ..ports.audit_entry import Act
 from ..ports.clock import Clock
 from ..ports.session_store import Purpose, SessionLimits, SessionStore, StoredSession
 from ..rules.errors import LockError
-from ..rules.quota import Admission, Verdict
+from ..rules.quota import Admission
 from ..service.rate_limiter import LocalRateLimiter
 from .auth import AdminPrincipal, Authenticator, Principal, refused_credential
 from .codec import COOKIE, CSRF
 from .credential_cache import CredentialCache
 from .dashboard_access import DashboardAccess, has_loopback_host, port_of_host
+from .request_budget import count_request
 from .store_deadline import store_deadline
 
 SESSION_SECONDS: Final = 8 * 3_600
@@ -32,6 +33,7 @@ SESSIONS_MAX: Final = 1_000
 CODES_PER_OWNER_MAX: Final = 5
 CODES_MAX: Final = 100
 SESSION_REQUESTS_PER_MINUTE: Final = 600
+PROJECT_SESSION_REQUESTS_PER_MINUTE: Final = 3_000
 SIGN_INS_PER_MINUTE: Final = 60
 
 NO_STORE: Final = (b"cache-control", b"no-store")
@@ -163,15 +165,14 @@ class Sessions:
         return session
 
     def admit(self, session: Session) -> Admission:
-        """Count one request of the session (UI-6). Raises LockError `lock_rate_limited`."""
-        limit = SESSION_REQUESTS_PER_MINUTE
-        return self._admit(session.digest.hex(), limit, f"this session's budget of {limit} requests a minute")
-
-    def _admit(self, who: str, limit: int, what: str) -> Admission:
-        admission = self._limiter.admit_now(who, limit, may_draw_on_reserve=False)
-        if admission.verdict is Verdict.SPENT:
-            seconds = admission.retry_after_seconds
-            raise LockError("lock_rate_limited", f"{what} is spent: retry in {seconds} s", retry_after_seconds=seconds)
+        """Count one request of the session and of its project (UI-6). Raises LockError `lock_rate_limited`."""
+        limit, principal = SESSION_REQUESTS_PER_MINUTE, session.principal
+        what = f"this session's budget of {limit} requests a minute"
+        admission = count_request(self._limiter, session.digest.hex(), limit, what)
+        if isinstance(principal, Principal):
+            limit = PROJECT_SESSION_REQUESTS_PER_MINUTE
+            what = f"the budget of {limit} requests a minute of all sessions of this project"
+            count_request(self._limiter, f"project {principal.project_id}", limit, what)
         return admission
 
     async def _add(
@@ -180,7 +181,8 @@ class Sessions:
         secret, now_ms = self._new_secret(), self._clock.now_ms()
         kind, owner_id, credential_digest = self._authenticator.owner_of(principal, secret.encode())
         limit = SIGN_INS_PER_MINUTE
-        self._admit(f"{purpose} {kind} {owner_id}", limit, f"this credential's budget of {limit} sign-ins a minute")
+        what = f"this credential's budget of {limit} sign-ins a minute"
+        count_request(self._limiter, f"{purpose} {kind} {owner_id}", limit, what)
         good_until_ms = now_ms + _SECONDS[purpose] * 1_000
         digest = _digest(purpose, secret.encode())
         stored = StoredSession(digest, purpose, kind, owner_id, credential_digest, good_until_ms)
