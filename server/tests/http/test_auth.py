@@ -143,7 +143,9 @@ async def slow_authenticator(harness: HttpHarness) -> tuple["SlowRegistry", Auth
 async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
     harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """HTTP-24: lookups of unknown secrets are limited; a stale cached key is looked up regardless."""
+    """HTTP-24: lookups of unknown secrets are limited. A key that was valid before is looked up regardless, and at
+    once; also after a change of any key has emptied the cache.
+    """
     monkeypatch.setattr(credential_cache, "LOOKUPS_MAX", 40)
     slow, authenticator = await slow_authenticator(harness)
     assert slow.gate is not None
@@ -162,9 +164,16 @@ async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
     with pytest.raises(LockError, match="too many unknown credentials"):
         await authenticator.principal(b"Bearer sk-" + b"B" * 43)
     asking = asyncio.create_task(authenticator.principal(good))
-    await asyncio.sleep(0)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert slow.asked == 2 + credential_cache.LOOKUPS_AT_ONCE
+    authenticator.invalidate()
+    again = asyncio.create_task(authenticator.principal(good))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert slow.asked == 3 + credential_cache.LOOKUPS_AT_ONCE
     slow.gate.set()
-    assert (await asking).project_id == harness.project_id
+    assert [(await one).project_id for one in (asking, again)] == [harness.project_id] * 2
     await asyncio.gather(*crowd)
 
 

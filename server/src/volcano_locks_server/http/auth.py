@@ -5,7 +5,6 @@ place of the other. The store keeps only a digest of each; `credential_cache` lo
 is in no store. The expiry of a service key is checked at each request.
 """
 
-import asyncio
 import re
 import secrets
 from hashlib import sha256
@@ -17,7 +16,7 @@ from ..ports.clock import Clock
 from ..ports.registry import Credential, Registry
 from ..ports.session_store import OwnerKind, StoredSession
 from ..rules.errors import LockError
-from .credential_cache import CREDENTIAL_SECONDS_MAX, LOOKUPS_AT_ONCE, CredentialCache
+from .credential_cache import CREDENTIAL_SECONDS_MAX, CredentialCache, LookupSlots
 from .lock_operations import LockOperation
 
 CREDENTIAL_BYTES_MAX: Final = 4_096
@@ -135,7 +134,7 @@ class Authenticator:
         self._clock: Final = clock
         self._configured: Final = AdminPrincipal(None, CONFIGURED, sha256(admin_token.encode()).digest(), 0)
         self._metrics_digest: Final = None if metrics_token is None else secret_digest(metrics_token)
-        self.lookup_slots: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.lookup_slots: Final = LookupSlots()
         self.service_keys: Final = CredentialCache(self._look_up_service_key, clock, self.lookup_slots)
         self._admins: Final = CredentialCache(self._look_up_admin_token, clock, self.lookup_slots)
         self._last_used_at_ms: dict[str, int] = {}

@@ -4,8 +4,8 @@ A found credential is used for CREDENTIAL_SECONDS_MAX. `forget_all` empties the 
 takes effect with the next request; a lookup that began before the change is not cached.
 
 Anyone can send made-up secrets, and lookups share the store with lock traffic. Therefore at most LOOKUPS_AT_ONCE
-lookups of all kinds run, and at most LOOKUPS_MAX of one kind are pending. A credential that is cached, even if stale,
-is exempt from LOOKUPS_MAX.
+lookups of unknown secrets run, and at most LOOKUPS_MAX of one kind are pending. A credential that was found before,
+even if the cache forgot it, is exempt from LOOKUPS_MAX, and its lookup does not wait for those of unknown ones.
 """
 
 import asyncio
@@ -39,18 +39,25 @@ class Cacheable(Protocol):
 C = TypeVar("C", bound=Cacheable)
 
 
+class LookupSlots:
+    """Slots for the lookups of all kinds that run at once: those of unknown credentials, and those of known ones."""
+
+    def __init__(self) -> None:
+        self.unknown: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.known: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+
+
 class CredentialCache(Generic[C]):
     """The credentials of one kind.
 
     `look_up` is called with the digest and the instant of the lookup, while it holds one of the `slots`.
     """
 
-    def __init__(
-        self, look_up: Callable[[bytes, int], Awaitable[C | None]], clock: Clock, slots: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, look_up: Callable[[bytes, int], Awaitable[C | None]], clock: Clock, slots: LookupSlots) -> None:
         self._look_up_in_store: Final = look_up
         self._clock: Final = clock
         self._found: Final[dict[bytes, C]] = {}
+        self._known: Final[set[bytes]] = set()  # found at their last lookup, also if they are not cached any longer
         self.lookups: Final[dict[bytes, asyncio.Task[C | None]]] = {}
         self._slots: Final = slots
 
@@ -69,7 +76,7 @@ class CredentialCache(Generic[C]):
             return found
         lookup = self.lookups.get(digest)
         if lookup is None:
-            if found is None and len(self.lookups) >= LOOKUPS_MAX:
+            if digest not in self._known and len(self.lookups) >= LOOKUPS_MAX:
                 raise LockError(
                     "lock_service_unavailable",
                     "this server is checking too many unknown credentials at once: try again in a moment",
@@ -94,7 +101,7 @@ class CredentialCache(Generic[C]):
         this = asyncio.current_task()
         read_at_ms = self._clock.now_ms()
         try:
-            async with self._slots:
+            async with self._slots.known if digest in self._known else self._slots.unknown:
                 found = await self._look_up_in_store(digest, read_at_ms)
         finally:
             is_current = self.lookups.get(digest) is this  # not after `forget_all`
@@ -102,7 +109,11 @@ class CredentialCache(Generic[C]):
                 del self.lookups[digest]
         if is_current:
             self._forget(digest)
+            self._known.discard(digest)
             if found is not None:
+                if len(self._known) >= CREDENTIALS_MAX:
+                    self._known.pop()
+                self._known.add(digest)
                 if len(self._found) >= CREDENTIALS_MAX:
                     self._forget(next(iter(self._found)))
                 self._found[digest] = found

@@ -14,6 +14,7 @@ from volcano_locks_server.rules.hold import HoldFacts, Requester
 from volcano_locks_server.rules.lease import RETENTION_MS, Acquire, Free, Granted, Held, Refused, Release, Renew
 from volcano_locks_server.stores.postgres import PostgresDatabase, connections
 from volcano_locks_server.stores.postgres.locks import PostgresStore
+from volcano_locks_server.stores.postgres.read_only import read_transaction
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import PROJECT, digest, held, increment, key, read_records, run_commands, write_records
@@ -287,3 +288,22 @@ async def test_old_minutes_are_purged(node: Node, clock: ManualClock, database: 
         assert connection.execute("SELECT window_started_at_ms FROM volcano_locks.quota").fetchall() == [
             (clock.now_ms(),)
         ]
+
+
+async def test_reads_leave_connections_for_commits(node: Node) -> None:
+    """HTTP-24: such as lookups of unknown credentials, of which anyone can send any number."""
+    one = await node()
+    end = asyncio.Event()
+
+    async def read() -> None:
+        async with read_transaction(one._connections):
+            await end.wait()
+
+    reads = [asyncio.create_task(read()) for _ in range(2 * connections.CONNECTIONS_MAX)]
+    try:
+        await asyncio.sleep(0.1)
+        async with asyncio.timeout(2):
+            await asyncio.gather(increment(one.locks, key("a")), increment(one.locks, key("b")))
+    finally:
+        end.set()
+        await asyncio.gather(*reads)

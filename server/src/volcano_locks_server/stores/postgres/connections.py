@@ -28,6 +28,7 @@ from .hosts import CONNECT_SECONDS_MAX, NOT_REACHED, DatabaseSession, Hosts
 from .schema_mark import SchemaGuard
 
 CONNECTIONS_MAX: Final = 6
+READS_MAX: Final = 3  # of them in transactions that only read, so that commits need not wait for reads
 STATEMENT_SECONDS_MAX: Final = 2.0
 LOCK_SECONDS_MAX: Final = 1.5
 IDLE_SECONDS_MAX: Final = 2.0
@@ -86,6 +87,8 @@ class ConnectionPool:
         self.guard: Final = guard
         self.hosts: Final = Hosts(url, counts)
         self._counts: Final = counts
+        self.reading: Final = asyncio.Semaphore(READS_MAX)
+        """Held by `read_transaction`."""
         self._slots: Final = asyncio.Semaphore(CONNECTIONS_MAX)
         self._idle: list[DatabaseSession] = []
         self._busy: set[DatabaseSession] = set()

@@ -14,8 +14,8 @@ _CANNOT_WRITE: Final = f"SELECT pg_is_in_recovery() OR current_setting('transact
 
 @asynccontextmanager
 async def read_transaction(connections: ConnectionPool) -> AsyncIterator[Transaction]:
-    """A transaction that writes no row. A standby is refused, because it may be behind."""
-    async with connections.transaction() as transaction:
+    """A transaction that writes no row; READS_MAX run at once. A standby is refused, because it may be behind."""
+    async with connections.reading, connections.transaction() as transaction:
         cannot_write, mark = (await transaction.fetch(_CANNOT_WRITE))[0]
         if cannot_write:
             connections.discard_all()
