@@ -55,8 +55,11 @@ async def connect(running: RunningServer) -> AsyncIterator[Connect]:
     """Opens connections, over TLS if a context is given, which are closed at the end of the test."""
     opened: list[asyncio.StreamWriter] = []
 
-    async def connected(context: ssl.SSLContext | None = None, *, sent: bytes = b"") -> Streams:
-        streams = await asyncio.open_connection("127.0.0.1", int(running.url.rsplit(":", 1)[1]), ssl=context)
+    async def connected(
+        context: ssl.SSLContext | None = None, *, sent: bytes = b"", local_address: tuple[str, int] | None = None
+    ) -> Streams:
+        port = int(running.url.rsplit(":", 1)[1])
+        streams = await asyncio.open_connection("127.0.0.1", port, ssl=context, local_addr=local_address)
         opened.append(streams[1])
         streams[1].write(sent)
         return streams
@@ -110,6 +113,31 @@ async def test_a_turn_starts_few_handshakes(
             await asyncio.sleep(0)
     assert max(Counter(started).values()) <= acceptor_module.HANDSHAKES_PER_TURN
     assert await is_served(connect, files.trusting_context())
+
+
+async def test_handshakes_start_in_turns_of_client_addresses(
+    running: RunningServer, connect: Connect, files: CertificateFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24: hundreds that wait from one address hold up no other."""
+    acceptor = running.server.listener._acceptor
+    assert acceptor is not None
+    connect_socket, started = acceptor._connect, []
+
+    def noted(accepted: socket.socket, *given: Any, **more: Any) -> asyncio.Task[Any]:
+        started.append(accepted.getpeername()[0])
+        return connect_socket(accepted, *given, **more)
+
+    monkeypatch.setattr(acceptor, "_connect", noted)
+    monkeypatch.setattr(acceptor_module, "HANDSHAKES_PER_TURN", 0)
+    for _ in range(40):
+        await connect(sent=FIRST_BYTE)
+    await connect(sent=FIRST_BYTE, local_address=("127.0.0.2", 0))
+    async with asyncio.timeout(30):
+        while sum(map(len, acceptor._handshakes._by_network.values())) < 41:
+            await asyncio.sleep(0.001)
+    monkeypatch.setattr(acceptor_module, "HANDSHAKES_PER_TURN", 8)
+    assert await is_served(connect, files.trusting_context())
+    assert started.index("127.0.0.2") == 1
 
 
 async def test_a_handshake_that_waits_can_be_aborted(

@@ -1,10 +1,10 @@
 """Accepts connections from a listening socket, and gives each one to its protocol when its transport is ready.
 
 Each turn of the event loop accepts up to ACCEPTS_PER_TURN connections, so that new clients get their turn beside
-thousands of busy ones (case 60). A turn starts up to HANDSHAKES_PER_TURN TLS handshakes, and the others wait in their
-order: each takes the time of several requests, and needs no credential. Other processes may accept from the same
-socket. A connection that the limits do not admit gets 503 and is closed; with TLS it is closed without a response,
-because that would take a handshake.
+thousands of busy ones (case 60). A turn starts up to HANDSHAKES_PER_TURN TLS handshakes, and the others wait, in turns
+of client addresses: each takes the time of several requests, and needs no credential. Other processes may accept from
+the same socket. A connection that the limits do not admit gets 503 and is closed; with TLS it is closed without a
+response, because that would take a handshake.
 """
 
 import asyncio
@@ -13,7 +13,6 @@ import errno
 import functools
 import socket
 import ssl
-from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from ..responses import closing_response
 from .connection_limits import HANDSHAKE_SECONDS_MAX, ConnectionLimits
 from .freed_memory import TLS_CONNECTIONS_PER_TRIM, trim
 from .handshake import RECORD_TYPE, Handshake
+from .handshake_queue import HandshakeQueue
 from .http1 import Http1Connection
 from .refusal import Refusal
 
@@ -70,7 +70,7 @@ class Acceptor:
         self._log: Final = log
         self._loop: Final = asyncio.get_running_loop()
         self._tasks: Final[set[asyncio.Task[Any]]] = set()
-        self._handshakes: Final[deque[Callable[[], None]]] = deque()  # that have not started
+        self._handshakes: Final = HandshakeQueue()  # that have not started
         self._handshake_turn: asyncio.Handle | None = None
         self._until_trim = TLS_CONNECTIONS_PER_TRIM
         self._refusals: Final[set[Refusal]] = set()
@@ -136,7 +136,8 @@ class Acceptor:
         self, connection: Http1Connection, peer_address: str, handshake: Handshake, first_byte: bytes
     ) -> None:
         if first_byte == RECORD_TYPE:
-            self._handshakes.append(functools.partial(self._start_handshake, connection, peer_address, handshake))
+            start = functools.partial(self._start_handshake, connection, peer_address, handshake)
+            self._handshakes.add(peer_address, start)
             if self._handshake_turn is None:
                 self._handshake_turn = self._loop.call_soon(self._start_handshakes)
             return
@@ -150,8 +151,9 @@ class Acceptor:
 
     def _start_handshakes(self) -> None:
         self._handshake_turn = None
-        for _ in range(min(HANDSHAKES_PER_TURN, len(self._handshakes))):
-            self._handshakes.popleft()()
+        for _ in range(HANDSHAKES_PER_TURN):
+            if self._handshakes:
+                self._handshakes.take()()
         if self._handshakes:
             self._handshake_turn = self._loop.call_soon(self._start_handshakes)
 
