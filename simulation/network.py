@@ -49,9 +49,10 @@ class Network:
         exchange.arrives_at = self._world.now + self._delay()
         self._world.at(exchange.arrives_at, exchange.arrive, server_request)
         if self.duplicates and self._random.random() < self.duplicates:
+            exchange.is_repeated = True
             again = ServerRequest(*request, lambda _response: None)
             later = self._delay() + self._random.random() * LIFETIME_SECONDS / 2
-            self._world.after(later, exchange.arrive, again)
+            self._world.after(later, exchange.arrive_again, again)
         return exchange
 
     def _delay(self) -> float:
@@ -74,6 +75,8 @@ class Exchange:
     ) -> None:
         self.server_request: ServerRequest | None = None
         self.waits = False
+        self.is_repeated = False
+        """The network delivers the request twice, perhaps the second copy first."""
         self.arrives_at = 0.0
         self._network: Final = network
         self._client: Final = client
@@ -87,6 +90,11 @@ class Exchange:
                 self._network._world.after(self._network._delay(), self._on_response, None, False)
         else:
             process.loop.call_soon(process.accept, request)
+
+    def arrive_again(self, request: ServerRequest) -> None:
+        key = request.target.split("/")[2]
+        self._network._world.note("network", f"delivers a copy of {request.method} by {self._client}", key)
+        self.arrive(request)
 
     def responded(self, response: bytes | None) -> None:
         network = self._network

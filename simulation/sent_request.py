@@ -104,9 +104,11 @@ class SentRequest:
         assert exchange is not None
         self.exchange = None
         client.received(exchange)
-        responded_at = None if outcome == "unknown" else client.world.now
         shown = "" if token is None else f", {shown_token(token)}"
         client.world.note(client.name, f"{self._operation}: {why or outcome}{shown}", record.key)
+        if outcome == "refused" and exchange.is_repeated:
+            outcome = "unknown"  # its copy may have arrived before it and released the lock
+        responded_at = None if outcome == "unknown" else client.world.now
         ended = replace(record, responded_at=responded_at, outcome=outcome, fencing_token=token)
         client.checker.request_ended(self._number, ended, was_sent=was_sent)
         self._on_result(result)

@@ -23,9 +23,9 @@ def test_a_fixed_seed_has_no_violation(seed: int) -> None:
     assert outcome.operations >= OPERATIONS
 
 
-@pytest.mark.parametrize(("seed", "operations"), [(20263, 3_000), (20267, 1_500), (20306, 3_500)])
+@pytest.mark.parametrize(("seed", "operations"), [(20263, 3_000), (20267, 1_500), (20306, 3_500), (30031, 4_000)])
 def test_a_seed_that_a_check_once_rejected_has_no_violation(seed: int, operations: int) -> None:
-    """A waiter of a paused node, and nodes that refuse because their clocks are ahead."""
+    """A waiter of a paused node; nodes that refuse because their clocks are ahead; a release after its own copy."""
     outcome = run(plan_of(seed, operations))
     assert outcome.violation is None, "\n" + timeline(outcome)
 
