@@ -1,15 +1,21 @@
-"""A killed SQLite server whose write-ahead log was deleted, or not copied along, before the next start (OPS-11)."""
+"""A killed SQLite server whose write-ahead log was deleted, merged by another program, or not copied along (OPS-11)."""
 
 import shutil
+import sqlite3
 import subprocess
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from uuid import uuid4
 
+import httpx2
 import pytest
-from testsupport.lease_holders import hold_all, request
-from testsupport.server_process import PROGRAM, ServerExitedError, ServerProcess
+from testsupport.lease_holders import request
+from testsupport.server_process import ADMIN_TOKEN, PROGRAM, ServerExitedError, ServerProcess
 
 pytestmark = pytest.mark.real_time
+
+LEASE = {"ttl_seconds": 300}  # longer than the starts of a busy machine take
 
 
 @pytest.fixture
@@ -32,7 +38,7 @@ def log_of(file: Path) -> Path:
 def test_a_start_without_the_log_of_a_killed_server_is_refused(server: ServerProcess, file: Path) -> None:
     """LEASE-14, OPS-11, case 72: its last commits were only there. With the log the server goes on."""
     service_key = server.new_service_key()
-    held = hold_all(server.url, service_key)
+    assert request("POST", server.url, "a", service_key, body=LEASE).status_code == 201
     server.kill()
     kept = log_of(file).rename(file.with_name("kept"))
     for _ in range(2):
@@ -47,8 +53,40 @@ def test_a_start_without_the_log_of_a_killed_server_is_refused(server: ServerPro
     assert "write-ahead log beside the file is gone" in doctor.stdout
     kept.rename(log_of(file))
     server.start()
-    for key in held:
-        assert request("POST", server.url, key, service_key, body={"ttl_seconds": 5}).status_code == 409
+    assert request("POST", server.url, "a", service_key, body=LEASE).status_code == 409
+
+
+def test_a_start_after_another_program_merged_the_log_goes_on(server: ServerProcess, file: Path) -> None:
+    """OPS-11, LEASE-14: an operator looked into the file. Nothing is lost, and holders keep their leases."""
+    service_key, token = server.new_service_key(), str(uuid4())
+    assert request("POST", server.url, "a", service_key, token=token, body=LEASE).status_code == 201
+    server.kill()
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("SELECT count(*) FROM lock WHERE key = 'a'").fetchone() == (1,)
+    assert not log_of(file).exists()
+    server.start()
+    assert request("POST", server.url, "a", service_key, body=LEASE).status_code == 409
+    assert request("PATCH", server.url, "a", service_key, token=token, body=LEASE).status_code == 200
+
+
+def test_a_start_without_a_revocation_is_refused(server: ServerProcess, file: Path) -> None:
+    """OPS-11: the last commit was no lease, but the revocation of a key. The refusal leaves the file as it is."""
+    server.new_service_key()
+    server.terminate()
+    server.start()
+    with httpx2.Client(base_url=server.url, headers={"Authorization": f"Bearer {ADMIN_TOKEN}"}) as admin:
+        (project,) = admin.get("/projects").json()["items"]
+        address = f"/projects/{project['id']}/service-keys"
+        (key,) = admin.get(address).json()["items"]
+        assert admin.delete(f"{address}/{key['id']}").status_code == 204
+    server.kill()
+    log_of(file).unlink()
+    before = file.read_bytes()
+    for _ in range(2):
+        with pytest.raises(ServerExitedError, match="write-ahead log beside the file is gone"):
+            server.start()
+        assert file.read_bytes() == before
+        assert not log_of(file).exists()
 
 
 def test_a_restore_of_the_file_itself_is_the_way_out(server: ServerProcess, file: Path) -> None:

@@ -133,6 +133,7 @@ def back_up_stopped(path: Path, to: Path) -> None:
         with store_errors(), closed_after(apsw.Connection(str(file_lock.path), flags=flags)) as source:
             source.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
             schema_version(source)
+            file_lock.note_opened()
             copy = BackupCopy(source, to)
             try:
                 while not copy.step():

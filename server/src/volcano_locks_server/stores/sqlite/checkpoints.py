@@ -63,7 +63,8 @@ class Checkpoints:
         with suppress(StoreUnavailableError, OSError):
             self._file_lock.check_files(now=True)
             try:
-                self._connection.wal_checkpoint()
+                with self._file_lock.served.merging():
+                    self._connection.wal_checkpoint()
                 self._failing_since_ms = None
             except apsw.Error as error:
                 self.failures += 1

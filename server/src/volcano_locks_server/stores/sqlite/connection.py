@@ -27,11 +27,11 @@ WAL_BYTES_KEPT_MAX: Final = 16 * 1024 * 1024
 T = TypeVar("T")
 
 
-def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
+def open_connection(path: Path, vfs: str = "", *, opened: Callable[[], None] = lambda: None) -> apsw.Connection:
     """Connect to an existing file, migrate it, and checkpoint what a crash left.
 
-    Raises apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which stays
-    unchanged.
+    Calls `opened` when no other program can open the file any longer, before the file or its log is changed. Raises
+    apsw.Error, and StoreUnavailableError for a file of another program or of a newer version, which stays unchanged.
     """
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOMUTEX | apsw.SQLITE_OPEN_EXRESCODE
     connection = apsw.Connection(str(path), flags=flags, vfs=vfs or None)
@@ -39,6 +39,7 @@ def open_connection(path: Path, vfs: str = "") -> apsw.Connection:
         connection.set_busy_timeout(BUSY_TIMEOUT_MS)
         connection.execute("PRAGMA locking_mode = EXCLUSIVE").fetchall()
         version = schema_version(connection)
+        opened()
         _set_up(connection)
         _migrate(connection, version)
         with suppress(apsw.FullError):  # SQLite syncs the log first, and only that is needed

@@ -12,8 +12,9 @@ So it does a link in the file's path that was set to another place, where the ne
 store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
 file prevents every later start until a restore has replaced both.
 
-The lock file also says that the database is being served, until the log was merged into it. A start that finds this,
-but no log, is refused too: the server was killed, and the log with its last commits was deleted or not copied along.
+The lock file also notes that the database is being served, and the number of the last commit. A start that finds the
+note, but no log and an older number in the database, is refused too: the server was killed, and the log with its last
+commits was deleted or not copied along. If another program merged the log, the database has that number.
 """
 
 import errno
@@ -28,13 +29,12 @@ from pathlib import Path
 from typing import Final, Self
 
 from ...rules.errors import StoreUnavailableError
+from .commits import PROCESS_ID_BYTES, ServedNote
 from .faults import file_fault
 
 CHECK_SECONDS: Final = 1.0
 MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
 _MOUNT_POINT_FIELD: Final = 4
-_SERVED: Final = b"served\n"
-_SERVED_AT: Final = 20  # after the process id
 _Identity = tuple[int, int]
 _Content = tuple[int, int]  # size, and time of the last write
 
@@ -55,11 +55,13 @@ LOG_LOST: Final = (
 class FileLock:
     """The exclusive right to `path` (resolved), from `acquire` until `release`."""
 
-    def __init__(self, named: Path, path: Path, lock_descriptor: int, *, was_served: bool) -> None:
+    def __init__(self, named: Path, path: Path, lock_descriptor: int) -> None:
         self.path: Final = path
         self._named: Final = named.absolute()
         self._lock_descriptor = lock_descriptor
-        self._has_lost_log = was_served and path.exists() and not self._log.exists()
+        self.served: Final = ServedNote(lock_descriptor)
+        is_without_log = path.exists() and not self._log.exists()
+        self._has_lost_log = self.served.was_served and is_without_log and not self.served.is_complete(path)
         self._identities: dict[Path, _Identity] = {}
         self._content: _Content = (0, 0)
         self._log_content: _Content | None = None
@@ -91,8 +93,7 @@ class FileLock:
             if path.is_dir():
                 raise IsADirectoryError(errno.EISDIR, "is a directory")
             refuse_mount_point(path)
-            descriptor, was_served = _locked(path)
-            return cls(named, path, descriptor, was_served=was_served)
+            return cls(named, path, _locked(path))
         except OSError as error:
             raise file_fault(error, named) from error
 
@@ -115,17 +116,18 @@ class FileLock:
         self.remember_content()
         self._log_content = self._content_of_log()
         sync(self.path.parent)  # before the note, the log's name must be durable
-        self._note_served()
+
+    def note_opened(self) -> None:
+        """No other program can open the database any longer. What is in its log will be merged."""
+        if (log := self._content_of_log()) is not None and log[0]:
+            self.served.need_log()
+        else:
+            self.note_not_served()
 
     def note_not_served(self) -> None:
         """From now on the database may be without a log: it is merged, or was replaced with the database."""
         self._has_lost_log = False
-        with suppress(OSError):
-            os.ftruncate(self._lock_descriptor, _SERVED_AT)
-
-    def _note_served(self) -> None:
-        with suppress(OSError):
-            os.pwrite(self._lock_descriptor, _SERVED, _SERVED_AT)
+        self.served.clear()
 
     def remember_content(self) -> None:
         """This process has just written the database; every other change of it is another program's."""
@@ -261,20 +263,16 @@ def _identity(found: os.stat_result) -> _Identity:
     return found.st_dev, found.st_ino
 
 
-def _locked(path: Path) -> tuple[int, bool]:
-    """A descriptor that holds the OS lock of `path`, and whether the last process that served it did not close it.
-
-    Raises OSError, or StoreUnavailableError if it is taken.
-    """
+def _locked(path: Path) -> int:
+    """A descriptor that holds the OS lock of `path`. Raises OSError, or StoreUnavailableError if it is taken."""
     lock_path = _lock_path(path)
     descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        was_served = os.pread(descriptor, len(_SERVED), _SERVED_AT) == _SERVED
         with suppress(OSError):  # a full disk must not prevent the start
-            os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(_SERVED_AT), 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode().ljust(PROCESS_ID_BYTES), 0)
     except BlockingIOError:
-        process_id = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        process_id = os.pread(descriptor, PROCESS_ID_BYTES, 0).decode("ascii", "replace").strip()
         os.close(descriptor)
         owner = f"process {process_id}" if process_id.isdigit() else "another process"
         raise StoreUnavailableError(
@@ -284,7 +282,7 @@ def _locked(path: Path) -> tuple[int, bool]:
     except BaseException:
         os.close(descriptor)
         raise
-    return descriptor, was_served
+    return descriptor
 
 
 def _create(path: Path) -> None:

@@ -36,7 +36,7 @@ from ...rules.values import LockKey
 from ..lock_rows import FREE_FROM, INTACT
 from ..readiness import PROBE_KEY, write_probe
 from .checkpoints import FAILING_MS_MAX, Checkpoints
-from .connection import run_in_transaction
+from .commits import run_counted
 from .file_clock import FileClock
 from .file_lock import FileLock
 from .held_scan import HeldScan
@@ -197,7 +197,7 @@ class SqliteStore:
 
     def _transaction(self, work: Callable[[], T]) -> T:
         try:
-            return run_in_transaction(self._connection, work)
+            return run_counted(self._connection, self._file_lock.served, work)
         except BaseException:
             self._scan = None  # it cannot know what the transaction changed
             self.entries.forget_counts()

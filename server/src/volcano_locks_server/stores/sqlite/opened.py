@@ -16,7 +16,7 @@ def opened_file(path: Path) -> Iterator[apsw.Connection]:
     """A connection, with the file's lock. Raises StoreUnavailableError, also for errors of SQLite in the block."""
     file_lock = FileLock.acquire(path)
     try:
-        with store_errors(), closed_after(open_connection(file_lock.path)) as connection:
+        with store_errors(), closed_after(open_connection(file_lock.path, opened=file_lock.note_opened)) as connection:
             yield connection
     finally:
         file_lock.release()

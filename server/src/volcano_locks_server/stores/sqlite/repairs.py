@@ -6,7 +6,7 @@ from typing import Final
 import apsw
 
 from ..damage import ADMIN_TOKEN_KIND, PROJECT_KIND, repaired_project
-from .connection import run_in_transaction
+from .commits import ServedNote, run_counted
 from .registry import PROJECT_CELLS
 from .tables import read_rows
 from .writer import WriterThread
@@ -15,9 +15,10 @@ from .writer import WriterThread
 class SqliteRepairs:
     """The RegistryRepairs on the one connection. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: WriterThread) -> None:
+    def __init__(self, connection: apsw.Connection, writer: WriterThread, served: ServedNote) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
+        self._served: Final = served
 
     async def repair(self, record: str, now_ms: int) -> None:
         kind, _, entry_id = record.partition("/")
@@ -25,7 +26,7 @@ class SqliteRepairs:
             work = partial(self._repair_project, entry_id, now_ms)
         else:
             work = partial(self._delete, "admin_token" if kind == ADMIN_TOKEN_KIND else "service_key", entry_id)
-        await self._writer.run(partial(run_in_transaction, self._connection, work))
+        await self._writer.run(partial(run_counted, self._connection, self._served, work))
 
     def _repair_project(self, project_id: str, now_ms: int) -> None:
         for _id, *cells in read_rows(

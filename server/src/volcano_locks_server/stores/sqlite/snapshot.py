@@ -34,6 +34,7 @@ from ..damage import damage_in, decoded, intact_pages, lock_entry
 from ..readiness import PROBE_PROJECT
 from ..registry_rows import Row, admin_token_of, entry_rows, project_of, service_key_of
 from .admin_tokens import ADMIN_TOKEN_CELLS
+from .commits import ServedNote
 from .connection import CACHE_BYTES, roll_back_if_open, set_cache_size
 from .locks import SqliteStore
 from .registry import KEY_CELLS, PROJECT_CELLS
@@ -68,9 +69,12 @@ _Read = Callable[[int], tuple[int, _Page]]
 class SqliteSnapshot:
     """The Snapshot on the one connection. Made by `SqliteFile`."""
 
-    def __init__(self, connection: apsw.Connection, writer: WriterThread, locks: SqliteStore) -> None:
+    def __init__(
+        self, connection: apsw.Connection, writer: WriterThread, served: ServedNote, locks: SqliteStore
+    ) -> None:
         self._connection: Final = connection
         self._writer: Final = writer
+        self._served: Final = served
         self._locks: Final = locks
 
     async def newest_ms(self) -> int:
@@ -131,7 +135,9 @@ class SqliteSnapshot:
 
     def _commit(self, began_ms: int, newest_ms: int, history: ClockHistory) -> None:
         self._locks.clock.continue_from(began_ms, newest_ms, history)
+        self._served.count_commit(self._connection)
         self._connection.execute("COMMIT")
+        self._served.committed()
 
     def _end(self) -> None:
         roll_back_if_open(self._connection)

@@ -42,8 +42,8 @@ class SqliteFile:
         self.sessions: Final = SqliteSessions(connection, writer, file_lock)
         self.audit: Final = SqliteAudit(connection, writer, file_lock)
         self.backups: Final = SqliteBackups(connection, writer, file_lock)
-        self.repairs: Final = SqliteRepairs(connection, writer)
-        self.snapshot: Final = SqliteSnapshot(connection, writer, self.locks)
+        self.repairs: Final = SqliteRepairs(connection, writer, file_lock.served)
+        self.snapshot: Final = SqliteSnapshot(connection, writer, file_lock.served, self.locks)
 
     @classmethod
     async def open(
@@ -93,9 +93,10 @@ class SqliteFile:
         file_lock = FileLock.acquire(path)
         try:
             with store_errors(f"cannot open {file_lock.path}: "):  # for the operator who starts the server
-                connection = open_connection(file_lock.path, vfs)
+                connection = open_connection(file_lock.path, vfs, opened=file_lock.note_opened)
             try:
                 file_lock.remember_files()
+                file_lock.served.begin(connection)
                 return cls(file_lock, connection, writer, clock)
             except BaseException:
                 connection.close(True)
@@ -123,7 +124,8 @@ class SqliteFile:
             if self._file_lock.is_marked:
                 self._connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             else:
-                self._file_lock.note_not_served()
+                with suppress(apsw.Error), self._file_lock.served.merging():
+                    self._connection.wal_checkpoint()
             self._connection.close(True)
         finally:
             self._file_lock.release()

@@ -9,7 +9,7 @@ import apsw
 from ...ports.audit_entry import AuditEntry
 from ..audit_rows import AUDIT_COLUMNS, audit_row
 from ..registry_rows import Row
-from .connection import run_in_transaction
+from .commits import run_counted
 from .file_lock import FileLock
 from .writer import WriterThread
 
@@ -36,7 +36,7 @@ class SqliteTables:
         return await self._writer.run(checked)
 
     async def _write(self, work: Callable[[], T]) -> T:
-        return await self._read(lambda: run_in_transaction(self._connection, work))
+        return await self._read(lambda: run_counted(self._connection, self._file_lock.served, work))
 
     async def _touch(self, table: str, last_used_at_ms: Mapping[str, int]) -> None:
         """Store when the table's entries (by id) were last used; never an earlier instant."""
