@@ -88,6 +88,11 @@ LIMITS: dict[str, Sequence[tuple[str, str, str]]] = {
         (f"{SERVER}.rules.values", "LIST_LIMIT_MAX", "locks on a page, at most"),
         (f"{SERVER}.http.lock_list_routes", "QUEUE_SHOWN_MAX", "waiters in the row of one lock"),
         (f"{SERVER}.events.subscriber", "QUEUE_MAX", "events waiting for one stream; more ends the stream"),
+        (
+            f"{SERVER}.events.stream_turns",
+            "STREAMS_AT_ONCE",
+            "streams of a project that get each event at once; more get their events in turns, 1,000 streams a second",
+        ),
     ),
     "Activity of one server": (
         (f"{SERVER}.service.activity", "MINUTES", "minutes that are remembered"),

@@ -321,7 +321,7 @@ async def test_an_expiry_is_published_in_time_by_the_systems_clock() -> None:
 async def test_subscribers_of_other_locks_cost_an_event_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """EVENT-1, EVENT-6: the hub does not even ask them whether the event matches."""
     given: list[Subscriber] = []
-    monkeypatch.setattr(Subscriber, "put", lambda watcher, _event: given.append(watcher))
+    monkeypatch.setattr(Subscriber, "put", lambda watcher, _event, _to_wake: given.append(watcher))
     others = [await node.subscribe(key=f"b{number}") for number in range(20)]
     others += [await node.subscribe(prefix=prefix) for prefix in ("ax", "b", "abc", "abcde")]
     mine = [await node.subscribe(key="abcd"), await node.subscribe(prefix=""), await node.subscribe(prefix="abcd")]
@@ -341,9 +341,9 @@ def test_an_event_is_queued_for_subscribers_in_the_order_in_which_they_came() ->
     queued: list[Subscriber] = []
 
     class Recording(Subscriber):
-        def put(self, numbered: NumberedEvent) -> None:
+        def put(self, numbered: NumberedEvent, to_wake: dict[Subscriber, None] | None = None) -> None:
             queued.append(self)
-            super().put(numbered)
+            super().put(numbered, to_wake)
 
     feed = ProjectFeed(0)
     subscribers = [Recording(PROJECT, key="x") for _ in range(40)]

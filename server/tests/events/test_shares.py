@@ -1,10 +1,11 @@
 """Shares of projects in streams, kept events and watched leases (EVENT-9): one project never silences another."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
 
-from volcano_locks_server.events import Subscriber, unwatched
+from volcano_locks_server.events import Subscriber, stream_turns, unwatched
 from volcano_locks_server.rules.errors import LockError
 from volcano_locks_server.rules.lease import GRACE_MS, Acquire, Release
 from volcano_locks_server.stores.memory import MemoryStore
@@ -50,6 +51,30 @@ async def test_a_project_has_a_share_of_the_streams(node: Node) -> None:
     await node.subscribe(project_id="third")
     assert await refusal(node, "fourth") == ("lock_service_unavailable", 1)
     assert node.hub.subscriber_count == 4
+
+
+async def test_many_streams_of_a_project_get_their_events_in_turns(node: Node, clock: ManualClock) -> None:
+    """EVENT-9: at most 10 wake up in 10 ms, those that have waited for longest first, and none misses an event."""
+    streams = [await node.subscribe(project_id=GREEDY) for _ in range(stream_turns.STREAMS_AT_ONCE + 5)]
+    takes = [asyncio.create_task(stream.take()) for stream in streams]
+    modest = asyncio.create_task((await node.subscribe()).take())
+    await node.perform("a", TAKE, GREEDY)
+    await node.perform("a", TAKE)
+    await turns()
+    assert modest.done(), "streams of other projects do not wait"
+    assert not any(take.done() for take in takes)
+    await advance(clock, stream_turns.TURN_MS)
+    assert [take.done() for take in takes] == [True] * 10 + [False] * 45
+    again = asyncio.create_task(streams[0].take())
+    await node.perform("a", Release(MINE), GREEDY)
+    for _ in range(5):
+        await advance(clock, stream_turns.TURN_MS)
+    assert all(take.done() for take in takes)
+    assert [len(await take) for take in takes] == [1] * 10 + [2] * 45
+    assert again.done()
+    node.hub.unsubscribe(streams[20])
+    await advance(clock, stream_turns.TURN_MS)
+    assert timers(clock) == 1, "the end of the lease that the modest project watches"
 
 
 async def test_the_events_of_one_project_displace_its_own(node: Node) -> None:

@@ -26,6 +26,7 @@ from .event import LockEvent
 from .lease_expiry import LeaseExpiries
 from .peers import LocalQueues, Peers
 from .project_feed import ProjectFeed
+from .stream_turns import STREAMS_AT_ONCE, StreamTurns
 from .subscriber import Subscriber
 from .unwatched import RESETS_APART_MS, UnwatchedProjects
 
@@ -75,6 +76,7 @@ class EventHub:
             )
         )
         self._feeds: Final[dict[str, ProjectFeed]] = {}
+        self._turns: Final = StreamTurns(clock, self._wake_some)
         self._to_list: Final[dict[str, LockQuery]] = {}  # the next page of each project to list
         self._listing: asyncio.Task[None] | None = None
         self._forget_timer: Timer | None = None
@@ -105,6 +107,7 @@ class EventHub:
         self._feeds.clear()
         self._expiries.close()
         self._unwatched.close()
+        self._turns.close()
         if self._peers is not None:
             self._peers.close()
         if self._listing is not None:
@@ -214,7 +217,14 @@ class EventHub:
             self._feeds[displaced].drop_oldest()
             self._kept.give_back(displaced)
         self._kept.add(project_id)
-        self._feeds[project_id].publish(event)
+        in_turns = self._streams.used_by(project_id) > STREAMS_AT_ONCE
+        self._feeds[project_id].publish(event, in_turns=in_turns)
+        if in_turns:
+            self._turns.note(project_id)
+
+    def _wake_some(self, project_id: str, most: int) -> bool:
+        feed = self._feeds.get(project_id)
+        return feed is not None and feed.wake_some(most)
 
     def _set_forget_timer(self) -> None:
         """One timer, for the feed that became idle first."""

@@ -25,6 +25,7 @@ class ProjectFeed:
         self.since_ms: Final = now_ms
         self.idle_since_ms: int | None = None
         self.subscribers: Final[dict[Subscriber, None]] = {}  # in order of arrival, as the two below
+        self._to_wake: Final[dict[Subscriber, None]] = {}  # those with events that they were not woken for
         self._by_key: Final[dict[str, dict[Subscriber, None]]] = {}
         self._by_prefix: Final[dict[str, dict[Subscriber, None]]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
@@ -41,18 +42,29 @@ class ProjectFeed:
         """How many events are kept."""
         return len(self._recent)
 
-    def publish(self, event: LockEvent) -> None:
-        """Keep an event and queue it for its subscribers. Subscribers of other locks cost nothing."""
+    def publish(self, event: LockEvent, *, in_turns: bool = False) -> None:
+        """Keep an event and queue it for its subscribers, which `wake_some` wakes if `in_turns`. Subscribers of other
+        locks cost nothing.
+        """
+        to_wake = self._to_wake if in_turns else None
         self._number += 1
         numbered = NumberedEvent(self.last_id, event, event.at_ms, event.why)
         self._recent.append(numbered)
         key = event.lock.key
         for subscriber in self._by_key.get(key, ()):
-            subscriber.put(numbered)
+            subscriber.put(numbered, to_wake)
         for length in self._prefix_lengths:
             if length <= len(key):
                 for subscriber in self._by_prefix.get(key[:length], ()):
-                    subscriber.put(numbered)
+                    subscriber.put(numbered, to_wake)
+
+    def wake_some(self, most: int) -> bool:
+        """Wake up to `most` subscribers, those that have waited for longest; returns whether others have events."""
+        for _ in range(min(most, len(self._to_wake))):
+            subscriber = next(iter(self._to_wake))
+            del self._to_wake[subscriber]
+            subscriber.wake()
+        return bool(self._to_wake)
 
     def reset(self, now_ms: int, why: str) -> None:
         """Events may be missing: notify all subscribers, and drop the events before."""
@@ -93,6 +105,7 @@ class ProjectFeed:
 
     def remove(self, subscriber: Subscriber, now_ms: int) -> None:
         del self.subscribers[subscriber]
+        self._to_wake.pop(subscriber, None)
         alike = self._subscribers_like(subscriber)
         del alike[subscriber]
         if not alike:

@@ -56,15 +56,21 @@ class Subscriber:
     def can_queue(self, count: int) -> bool:
         return len(self._queue) + count <= QUEUE_MAX
 
-    def put(self, numbered: NumberedEvent) -> None:
-        """Queue an event of its lock if it has subscribed to that kind; if the queue is full, end the subscriber."""
+    def put(self, numbered: NumberedEvent, to_wake: "dict[Subscriber, None] | None" = None) -> None:
+        """Queue an event of its lock if it has subscribed to that kind; if the queue is full, end the subscriber.
+
+        With `to_wake`, it is added there, to be woken later.
+        """
         if self.kinds is not None and numbered.event is not None and numbered.event.kind not in self.kinds:
             return
         if not self.can_queue(1):
             self.end()
         elif not self.ended:
             self._queue.append(numbered)
-            self._awake.set()
+            if to_wake is None:
+                self._awake.set()
+            else:
+                to_wake[self] = None
 
     def wake(self) -> None:
         """Let `take` return, with an empty list if no event is queued."""
