@@ -20,12 +20,12 @@ class StreamTurns:
     def __init__(self, clock: Clock, wake: Callable[[str, int], bool]) -> None:
         self._clock: Final = clock
         self._wake: Final = wake
-        self._projects: Final[set[str]] = set()
+        self._projects: Final[dict[str, None]] = {}  # in the order in which they came
         self._timer: Timer | None = None
 
     def note(self, project_id: str) -> None:
         """That project has queued events."""
-        self._projects.add(project_id)
+        self._projects[project_id] = None
         if self._timer is None:
             self._timer = self._clock.call_in(TURN_MS, self._turn)
 
@@ -38,6 +38,6 @@ class StreamTurns:
         self._timer = None
         for project_id in list(self._projects):
             if not self._wake(project_id, STREAMS_PER_TURN):
-                self._projects.discard(project_id)
+                del self._projects[project_id]
         if self._projects:
             self._timer = self._clock.call_in(TURN_MS, self._turn)
