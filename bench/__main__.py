@@ -42,7 +42,7 @@ def full(against: str) -> dict[str, Benchmark]:
         ),
         "held-leases": lambda folder: held_leases.measure(folder, rounds=3, seconds=8, warm_up_seconds=2),
         "logging-cost": lambda folder: logging_cost.measure(folder, pairs=8, seconds=4, warm_up_seconds=2),
-        "history-cost": lambda folder: history_cost.measure(folder, pairs=9, seconds=4, warm_up_seconds=2),
+        "history-cost": lambda folder: history_cost.measure(folder, pairs=9, seconds=3, warm_up_seconds=2),
         "client-latency": lambda folder: client_latency.measure(folder, rounds=20, cycles=100),
         "handoff-latency": lambda folder: handoff_latency.measure(folder, rounds=4, seconds=10),
         "waiter-load": lambda folder: waiter_load.measure(

@@ -1,5 +1,6 @@
-"""The cost of the history: the same load on two servers over each store, one with `--history-days 0`.
+"""The cost of the history: the same loads on two servers over each store, one with `--history-days 0`.
 
+One load uses each lock once, the other the same locks again and again: their entries are stored apart (HISTORY-2).
 Both servers of a store run all the time and are loaded alternately (A B, B A, A B …). The two rounds of a pair are
 compared, so that a machine that slows down affects both sides.
 """
@@ -20,6 +21,10 @@ from .wrk import CONNECTIONS, RoundResult
 
 SHARE_MIN: Final[Mapping[str, float]] = {"SQLite": 0.9, "PostgreSQL": 0.9, "etcd": 0.7}
 DAYS: Final = (0, 7)
+LOCKS: Final = (0, 2_000)  # used again and again; 0: each lock is used once
+
+Rounds = dict[tuple[int, int], list[RoundResult]]
+"""By the number of `LOCKS` and of `DAYS`."""
 
 
 @contextmanager
@@ -55,10 +60,8 @@ def measure(
     return _report(results, machine, f"medians of {pairs} pairs of {seconds:.0f} s")
 
 
-def _pairs(
-    folder: Path, store: str, pairs: int, seconds: float, warm_up_seconds: float
-) -> dict[int, list[RoundResult]]:
-    results: dict[int, list[RoundResult]] = {days: [] for days in DAYS}
+def _pairs(folder: Path, store: str, pairs: int, seconds: float, warm_up_seconds: float) -> Rounds:
+    results: Rounds = {(locks, days): [] for locks in LOCKS for days in DAYS}
     with ExitStack() as stack:
         loads = {}
         for days in DAYS:
@@ -70,23 +73,26 @@ def _pairs(
         for server, key in loads.values():
             server.load(key, warm_up_seconds)
         for number in range(pairs):
-            for days in rotated(DAYS, number):
-                server, key = loads[days]
-                results[days].append(server.load(key, seconds))
+            for locks in LOCKS:
+                for days in rotated(DAYS, number):
+                    server, key = loads[days]
+                    results[locks, days].append(server.load(key, seconds, locks=locks))
     return results
 
 
-def _report(
-    results: Mapping[str, Mapping[int, list[RoundResult]]], machine: list[tuple[str, str]], length: str
-) -> Report:
-    shares = {
-        store: statistics.median(on.per_second / off.per_second for off, on in zip(*of_store.values(), strict=True))
-        for store, of_store in results.items()
-    }
+def _share(of_store: Rounds, locks: int) -> float:
+    pairs = zip(*(of_store[locks, days] for days in DAYS), strict=True)
+    ratios = [on.per_second / off.per_second for off, on in pairs]
+    return statistics.median(ratios)
+
+
+def _report(results: Mapping[str, Rounds], machine: list[tuple[str, str]], length: str) -> Report:
+    shares = {store: _share(of_store, 0) for store, of_store in results.items()}
+    again = ", ".join(f"{store} {_share(of_store, LOCKS[1]):.2f}" for store, of_store in results.items())
     named = [
-        (f"{store}, {'history off' if not days else 'history on'}", rounds)
+        (f"{store}, {f'{locks:,} locks, ' if locks else ''}history {'on' if days else 'off'}", rounds)
         for store, of_store in results.items()
-        for days, rounds in of_store.items()
+        for (locks, days), rounds in of_store.items()
     ]
     return Report(
         name="history-cost",
@@ -102,5 +108,6 @@ def _report(
             )
             for store, share in shares.items()
         ],
+        notes=[f"With {LOCKS[1]:,} locks that are used again and again, history on / off: {again}."],
         problems=[problem for name, rounds in named for problem in problems_of(name, rounds)],
     )

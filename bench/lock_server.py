@@ -60,8 +60,10 @@ class LockServer(NamedTuple):
         refused_every: int = 0,
         keys: KeyOrder = "random",
         release: bool = True,
+        locks: int = 0,
     ) -> RoundResult:
-        """Acquire fresh locks and release them. One request in `refused_every` asks for a held lock (0: none).
+        """Acquire locks and release them: fresh ones, or so many `locks` again and again. One request in
+        `refused_every` asks for a held lock (0: none).
 
         A lock is released RELEASE_LAG x `connections` acquires after its acquire was sent. If the server had not
         accepted that acquire's connection by then, the release comes first and the acquire is refused. This happens at
@@ -74,6 +76,7 @@ class LockServer(NamedTuple):
             str(refused_every),
             str(RELEASE_LAG * connections) if release else "never",
             keys,
+            str(locks),
             seconds=seconds,
             connections=connections,
             environment={"BENCH_SERVICE_KEY": service_key},
