@@ -81,9 +81,8 @@ def _pairs(folder: Path, store: str, pairs: int, seconds: float, warm_up_seconds
 
 
 def _share(of_store: Rounds, locks: int) -> float:
-    pairs = zip(*(of_store[locks, days] for days in DAYS), strict=True)
-    ratios = [on.per_second / off.per_second for off, on in pairs]
-    return statistics.median(ratios)
+    pairs = zip(of_store[locks, DAYS[0]], of_store[locks, DAYS[1]], strict=True)
+    return statistics.median(on.per_second / off.per_second for off, on in pairs)
 
 
 def _report(results: Mapping[str, Rounds], machine: list[tuple[str, str]], length: str) -> Report:
