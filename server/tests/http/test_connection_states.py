@@ -165,17 +165,23 @@ async def test_a_disconnect_reaches_the_application(
     assert not connection.protocol._context.limits.open
 
 
-async def test_a_discarded_body_is_bounded(connection: MemoryConnection) -> None:
-    """HTTP-21: the rest of a body is not needed after the response."""
-    piece = b"x" * 16_384
-    connection.feed(b"GET /a HTTP/1.1\r\nContent-Length: 100000000\r\n\r\n")
+@pytest.mark.parametrize("length", [http1.DISCARDED_BYTES_MAX, http1.DISCARDED_BYTES_MAX + 1])
+async def test_a_response_says_whether_the_rest_of_its_body_is_read(connection: MemoryConnection, length: int) -> None:
+    """HTTP-26: a proxy that was not told to close would send the next request on a connection that ends."""
+    connection.transport.can_end = True
+    connection.feed(b"GET /a HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % length)
     await turn()
+    stays_open = length <= http1.DISCARDED_BYTES_MAX
+    (response,) = responses(connection.transport.written, b"GET")
+    assert response.fields.get(b"connection") == (None if stays_open else b"close")
+    piece = b"x" * 16_384
     for _ in range(http1.DISCARDED_BYTES_MAX // len(piece)):
         connection.feed(piece)
-    assert not connection.transport.closed
-    connection.feed(piece)
-    assert connection.transport.closed
-    assert statuses(connection) == [200]
+    assert not connection.transport.is_paused
+    connection.feed(GET if stays_open else piece)
+    await turn()
+    assert statuses(connection) == ([200, 200] if stays_open else [200])
+    assert connection.transport.is_paused == (not stays_open)
 
 
 @pytest.mark.parametrize(

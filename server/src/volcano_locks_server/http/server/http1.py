@@ -16,7 +16,7 @@ there is too much of it the connection stops reading.
                chunks that the application has not asked for                        held, past CHUNK_BYTES_AHEAD_MAX
                chunks of more than CHUNK_BYTES_MAX bytes                            CLOSING, after 413
                the response before the end of the chunks                            CLOSING
-               more than DISCARDED_BYTES_MAX bytes after the response               CLOSING
+               the response to a body of more than DISCARDED_BYTES_MAX bytes        CLOSING
     RESPONSE   the response is complete         IDLE, or CLOSING if it was the last one; held bytes are read
                bytes                            held; at HELD_BYTES_MAX reading pauses
     CLOSING    bytes                            discarded unparsed for LINGER_SECONDS_MAX, so that the response is
@@ -125,7 +125,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self._parts: Final = MessageParts()
         self._head: RequestHead | None = None  # of a plain request, until its body is complete
         self._body = b""  # of that request
-        self._discarded_bytes = 0
+        self._discarded_bytes = 0  # in CLOSING
         self._discarded_bytes_max = DISCARDED_BYTES_MAX
         self._chunk_bytes = 0  # of a chunked body with its framing
         self._chunk_bytes_ahead = 0  # of these, since the application last took what had arrived
@@ -221,11 +221,6 @@ class Http1Connection(asyncio.BufferedProtocol):
                 is_chunked = is_body and not self._parts.body_bytes_left
                 limit = min(end, position + CHUNK_BYTES_AHEAD_MAX) if is_chunked else end
                 part_end = self._parts.end(data, position, limit)
-                if is_body and self._request is None and self._head is None:
-                    self._discarded_bytes += part_end - position
-                    if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                        self._close_with(None)
-                        break
                 self._feed(view[position:part_end])
                 if is_chunked:
                     self._count_chunks(part_end - position)
@@ -318,7 +313,7 @@ class Http1Connection(asyncio.BufferedProtocol):
         self.waiting_since = self._context.loop.time()
         self._target = b""
         self._fields = {}
-        self._field_count = self._discarded_bytes = self._chunk_bytes = 0
+        self._field_count = self._chunk_bytes = 0
 
     def on_url(self, url: bytes) -> None:
         if self._offer_head is None:
@@ -412,6 +407,8 @@ class Http1Connection(asyncio.BufferedProtocol):
         client = self.client_address(head.fields.get(X_FORWARDED_FOR))
         scope = asgi_scope(head, self._target, client=client, is_tls=is_tls)
         self._request = request = AsgiRequest(self, scope, head)
+        if head.body_length > DISCARDED_BYTES_MAX:
+            request.keep_alive = False
         request.add_body(body)
         if is_complete:
             request.end_body()
@@ -498,7 +495,7 @@ class Http1Connection(asyncio.BufferedProtocol):
             request.disconnect()  # it waits for a body that cannot be completed
             has_responded = request.response_started
         if self.state is not _BODY:
-            self._discarded_bytes, self._discarded_bytes_max = 0, LINGER_BYTES_MAX
+            self._discarded_bytes_max = LINGER_BYTES_MAX
         self.state = _CLOSING
         self._held = b""
         self.waiting_since = self._context.loop.time()
