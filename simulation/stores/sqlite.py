@@ -57,7 +57,18 @@ class ModelFile:
 class _Undamaged:
     """The files' lock; no other program touches them."""
 
+    def __init__(self) -> None:
+        self.served: Final = _Uncounted()
+
     def check_files(self, *, now: bool = False) -> None: ...
+
+
+class _Uncounted:
+    """The numbers of commits; the model never loses a log, so it needs none."""
+
+    def count_commit(self, _connection: apsw.Connection) -> None: ...
+
+    def committed(self) -> None: ...
 
 
 class _ModelWriter:
