@@ -18,7 +18,7 @@ from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import key, read_records, write_records
 
-NOBODY = 65_534
+OTHER_USER = 65_534
 
 
 class Moment:
@@ -177,7 +177,7 @@ async def test_a_folder_that_this_user_may_no_longer_read_is_not_a_replaced_file
     path.parent.chmod(0o600)
     try:
         if owner == 0:
-            os.seteuid(NOBODY)
+            os.seteuid(OTHER_USER)
         moment.now += CHECK_SECONDS
         with pytest.raises(StoreUnavailableError, match="check the owner of the file and its directory") as caught:
             await write_records(file.locks, (key("a"), Free(1, 1)))
