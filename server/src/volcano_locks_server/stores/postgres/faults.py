@@ -14,6 +14,10 @@ _NO_SCHEMA: Final = (
     "no_schema",
     "the store's tables do not exist: restore the database, or run volcano-locks migrate for a new store",
 )
+_NO_PERMISSION: Final = (
+    "no_permission",
+    "the database's user lacks a permission on the store's schema: grant it, or disable row-level security there",
+)
 # The longest matching prefix of the SQLSTATE counts.
 _BY_STATE: Final = {
     "25006": (
@@ -37,10 +41,7 @@ _BY_STATE: Final = {
     ),
     "53": ("store_busy", "the database lacks memory or another resource"),
     "28": ("no_permission", "the database refused this user: check user, password and pg_hba.conf"),
-    "42501": (
-        "no_permission",
-        "the database's user lacks a permission on the store's schema, or row-level security hides rows: grant it",
-    ),
+    "42501": _NO_PERMISSION,
     "55000": ("no_permission", "the database accepts no connection: ALTER DATABASE … ALLOW_CONNECTIONS true"),
     "3D000": ("no_database", "the database does not exist: create it first"),
     "42P01": _NO_SCHEMA,
