@@ -8,6 +8,7 @@ from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.stores.postgres.connections import (
     CONFIRMED_SECONDS_MAX,
     NO_RESPONSE,
+    READS_MAX,
     TRANSACTION_SECONDS_MAX,
 )
 
@@ -36,6 +37,7 @@ class ModelConnections:
         self.database: Final = database
         self.node: Final = node
         self.loop: Final = loop
+        self.reading: Final = asyncio.Semaphore(READS_MAX)
         self.confirmed_at = -1.0
         self.generation = 0
 
