@@ -13,7 +13,7 @@ from volcano_locks_server.http.server.connection_limits import ConnectionLimits
 from volcano_locks_server.http.server.http1 import State
 from volcano_locks_server.ports.registry import Credential, Project, ServiceKey
 
-from .memory_connection import MemoryConnection, responses
+from .memory_connection import CONTINUE, MemoryConnection, responses
 
 GET = b"GET /a HTTP/1.1\r\n\r\n"
 LAST = b"GET /a HTTP/1.1\r\nConnection: close\r\n\r\n"
@@ -165,9 +165,18 @@ async def test_a_disconnect_reaches_the_application(
     assert not connection.protocol._context.limits.open
 
 
+async def test_a_request_that_ended_before_it_began_asks_for_no_body(connection: MemoryConnection) -> None:
+    """HTTP-26: 100 Continue after the last response would be a write after the end of writing."""
+    connection.transport.can_end = True
+    connection.feed(b"POST /a HTTP/1.1\r\nExpect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")
+    await turn()
+    assert CONTINUE not in connection.transport.written
+    assert statuses(connection) == [400]
+
+
 @pytest.mark.parametrize("length", [http1.DISCARDED_BYTES_MAX, http1.DISCARDED_BYTES_MAX + 1])
 async def test_a_response_says_whether_the_rest_of_its_body_is_read(connection: MemoryConnection, length: int) -> None:
-    """HTTP-26: a proxy that was not told to close would send the next request on a connection that ends."""
+    """HTTP-26: without `Connection: close`, a proxy would send the next request on a connection that ends."""
     connection.transport.can_end = True
     connection.feed(b"GET /a HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % length)
     await turn()

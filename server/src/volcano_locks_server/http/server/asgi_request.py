@@ -107,7 +107,7 @@ class AsgiRequest:
     # --- ASGI ---
 
     async def receive(self) -> Message:
-        if self._expects_continue and not self.body_complete and not self.response_started:
+        if self._expects_continue and not (self.body_complete or self.response_started or self._has_ended):
             self._connection.write(CONTINUE)
         self._expects_continue = False
         while not (self._body or self._has_ended or (self.body_complete and not self._end_received)):
