@@ -21,7 +21,8 @@ CREDENTIAL_SECONDS_MAX: Final = 5
 FORGOTTEN_MS: Final = -CREDENTIAL_SECONDS_MAX * 1_000
 CREDENTIALS_MAX: Final = 10_000
 LOOKUPS_MAX: Final = 1_000
-LOOKUPS_AT_ONCE: Final = 16
+LOOKUPS_AT_ONCE: Final = 4  # of unknown secrets, so that other reads of the store wait for few of them
+KNOWN_LOOKUPS_AT_ONCE: Final = 16
 LOOKUP_SECONDS_MAX: Final = STORE_SECONDS_MAX
 
 
@@ -44,7 +45,7 @@ class LookupSlots:
 
     def __init__(self) -> None:
         self.unknown: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
-        self.known: Final = asyncio.Semaphore(LOOKUPS_AT_ONCE)
+        self.known: Final = asyncio.Semaphore(KNOWN_LOOKUPS_AT_ONCE)
 
 
 class CredentialCache(Generic[C]):
