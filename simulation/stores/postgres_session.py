@@ -38,7 +38,6 @@ class ModelConnections:
         self.database: Final = database
         self.node: Final = node
         self.loop: Final = loop
-        self.reading: Final = asyncio.Semaphore(READS_MAX)
         self.confirmed_at = -1.0
         self.generation = 0
 
