@@ -197,6 +197,7 @@ def test_the_last_day_of_a_lock_is_drawn_and_searched(open_page: Open, server: P
     tab = open_page(server.operator)
     tab.go("locks", "nightly")
     expect(tab.page.get_by_role("img", name="3 holds in the last 24 hours, 1 of them lost")).to_be_visible()
+    expect(tab.page.get_by_text("no entry before")).to_be_visible()
     endings = tab.page.get_by_role("region", name="Holds").locator("tbody .badge")
     expect(endings).to_have_text(["holds it now", "released", "forced free"])
     tab.page.get_by_label("Who held it at").fill("2026-01-01T03:12")

@@ -20,7 +20,6 @@ import { HOLDS_MIN } from "../usual.js";
 /** @typedef {import("../../types.js").Hold} Hold */
 
 const EVENTS_SHOWN_MAX = 50;
-const DAY_MS = 86_400_000;
 
 /** The state of the page of one lock. */
 class LockState {
@@ -56,9 +55,8 @@ class LockState {
   }
 
   async loadHistory() {
-    const from = new Date(serverNow() - DAY_MS).toISOString();
     try {
-      const page = await get(`${this.path}/history?${new URLSearchParams({ from, limit: "200" })}`);
+      const page = await get(`${this.path}/history?limit=200`); // all entries that are kept of a lock
       this.holds.value = page.items;
       this.statistics.value = page.held ?? null;
       this.historyFault.value = null;

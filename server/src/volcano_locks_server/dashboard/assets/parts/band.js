@@ -1,6 +1,6 @@
 // The last day of a lock as a band: a block for each hold, a mark where a hold was lost.
 import { html, useEffect, useRef, useState } from "../lib.js";
-import { duration, hourAndMinute, nowMs, toMs } from "../time.js";
+import { duration, hourAndMinute, toMs } from "../time.js";
 import { ending, heldSeconds } from "./hold_ending.js";
 
 /** @typedef {import("../../types.js").Hold} Hold */
@@ -14,8 +14,11 @@ const LEGEND = ["hold", "free", "lost"].map(
   (kind) => html`<span class="key key-${kind}"></span>${kind === "hold" ? "held" : kind} `,
 );
 
-/** @param {{ holds: Hold[] }} props */
-export function Band({ holds }) {
+/**
+ * `to` is the end of the band. Before the begin of the first hold that is known, nothing says whether the lock was free.
+ * @param {{ holds: Hold[], to: number, known: number }} props
+ */
+export function Band({ holds, to, known }) {
   const box = useRef(/** @type {HTMLDivElement | null} */ (null));
   const [width, setWidth] = useState(800);
   const [pointed, setPointed] = useState(/** @type {Hold | null} */ (null));
@@ -26,16 +29,17 @@ export function Band({ holds }) {
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
-  const now = Math.ceil(nowMs.value / 10_000) * 10_000;
-  const from = now - DAY_MS;
+  const from = to - DAY_MS;
   /** @param {number} ms */
-  const x = (ms) => ((Math.max(from, Math.min(now, ms)) - from) / DAY_MS) * width;
+  const x = (ms) => ((Math.max(from, Math.min(to, ms)) - from) / DAY_MS) * width;
+  const since = x(known);
   const tickHours = width < 480 ? 6 : 3;
   const lost = holds.filter((hold) => hold.ended === "expired" || hold.ended === "forced").length;
   return html`<div class="band" ref=${box}>
     <svg width=${width} height=${TOP + HEIGHT + 24} role="img"
       aria-label=${`${holds.length} holds in the last 24 hours, ${lost} of them lost; the table below lists them`}>
-      <rect class="band-free" x="0" y=${TOP} width=${width} height=${HEIGHT} rx="6" />
+      <rect class="band-unknown" x="0.5" y=${TOP + 0.5} width=${width - 1} height=${HEIGHT - 1} rx="6" />
+      <rect class="band-free" x=${since} y=${TOP} width=${width - since} height=${HEIGHT} rx="6" />
       ${holds.map((hold) => {
         const begin = x(toMs(hold.began_at));
         const end = hold.ended_at ? x(toMs(hold.ended_at)) : width;
@@ -46,14 +50,14 @@ export function Band({ holds }) {
           ${isLost && html`<path class="band-lost" d=${`M${end - 4} ${TOP - 7}h8l-4 6zM${end - 1} ${TOP}h2v${HEIGHT}h-2z`} />`}
         </g>`;
       })}
-      ${ticks(from, now, tickHours).map(
+      ${ticks(from, to, tickHours).map(
         (ms) => html`<g key=${ms}>
         <path class="band-tick" d=${`M${x(ms)} ${TOP + HEIGHT}v5`} />
         <text class="band-time" x=${x(ms)} y=${TOP + HEIGHT + 19} text-anchor="middle">${hourAndMinute(ms)}</text></g>`,
       )}
       <text class="band-time" x=${width} y=${TOP + HEIGHT + 19} text-anchor="end">now</text>
     </svg>
-    <p class="band-words" aria-hidden="true">${pointed ? words(pointed) : LEGEND}</p>
+    <p class="band-words" aria-hidden="true">${pointed ? words(pointed) : LEGEND}${!pointed && since > 0 && html`<span class="quiet">· no entry before ${hourAndMinute(known)}</span>`}</p>
   </div>`;
 }
 

@@ -10,10 +10,13 @@ import { ending, heldSeconds } from "./hold_ending.js";
 /** @typedef {import("../../types.js").Hold} Hold */
 
 const ROWS_MAX = 12;
+const DAY_MS = 86_400_000;
 
 /** @param {{ holds: Hold[] | null, fault: unknown, lock: import("../../types.js").Lock, path: string }} props */
-export function LastDay({ holds, fault, lock, path }) {
+export function LastDay({ holds: known, fault, lock, path }) {
   const [all, setAll] = useState(false);
+  const to = Math.ceil(nowMs.value / 10_000) * 10_000;
+  const holds = known?.filter((hold) => hold.ended_at === null || toMs(hold.ended_at) > to - DAY_MS) ?? null;
   const lost = holds?.filter((hold) => hold.ended === "expired" || hold.ended === "forced").length ?? 0;
   const note = holds?.length
     ? `${holds.length} ${holds.length === 1 ? "hold" : "holds"}${lost ? `, ${lost} lost` : ""}`
@@ -25,7 +28,7 @@ export function LastDay({ holds, fault, lock, path }) {
       holds &&
       holds.length > 0 &&
       html`
-      <${Band} holds=${holds} />
+      <${Band} holds=${holds} to=${to} known=${known?.map((hold) => toMs(hold.began_at)).at(-1)} />
       <${HolderAt} path=${path} />
       <${HoldTable} holds=${all ? holds : holds.slice(0, ROWS_MAX)} />
       ${holds.length > ROWS_MAX && !all && html`<button type="button" class="link" onClick=${() => setAll(true)}>Show all ${holds.length}</button>`}`
