@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any
 
 import pytest
@@ -175,6 +176,27 @@ async def test_many_unknown_keys_neither_flood_the_store_nor_block_a_valid_key(
     slow.gate.set()
     assert [(await one).project_id for one in (asking, again)] == [harness.project_id] * 2
     await asyncio.gather(*crowd)
+
+
+async def test_of_too_many_known_keys_the_one_that_was_looked_up_longest_ago_is_forgotten(
+    harness: HttpHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HTTP-24: it is then looked up as an unknown one."""
+    monkeypatch.setattr(credential_cache, "CREDENTIALS_MAX", 8)
+    slow, authenticator = await slow_authenticator(harness)
+    assert slow.gate is not None
+    slow.gate.set()
+    digests = [sha256(b"%d" % number).digest() for number in range(10)]
+    for digest in [digests[0], *digests[:9], digests[0], digests[9]]:
+        harness.clock.advance(CREDENTIAL_SECONDS_MAX * 1_000)
+        await authenticator.service_keys.get(digest)
+    monkeypatch.setattr(credential_cache, "LOOKUPS_MAX", 0)
+    authenticator.invalidate()
+    for digest in (digests[0], *digests[3:]):
+        await authenticator.service_keys.get(digest)
+    for digest in digests[1:3]:
+        with pytest.raises(LockError, match="too many unknown credentials"):
+            await authenticator.service_keys.get(digest)
 
 
 @pytest.mark.real_time

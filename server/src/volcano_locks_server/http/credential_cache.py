@@ -58,7 +58,7 @@ class CredentialCache(Generic[C]):
         self._look_up_in_store: Final = look_up
         self._clock: Final = clock
         self._found: Final[dict[bytes, C]] = {}
-        self._known: Final[set[bytes]] = set()  # found at their last lookup, also if they are not cached any longer
+        self._known: Final[dict[bytes, None]] = {}  # found at their last lookup, the oldest first; cached or not
         self.lookups: Final[dict[bytes, asyncio.Task[C | None]]] = {}
         self._slots: Final = slots
 
@@ -110,11 +110,11 @@ class CredentialCache(Generic[C]):
                 del self.lookups[digest]
         if is_current:
             self._forget(digest)
-            self._known.discard(digest)
+            self._known.pop(digest, None)
             if found is not None:
                 if len(self._known) >= CREDENTIALS_MAX:
-                    self._known.pop()
-                self._known.add(digest)
+                    del self._known[next(iter(self._known))]
+                self._known[digest] = None
                 if len(self._found) >= CREDENTIALS_MAX:
                     self._forget(next(iter(self._found)))
                 self._found[digest] = found
