@@ -34,7 +34,7 @@ class ModelConnections:
 
     def __init__(self, database: "ModelDatabase", node: str, loop: ProcessLoop) -> None:
         self.guard: Final = _NoGuard()
-        self.reading: Final = asyncio.Semaphore(READS_MAX)
+        self.reads: Final = asyncio.Semaphore(READS_MAX)
         self.database: Final = database
         self.node: Final = node
         self.loop: Final = loop

@@ -307,3 +307,18 @@ async def test_reads_leave_connections_for_commits(node: Node) -> None:
     finally:
         end.set()
         await asyncio.gather(*reads)
+
+
+@pytest.mark.real_time
+async def test_a_read_waits_for_other_reads_no_longer_than_a_transaction_may_take(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEASE-16: also if the reads before it hang."""
+    one = await node()
+    for _ in range(connections.READS_MAX):
+        await one._connections.reads.acquire()
+    monkeypatch.setattr(connections, "TRANSACTION_SECONDS_MAX", 0.5)
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreUnavailableError) as caught:
+            await one.registry.project(PROJECT)
+    assert caught.value.cause_code == "overloaded"

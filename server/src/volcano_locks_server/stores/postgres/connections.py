@@ -80,6 +80,20 @@ class Transaction:
             await self.prove_writable()
 
 
+@asynccontextmanager
+async def slot(slots: asyncio.Semaphore) -> AsyncIterator[None]:
+    """One of these slots; waits no longer than a transaction may take. Raises StoreUnavailableError."""
+    try:
+        async with asyncio.timeout(TRANSACTION_SECONDS_MAX):
+            await slots.acquire()
+    except TimeoutError:
+        raise StoreUnavailableError(*OVERLOADED) from None
+    try:
+        yield
+    finally:
+        slots.release()
+
+
 class ConnectionPool:
     """Up to CONNECTIONS_MAX connections. `transaction` is the only way to use one."""
 
@@ -87,8 +101,8 @@ class ConnectionPool:
         self.guard: Final = guard
         self.hosts: Final = Hosts(url, counts)
         self._counts: Final = counts
-        self.reading: Final = asyncio.Semaphore(READS_MAX)
-        """Held by `read_transaction`."""
+        self.reads: Final = asyncio.Semaphore(READS_MAX)
+        """The slots of `read_transaction`."""
         self._slots: Final = asyncio.Semaphore(CONNECTIONS_MAX)
         self._idle: list[DatabaseSession] = []
         self._busy: set[DatabaseSession] = set()
@@ -107,7 +121,7 @@ class ConnectionPool:
         """
         if self._closed:
             raise StoreUnavailableError(*STOPPING)
-        async with self._slot():
+        async with slot(self._slots):
             session = await self._begin_on_session(_begin(durable, statement_seconds or STATEMENT_SECONDS_MAX))
             deadline = asyncio.get_running_loop().call_later(seconds or TRANSACTION_SECONDS_MAX, session.expire)
             try:
@@ -206,19 +220,6 @@ class ConnectionPool:
         self._counts.round_trips += 1
         tag: str = await session.connection.execute(command)
         return tag
-
-    @asynccontextmanager
-    async def _slot(self) -> AsyncIterator[None]:
-        """The right to one of the connections; waits no longer than a transaction may take."""
-        try:
-            async with asyncio.timeout(TRANSACTION_SECONDS_MAX):
-                await self._slots.acquire()
-        except TimeoutError:
-            raise StoreUnavailableError(*OVERLOADED) from None
-        try:
-            yield
-        finally:
-            self._slots.release()
 
     async def _roll_back(self, session: DatabaseSession, error: Exception) -> None:
         """Roll back so that the session can be reused. Terminate it if that fails, and discard all if the server is

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 from ...rules.errors import StoreUnavailableError
-from .connections import ConnectionPool, Transaction
+from .connections import ConnectionPool, Transaction, slot
 from .hosts import NOT_WRITABLE
 from .schema_mark import MARK
 
@@ -15,7 +15,7 @@ _CANNOT_WRITE: Final = f"SELECT pg_is_in_recovery() OR current_setting('transact
 @asynccontextmanager
 async def read_transaction(connections: ConnectionPool) -> AsyncIterator[Transaction]:
     """A transaction that writes no row; READS_MAX run at once. A standby is refused, because it may be behind."""
-    async with connections.reading, connections.transaction() as transaction:
+    async with slot(connections.reads), connections.transaction() as transaction:
         cannot_write, mark = (await transaction.fetch(_CANNOT_WRITE))[0]
         if cannot_write:
             connections.discard_all()
