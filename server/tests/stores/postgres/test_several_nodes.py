@@ -322,3 +322,16 @@ async def test_a_read_waits_for_other_reads_no_longer_than_a_transaction_may_tak
         with pytest.raises(StoreUnavailableError) as caught:
             await one.registry.project(PROJECT)
     assert caught.value.cause_code == "overloaded"
+
+
+async def test_a_purge_of_the_history_takes_the_same_statements_for_many_projects(node: Node) -> None:
+    """HISTORY-4: its transaction has a time limit, which a statement for each of thousands of projects would exceed."""
+    one, statements = await node(), []
+    for projects in (1, 20):
+        names = [f"project-{projects}-{number}" for number in range(projects)]
+        commands = [Acquire(digest("ann"), 30), Release(digest("ann")), Acquire(digest("ben"), 30)]
+        await run_commands(one.locks, *((key("a", name), command) for name in names for command in commands))
+        before = one.counts.round_trips
+        assert await one.locks.purge_history(kept_days=7, limit=100, entries_max=0) == projects
+        statements.append(one.counts.round_trips - before)
+    assert statements[0] == statements[1]

@@ -18,7 +18,6 @@ from .clock import DatabaseClock
 from .connections import Row, Transaction
 from .rows import COLUMNS, keyed_record
 
-DELETE_ROWS_MAX: Final = 250  # per transaction
 _PURGER: Final = 0x564C4348  # a lock of the transaction, never of the session (case 29)
 
 TRIM: Final = f"""
@@ -50,8 +49,11 @@ _PROJECTS: Final = """
 _DELETE_OLDEST: Final = """
     WITH gone AS (
         DELETE FROM volcano_locks.hold WHERE number = ANY (ARRAY(
-            SELECT number FROM volcano_locks.hold WHERE project_id = $1 AND ended_at_ms <= $2
-            ORDER BY ended_at_ms LIMIT $3)) RETURNING 1
+            SELECT oldest.number FROM unnest($1::text[], $2::bigint[]) AS excess (project_id, count),
+            LATERAL (
+                SELECT number FROM volcano_locks.hold WHERE hold.project_id = excess.project_id AND ended_at_ms <= $3
+                ORDER BY ended_at_ms LIMIT excess.count) AS oldest
+            LIMIT $4)) RETURNING 1
     ) SELECT count(*) FROM gone"""
 
 
@@ -95,22 +97,22 @@ async def delete_old(transaction: Transaction, now_ms: int, *, kept_days: int, l
     """
     if not (await transaction.fetch(_TAKE_TURN, _PURGER))[0][0]:
         return 0
-    past = {row[0]: (now_ms - kept_days * DAY_MS, limit) for row in await transaction.fetch(_PROJECTS)}
-    gone = await _delete_oldest(transaction, past, limit)
+    of_each = {row[0]: limit for row in await transaction.fetch(_PROJECTS)}
+    gone = await _delete_oldest(transaction, of_each, now_ms - kept_days * DAY_MS, limit)
     if (await transaction.fetch(_SPAN))[0][0] <= entries_max:
         return gone
     counts = {str(row[0]): int(row[1]) for row in await transaction.fetch(_COUNTS)}
-    past = {one: (INSTANT_MS_MAX, excess) for one, excess in past_equal_share(counts, entries_max).items()}
-    return gone + await _delete_oldest(transaction, past, limit - gone)
+    excess = past_equal_share(counts, entries_max)
+    return gone + await _delete_oldest(transaction, excess, INSTANT_MS_MAX, limit - gone)
 
 
-async def _delete_oldest(transaction: Transaction, past: Mapping[str, tuple[int, int]], limit: int) -> int:
-    """Delete the oldest entries of each project up to an instant, at most so many of it, and at most `limit` in all."""
-    gone = 0
-    for project_id, (until_ms, excess) in past.items():
-        rows = await transaction.fetch(_DELETE_OLDEST, project_id, until_ms, min(excess, limit - gone))
-        gone += int(rows[0][0])
-    return gone
+async def _delete_oldest(transaction: Transaction, of_each: Mapping[str, int], until_ms: int, limit: int) -> int:
+    """Delete entries that ended up to `until_ms`: so many of each project, the oldest first, and `limit` in all.
+
+    One statement, however many projects there are.
+    """
+    rows = await transaction.fetch(_DELETE_OLDEST, list(of_each), list(of_each.values()), until_ms, limit)
+    return int(rows[0][0])
 
 
 def _entries(rows: Sequence[Row]) -> list[Keyed]:
