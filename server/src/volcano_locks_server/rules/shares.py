@@ -7,7 +7,8 @@ Nothing here waits, reads a clock or does I/O. A `Budget` is the mutable count o
 counts takes and gives back their places.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from heapq import nsmallest
 from typing import Final, Literal, TypeVar
 
 from .errors import Code, LockError
@@ -28,6 +29,7 @@ ADMIN_REQUESTS_MAX: Final = 100
 READER_REQUESTS_MAX: Final = 20
 
 P = TypeVar("P")
+E = TypeVar("E")
 
 Excess = Literal["share", "budget"]
 """What a request for one more place exceeds: its project's share, or the whole budget."""
@@ -55,6 +57,17 @@ def past_equal_share(counts: Mapping[P, int], places: int) -> dict[P, int]:
     """How many entries each project has past its equal share, for those that have more."""
     share = equal_share(counts.values(), places)
     return {project_id: count - share for project_id, count in counts.items() if count > share}
+
+
+def oldest_past_share(
+    entries: Iterable[E], project_of: Callable[[E], P], ended_at_ms: Callable[[E], int], places: int
+) -> list[E]:
+    """The oldest entries of each project that has more than its equal share."""
+    of_projects: dict[P, list[E]] = {}
+    for entry in entries:
+        of_projects.setdefault(project_of(entry), []).append(entry)
+    excess = past_equal_share({one: len(of_project) for one, of_project in of_projects.items()}, places)
+    return [entry for one, count in excess.items() for entry in nsmallest(count, of_projects[one], ended_at_ms)]
 
 
 class Budget:

@@ -1,14 +1,14 @@
 """The history of the store in memory."""
 
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ..ports.lock_store import EndedHold, HistoryQuery, RecordKey
 from ..rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ..rules.hold import HoldEntry
-from ..rules.shares import past_equal_share
+from ..rules.shares import oldest_past_share
 from .history_pages import SCAN_ENTRIES, Keyed, scanned_keys
 
 
@@ -46,17 +46,16 @@ class MemoryHistory:
 
     def purge(self, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
         """As `LockStore.purge_history`."""
-        by_end = sorted(self._entries, key=lambda one: self._entries[one].ended_at_ms or 0)
         until_ms = now_ms - kept_days * DAY_MS
-        gone = [one for one in by_end if (self._entries[one].ended_at_ms or 0) <= until_ms]
-        excess = past_equal_share(Counter(lock.project_id for lock, _token in by_end[len(gone) :]), entries_max)
-        for one in by_end[len(gone) :]:
-            if excess.get(one[0].project_id, 0) > 0:
-                excess[one[0].project_id] -= 1
-                gone.append(one)
-        for one in gone[:limit]:
+        old = [one for one in self._entries if self._ended_at_ms(one) <= until_ms]
+        past = old or oldest_past_share(self._entries, lambda one: one[0].project_id, self._ended_at_ms, entries_max)
+        gone = past[:limit]
+        for one in gone:
             self._forget(*one)
-        return min(limit, len(gone))
+        return len(gone)
+
+    def _ended_at_ms(self, one: tuple[RecordKey, int]) -> int:
+        return self._entries[one].ended_at_ms or 0
 
     def delete_project(self, project_id: str) -> None:
         for lock in [lock for lock in self._tokens if lock.project_id == project_id]:

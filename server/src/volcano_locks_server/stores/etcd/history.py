@@ -17,7 +17,7 @@ import msgspec
 from ...ports.lock_store import EndedHold, HistoryQuery, RecordKey
 from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ...rules.hold import HoldEntry
-from ...rules.shares import past_equal_share
+from ...rules.shares import oldest_past_share
 from ...rules.values import LockKey
 from ..history_pages import LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, TrimTurns, scanned_keys
 from .endpoints import Endpoints
@@ -87,19 +87,10 @@ class EtcdHistory:
         over = [key for key in keys if _ended_at_ms(key) <= now_ms - kept_days * DAY_MS]
         gone = nsmallest(limit, over, key=_ended_at_ms)
         if not gone:
-            gone = self._past_share(keys, entries_max)[:limit]
+            gone = oldest_past_share(keys, self._project_of, _ended_at_ms, entries_max)[:limit]
         for begin in range(0, len(gone), DELETES_MAX):
             await self._endpoints.write((), map(Delete, gone[begin : begin + DELETES_MAX]))
         return len(gone)
-
-    def _past_share(self, keys: Sequence[bytes], entries_max: int) -> list[bytes]:
-        """The keys of the oldest entries of each project that has more than its share."""
-        by_project: dict[bytes, list[bytes]] = {}
-        for key in keys:
-            project_id = key[len(self._layout.history) :].partition(b"/")[0]
-            by_project.setdefault(project_id, []).append(key)
-        excess = past_equal_share({one: len(of_project) for one, of_project in by_project.items()}, entries_max)
-        return [key for one, count in excess.items() for key in nsmallest(count, by_project[one], key=_ended_at_ms)]
 
     async def delete_of(self, project_id: str) -> None:
         """Delete the history of a project."""
@@ -126,6 +117,9 @@ class EtcdHistory:
             if len(page) < KEYS_PER_PAGE:
                 return
             begin = after(page[-1].key)
+
+    def _project_of(self, key: bytes) -> bytes:
+        return key[len(self._layout.history) :].partition(b"/")[0]
 
     def _of_lock(self, lock: RecordKey) -> bytes:
         return self._layout.history_of(lock.project_id) + f"{lock.key},".encode()

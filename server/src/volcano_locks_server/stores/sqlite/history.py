@@ -5,7 +5,7 @@ project has is counted once, and then kept up to date.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import chain, islice
 from typing import Final
@@ -31,8 +31,6 @@ from ..history_pages import (
     scanned_keys,
 )
 from .rows import ROWS_MAX, padded, read_range, read_records
-
-DELETE_ROWS_MAX: Final = 250  # per transaction
 
 _COLUMNS: Final = "project_id, key, fencing_token, ended_at_ms, entry"
 _WIDTH: Final = _COLUMNS.count(",") + 1
@@ -96,18 +94,13 @@ class SqliteHistory:
         return locks_page(query, records, self._scan(query, begin, end), now_ms, clock_history)
 
     def purge(self, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
-        """Delete rows that are too old, or the oldest past their project's share: up to `limit` and DELETE_ROWS_MAX.
-        Call in a transaction.
+        """Delete up to `limit` rows that are too old, or the oldest past their project's share; returns how many. Call
+        in a transaction.
         """
         if self._counts is None:
             self._counts = Counter({bytes(one): int(rows) for one, rows in self._connection.execute(_COUNTS)})
-        left = min(limit, DELETE_ROWS_MAX)
-        until_ms = now_ms - kept_days * DAY_MS
-        for project_id in list(self._counts):
-            left -= self._delete(project_id, _DELETE_OLDEST, (project_id, until_ms, left))
-        for project_id, excess in past_equal_share(self._counts, entries_max).items():
-            left -= self._delete(project_id, _DELETE_OLDEST, (project_id, INSTANT_MS_MAX, min(left, excess)))
-        return min(limit, DELETE_ROWS_MAX) - left
+        gone = self._delete_oldest(dict(self._counts), now_ms - kept_days * DAY_MS, limit)
+        return gone + self._delete_oldest(past_equal_share(self._counts, entries_max), INSTANT_MS_MAX, limit - gone)
 
     def delete_of(self, project_id: str, limit: int) -> bool:
         """Delete up to `limit` rows of the project; call in a transaction. Returns whether more may be left."""
@@ -117,6 +110,15 @@ class SqliteHistory:
     def forget_counts(self) -> None:
         """A transaction failed: count the rows again."""
         self._counts = None
+
+    def _delete_oldest(self, of_each: Mapping[bytes, int], until_ms: int, limit: int) -> int:
+        """Delete rows that ended up to `until_ms`: so many of each project, the oldest first, and `limit` in all."""
+        gone = 0
+        for project_id, count in of_each.items():
+            if gone == limit:
+                break
+            gone += self._delete(project_id, _DELETE_OLDEST, (project_id, until_ms, min(count, limit - gone)))
+        return gone
 
     def _delete(self, project_id: bytes, sql: str, values: Sequence[str | int | bytes]) -> int:
         """Run this statement; returns how many rows of the project it deleted."""
@@ -128,6 +130,8 @@ class SqliteHistory:
     def _changed(self, project_id: bytes, count: int) -> None:
         if self._counts is not None:
             self._counts[project_id] += count
+            if not self._counts[project_id]:
+                del self._counts[project_id]
 
     def _records(self, project_id: str, begin: str, end: str) -> list[tuple[LockKey, StoredRecord]]:
         found = read_range(self._connection, _RECORDS, (project_id, begin, end, SCAN_ENTRIES))
