@@ -15,7 +15,9 @@ TURN_MS: Final = 10
 
 
 class StreamTurns:
-    """`wake` wakes up to that many streams of a project, and returns whether others have events. `close` ends it."""
+    """`wake(project_id, most)` wakes up to `most` streams of a project, and returns whether others have events. `close`
+    ends the turns.
+    """
 
     def __init__(self, clock: Clock, wake: Callable[[str, int], bool]) -> None:
         self._clock: Final = clock

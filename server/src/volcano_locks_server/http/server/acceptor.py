@@ -1,9 +1,9 @@
 """Accepts connections from a listening socket, and gives each one to its protocol when its transport is ready.
 
 Each turn of the event loop accepts up to ACCEPTS_PER_TURN connections, so that new clients get their turn beside
-thousands of busy ones (case 60). A turn starts up to HANDSHAKES_PER_TURN TLS handshakes, and the others wait, in turns
-of client addresses: each takes the time of several requests, and needs no credential. Other processes may accept from
-the same socket. A connection that the limits do not admit gets 503 and is closed; with TLS it is closed without a
+thousands of busy ones (case 60). A turn starts up to HANDSHAKES_PER_TURN TLS handshakes, one of each client address
+after the other: each takes the time of several requests, and needs no credential. Other processes may accept from the
+same socket. A connection that the limits do not admit gets 503 and is closed; with TLS it is closed without a
 response, because that would take a handshake.
 """
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ServedNote:
-    """The note in an open lock file that a server has the database open. A disk that refuses it prevents nothing."""
+    """The note in an open lock file that a server has the database open. If the disk refuses it, the server goes on."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor: Final = descriptor

@@ -8,8 +8,8 @@ ends, so the lock file may stay behind; only the lock on it counts.
 
 The lock cannot prevent another program from deleting, replacing or overwriting the files. `check_files` detects this by
 their inodes, and by the sizes and times of the database and its log, which only jobs on the store's one thread change.
-So it does a link in the file's path that was set to another place, where the next start would open another file. The
-store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
+It also detects a link in the file's path that was set to another place, where the next start would open another file.
+The store then refuses to serve (OPS-11). A log beside a database that it does not belong to would spoil it, so a marker
 file prevents every later start until a restore has replaced both.
 
 The lock file also notes that the database is being served, and the number of the last commit. A start that finds the
