@@ -17,9 +17,11 @@ from volcano_locks_server.ports.registry import Project
 from volcano_locks_server.rules.errors import StoreUnavailableError
 from volcano_locks_server.rules.lease import RETENTION_MS, Free
 from volcano_locks_server.stores.sqlite import SqliteFile, connection
+from volcano_locks_server.stores.sqlite.checkpoints import RETRY_MS
 from volcano_locks_server.testing import ManualClock
 
 from ..store_actions import digest, key, read_records, write_records
+from .simulated_disk import PowerDisk
 
 PROJECT = Project("p-1", "one", 10, 1)
 TOKEN = AdminToken("t-1", "ci", "vlat_abc", 1)
@@ -119,6 +121,55 @@ async def test_the_log_is_needed_unless_a_checkpoint_has_merged_the_last_commit(
         has_all = without_log.read_bytes() == merged.read_bytes()
         assert (await cause_code(without_log, clock) is None) == has_all
     await file.close()
+
+
+class _FailingAtItsEnd:
+    """A connection whose checkpoints fail after they have written the database, perhaps not all of it."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+
+    def wal_checkpoint(self) -> None:
+        self._connection.wal_checkpoint()
+        raise apsw.IOError
+
+
+async def test_the_log_is_needed_from_a_checkpoint_that_failed_until_one_succeeds(
+    path: Path, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OPS-11: it may have written the page with the number, and others not."""
+    monkeypatch.setattr(connection, "WAL_CHECKPOINT_PAGES", 1)
+    file = await SqliteFile.open(path, clock)
+    checkpoints = file.locks._checkpoints
+    monkeypatch.setattr(checkpoints, "_connection", _FailingAtItsEnd(file._connection))
+    for number in range(2):
+        await write_records(file.locks, (key(f"k{number}"), Free(1, 1)))
+        assert await cause_code(killed(path, tmp_path / "failed", log=False), clock) == "log_lost"
+        assert await cause_code(killed(path, tmp_path / "with log", log=True), clock) is None
+    monkeypatch.undo()
+    clock.advance(RETRY_MS)
+    await write_records(file.locks, (key("c"), Free(1, 1)))
+    assert await cause_code(killed(path, tmp_path / "succeeded", log=False), clock) is None
+    await file.close()
+
+
+async def test_the_log_is_needed_after_a_start_that_could_not_merge_it(
+    path: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """OPS-11: its checkpoint failed, because the disk was full."""
+    file = await SqliteFile.open(path, clock)
+    await write_records(file.locks, (key("a"), Free(1, 1)))
+    left = killed(path, tmp_path / "left", log=True)
+    await file.close()
+    disk = PowerDisk("not merged")
+    disk.is_full = True
+    restarted = await SqliteFile.open(left, clock, vfs=disk.name)
+    assert left.with_name("locks.db.lock").read_text().split()[1:] == ["served"]
+    disk.is_full = False
+    clock.advance(RETRY_MS)
+    restarted._checkpoints._run()
+    assert left.with_name("locks.db.lock").read_text().split()[1:] == ["served", "1"]
+    await restarted.close()
 
 
 def no_number(_path: Path, lock: Path) -> None:

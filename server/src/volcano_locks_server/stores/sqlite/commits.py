@@ -4,7 +4,8 @@ The number of the last commit is in the database: each transaction that changes 
 is also noted in the lock file. If the server is killed and its log is gone, the database has the noted number if
 another program merged the log, and an older one if the log was deleted.
 
-A checkpoint writes the database page by page. Meanwhile the number in the database proves nothing, so none is noted.
+A checkpoint writes the database page by page. Meanwhile, and after one that failed, the number in the database proves
+nothing, so none is noted until a checkpoint succeeds.
 The note is not synced: it survives a kill. A power loss may leave an older number, which the database then has too.
 """
 
@@ -40,6 +41,7 @@ class ServedNote:
         """Whether the last server that had the database open did not close it."""
         self.commits = 0
         """The number of the last commit."""
+        self._needs_log = False
 
     def is_complete(self, path: Path) -> bool:
         """Whether the database alone is known to have all commits of the server that was killed."""
@@ -49,7 +51,8 @@ class ServedNote:
     def begin(self, connection: apsw.Connection) -> None:
         """From now on the database is served. Raises apsw.Error."""
         self.commits = _read_commits(connection) or 0
-        self._write(self.commits)
+        with suppress(apsw.Error), self.merging():  # the one at the opening may have failed
+            connection.wal_checkpoint()
 
     def count_commit(self, connection: apsw.Connection) -> None:
         """Write the next number into the database. Call as the last step of a transaction, and then `committed`."""
@@ -58,17 +61,20 @@ class ServedNote:
     def committed(self) -> None:
         """The transaction is durable."""
         self.commits += 1
-        self._write(self.commits)
+        if not self._needs_log:
+            self._write(self.commits)
 
     @contextmanager
     def merging(self) -> Iterator[None]:
-        """In the block a checkpoint writes the database, which needs its log until the checkpoint has succeeded."""
+        """In the block a checkpoint writes the database, which needs its log until a checkpoint has succeeded."""
         self.need_log()
         yield
+        self._needs_log = False
         self._write(self.commits)
 
     def need_log(self) -> None:
         """From now on the database must not be opened without its log."""
+        self._needs_log = True
         self._write(None)
 
     def clear(self) -> None:

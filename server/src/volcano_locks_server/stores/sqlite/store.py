@@ -97,6 +97,7 @@ class SqliteFile:
             try:
                 file_lock.remember_files()
                 file_lock.served.begin(connection)
+                file_lock.remember_content()
                 return cls(file_lock, connection, writer, clock)
             except BaseException:
                 connection.close(True)
