@@ -6,7 +6,8 @@ another program merged the log, and an older one if the log was deleted.
 
 A checkpoint writes the database page by page. Meanwhile, and after one that failed, the number in the database proves
 nothing, so none is noted until a checkpoint succeeds.
-The note is not synced: it survives a kill. A power loss may leave an older number, which the database then has too.
+The note is not synced: it survives a kill. A power loss may leave an older number; if the log is lost after that, a
+start may not notice it.
 """
 
 import os
