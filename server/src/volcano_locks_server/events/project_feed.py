@@ -25,10 +25,10 @@ class ProjectFeed:
         self.since_ms: Final = now_ms
         self.idle_since_ms: int | None = None
         self.subscribers: Final[dict[Subscriber, None]] = {}  # in order of arrival, as the two below
-        self._to_wake: Final[dict[Subscriber, None]] = {}  # those with events that they were not woken for
         self._by_key: Final[dict[str, dict[Subscriber, None]]] = {}
         self._by_prefix: Final[dict[str, dict[Subscriber, None]]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
+        self._to_wake: Final[dict[Subscriber, None]] = {}  # those with events that they were not woken for
         self._epoch: Final = secrets.token_hex(6)
         self._number = 0
         self._recent: Final[deque[NumberedEvent]] = deque()
