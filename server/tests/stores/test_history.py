@@ -204,6 +204,20 @@ async def test_old_entries_are_purged_and_the_oldest_of_too_many(store: OpenStor
     assert await left() == []
 
 
+async def test_a_purge_deletes_the_oldest_of_too_many_although_others_are_too_old(
+    store: OpenStore, clock: ManualClock
+) -> None:
+    """HISTORY-4: a store in use has some that are too old every minute."""
+    locks = store.locks
+    await locks.purge(limit=1)  # this node purges, over etcd
+    for name in "abcde":
+        await hold(locks, name)
+        clock.advance(DAY_MS)
+    assert await locks.purge(limit=10, keeps_history=True) == 5
+    assert await locks.purge_history(kept_days=5, limit=10, entries_max=2) == 3
+    assert [one for one, _ in await walked(locks, HistoryQuery(PROJECT, 10))] == ["d", "e"]
+
+
 async def test_projects_share_the_room_for_entries(store: OpenStore, clock: ManualClock) -> None:
     """HISTORY-4: a project with many holds displaces none of another's; the oldest of its own go first."""
     locks, other = store.locks, "another"

@@ -59,15 +59,26 @@ def past_equal_share(counts: Mapping[P, int], places: int) -> dict[P, int]:
     return {project_id: count - share for project_id, count in counts.items() if count > share}
 
 
-def oldest_past_share(
-    entries: Iterable[E], project_of: Callable[[E], P], ended_at_ms: Callable[[E], int], places: int
+def entries_to_purge(
+    entries: Iterable[E],
+    project_of: Callable[[E], P],
+    ended_at_ms: Callable[[E], int],
+    *,
+    until_ms: int,
+    places: int,
+    limit: int,
 ) -> list[E]:
-    """The oldest entries of each project that has more than its equal share."""
+    """Up to `limit` entries: those that ended up to `until_ms`, then the oldest of projects with more than a share."""
+    old: list[E] = []
     of_projects: dict[P, list[E]] = {}
     for entry in entries:
-        of_projects.setdefault(project_of(entry), []).append(entry)
+        of_project = old if ended_at_ms(entry) <= until_ms else of_projects.setdefault(project_of(entry), [])
+        of_project.append(entry)
+    gone = nsmallest(limit, old, ended_at_ms)
     excess = past_equal_share({one: len(of_project) for one, of_project in of_projects.items()}, places)
-    return [entry for one, count in excess.items() for entry in nsmallest(count, of_projects[one], ended_at_ms)]
+    for one, count in excess.items():
+        gone += nsmallest(min(count, limit - len(gone)), of_projects[one], ended_at_ms)
+    return gone
 
 
 class Budget:

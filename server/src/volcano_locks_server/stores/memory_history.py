@@ -8,7 +8,7 @@ from typing import Final
 from ..ports.lock_store import EndedHold, HistoryQuery, RecordKey
 from ..rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ..rules.hold import HoldEntry
-from ..rules.shares import oldest_past_share
+from ..rules.shares import entries_to_purge
 from .history_pages import SCAN_ENTRIES, Keyed, scanned_keys
 
 
@@ -47,15 +47,17 @@ class MemoryHistory:
     def purge(self, now_ms: int, *, kept_days: int, limit: int, entries_max: int) -> int:
         """As `LockStore.purge_history`."""
         until_ms = now_ms - kept_days * DAY_MS
-        old = [one for one in self._entries if self._ended_at_ms(one) <= until_ms]
-        past = old or oldest_past_share(self._entries, lambda one: one[0].project_id, self._ended_at_ms, entries_max)
-        gone = past[:limit]
+        gone = entries_to_purge(
+            self._entries,
+            lambda one: one[0].project_id,
+            lambda one: self._entries[one].ended_at_ms or 0,
+            until_ms=until_ms,
+            places=entries_max,
+            limit=limit,
+        )
         for one in gone:
             self._forget(*one)
         return len(gone)
-
-    def _ended_at_ms(self, one: tuple[RecordKey, int]) -> int:
-        return self._entries[one].ended_at_ms or 0
 
     def delete_project(self, project_id: str) -> None:
         for lock in [lock for lock in self._tokens if lock.project_id == project_id]:

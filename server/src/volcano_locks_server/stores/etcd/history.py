@@ -9,7 +9,6 @@ character of a key. Holds of one lock that ended in one batch share a key, becau
 """
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from heapq import nsmallest
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ import msgspec
 from ...ports.lock_store import EndedHold, HistoryQuery, RecordKey
 from ...rules.history import DAY_MS, ENTRIES_PER_LOCK_MAX
 from ...rules.hold import HoldEntry
-from ...rules.shares import oldest_past_share
+from ...rules.shares import entries_to_purge
 from ...rules.values import LockKey
 from ..history_pages import LOCK_ENTRIES_READ, SCAN_ENTRIES, Keyed, TrimTurns, scanned_keys
 from .endpoints import Endpoints
@@ -84,10 +83,10 @@ class EtcdHistory:
         if not kept_days:
             return await self._delete_all(limit)
         keys = [key async for page in self._pages() for key in page]
-        over = [key for key in keys if _ended_at_ms(key) <= now_ms - kept_days * DAY_MS]
-        gone = nsmallest(limit, over, key=_ended_at_ms)
-        if not gone:
-            gone = oldest_past_share(keys, self._project_of, _ended_at_ms, entries_max)[:limit]
+        until_ms = now_ms - kept_days * DAY_MS
+        gone = entries_to_purge(
+            keys, self._project_of, _ended_at_ms, until_ms=until_ms, places=entries_max, limit=limit
+        )
         for begin in range(0, len(gone), DELETES_MAX):
             await self._endpoints.write((), map(Delete, gone[begin : begin + DELETES_MAX]))
         return len(gone)
