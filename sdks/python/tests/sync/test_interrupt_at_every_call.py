@@ -8,6 +8,7 @@ allow to guard. The lease then expires.
 """
 
 import faulthandler
+import gc
 import sys
 import time
 import uuid
@@ -195,9 +196,11 @@ def handled_at(number: int, handler: Callable[[], None], call: Callable[[], None
                 sys.setprofile(None)
                 handler()
 
+    gc.disable()  # Python ignores an error in a callback of the garbage collector, such as that of a test library
     try:
         sys.setprofile(count)
         call()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return instants >= number
