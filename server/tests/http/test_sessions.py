@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from volcano_locks_server.http import sessions
+from volcano_locks_server.http import credential_cache, sessions
 from volcano_locks_server.http.event_stream import PING_MS
 from volcano_locks_server.runtime.server import Server
 from volcano_locks_server.runtime.settings import Settings
@@ -88,6 +88,27 @@ async def test_a_code_lasts_a_minute(harness: HttpHarness) -> None:
     harness.clock.advance(60_000)
     late = await harness.request("POST", "/ui/session", key=None, json={"code": code})
     assert problem(late) == (401, "invalid_credentials")
+
+
+async def test_made_up_codes_reach_no_write_of_the_store(harness: HttpHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTTP-24: anyone can send them. They are looked up within the bounds of all unknown credentials."""
+    store, taken = harness.server.store.sessions, 0
+    take = store.take
+
+    async def counted(digest: bytes, **more: Any) -> Any:
+        nonlocal taken
+        taken += 1
+        return await take(digest, **more)
+
+    monkeypatch.setattr(store, "take", counted)
+    await sign_in(harness)
+    assert taken == 1
+    made_up = {"json": {"code": "x" * 43}}
+    assert await status(harness, "/ui/session", "POST", **made_up) == 401
+    assert taken == 1
+    monkeypatch.setattr(credential_cache, "LOOKUPS_MAX", 0)
+    refused = await harness.request("POST", "/ui/session", key=None, **made_up)
+    assert problem(refused) == (503, "lock_service_unavailable")
 
 
 async def test_a_session_is_no_code_and_a_code_no_session(harness: HttpHarness) -> None:
