@@ -71,3 +71,19 @@ async def test_a_server_with_a_low_open_file_limit_still_serves(new_server: Call
     async with idlers(server, 600) as transports:
         await traffic(server, service_key)
         assert sum(transport.is_closing() for transport in transports) >= 600 - 256
+
+
+async def test_a_flood_of_connections_does_not_pause_accepting(
+    new_server: Callable[..., ServerProcess], open_files_max: int
+) -> None:
+    """HTTP-24: the files of connections that make room close a moment later, and new ones need files meanwhile."""
+    server = new_server(limits="-n 1200")
+    server.start()
+    connect = asyncio.get_running_loop().create_connection
+    count = min(1_800, open_files_max - 500)
+    for _ in range(3):
+        opened = await asyncio.gather(*(connect(asyncio.Protocol, "127.0.0.1", server.port) for _ in range(count)))
+        for transport, _ in opened:
+            transport.abort()
+    await traffic(server, server.new_service_key())
+    assert "accept_paused" not in server.output()

@@ -524,7 +524,8 @@ async def test_half_sent_bodies_do_not_keep_others_out(
 @pytest.mark.parametrize(
     ("files", "limit"),
     [
-        (1_000, 1_000 - connection_limits.FILES_RESERVED),
+        (2_000, 2_000 - connection_limits.FILES_RESERVED),
+        (400, 300),
         (1_000_000, connection_limits.CONNECTIONS_MAX),
         (resource.RLIM_INFINITY, connection_limits.CONNECTIONS_MAX),
     ],

@@ -25,7 +25,7 @@ from typing import Final, Protocol
 from ..client_networks import network_of
 
 CONNECTIONS_MAX: Final = 10_000
-FILES_RESERVED: Final = 64
+FILES_RESERVED: Final = 256  # for the store, and for displaced connections, which close some turns later
 UNREAD_MAX: Final = 500
 DISPLACED_PART: Final = 16
 HANDSHAKE_SECONDS_MAX: Final = 10.0
@@ -204,7 +204,9 @@ class ConnectionLimits:
 def _limit() -> int:
     """CONNECTIONS_MAX, or less if the process may not open as many files."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS_MAX if files == resource.RLIM_INFINITY else max(16, min(CONNECTIONS_MAX, files - FILES_RESERVED))
+    if files == resource.RLIM_INFINITY:
+        return CONNECTIONS_MAX
+    return max(16, min(CONNECTIONS_MAX, max(files - FILES_RESERVED, files * 3 // 4)))
 
 
 def allow_many_files() -> None:
