@@ -11,6 +11,7 @@ import socket
 import stat
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +20,7 @@ from volcano_locks_server.http.server.acceptor import ACCEPTS_PER_TURN
 from volcano_locks_server.testing import RunningServer, running_server_async
 
 SMALL_GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+SECOND_TRY_SECONDS = 0.9  # before the kernel of a client tries again
 TURNS_TO_A_RESPONSE = 10  # accept, transport, request, response, and some to spare
 
 
@@ -26,7 +28,7 @@ TURNS_TO_A_RESPONSE = 10  # accept, transport, request, response, and some to sp
 def clients(running: RunningServer, count: int) -> Iterator[list[socket.socket]]:
     """Connections that the kernel has accepted, without a turn of the server's event loop."""
     port = int(running.url.rsplit(":", 1)[1])
-    opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(count)]
+    opened = [socket.create_connection(("127.0.0.1", port), timeout=SECOND_TRY_SECONDS) for _ in range(count)]
     for one in opened:
         one.setblocking(False)
     yield opened
@@ -54,6 +56,15 @@ async def test_many_connections_get_their_turn_at_once() -> None:
             assert all(map(has_response, opened))
             per_turn = [after - before for before, after in itertools.pairwise(accepted)]
             assert max(per_turn) == ACCEPTS_PER_TURN
+
+
+async def test_thousands_of_clients_connect_at_once_without_a_second_try() -> None:
+    """Case 60: after a restart, those that do not find room in the kernel's queue lose a second or more."""
+    allowed = int(Path("/proc/sys/net/core/somaxconn").read_text())
+    async with running_server_async() as running:
+        with clients(running, min(3_000, allowed)) as opened:
+            assert running.server.listener.connections == 0
+            assert len({client.getsockname() for client in opened}) == len(opened)
 
 
 async def test_accepted_connections_send_without_delay() -> None:

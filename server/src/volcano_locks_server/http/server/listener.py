@@ -17,7 +17,7 @@ from .connection_context import ConnectionContext
 from .connection_limits import ConnectionLimits
 from .http1 import Http1Connection
 
-BACKLOG: Final = 2048
+BACKLOG: Final = 10_000  # fewer if the system allows fewer; a client that finds it full tries again after a second
 CLOSE_SECONDS_MAX: Final = 2.0
 RECEIVE_BUFFER_BYTES: Final = 65_536  # of the kernel, for each connection; holds two heads
 SEND_BUFFER_BYTES: Final = 65_536  # of the kernel, which else keeps up to 4 MB for a client that does not read
