@@ -57,6 +57,8 @@ class FileLock:
 
     def __init__(self, named: Path, path: Path, lock_descriptor: int) -> None:
         self.path: Final = path
+        self._log: Final = path.with_name(path.name + "-wal")
+        self._log_name: Final = str(self._log)  # each job looks at it, and a Path costs more than the look
         self._named: Final = named.absolute()
         self._lock_descriptor = lock_descriptor
         self.served: Final = ServedNote(lock_descriptor)
@@ -188,13 +190,9 @@ class FileLock:
             return self._log
         return None if Path(os.path.realpath(self._named)) == self.path else self._named
 
-    @property
-    def _log(self) -> Path:
-        return self.path.with_name(self.path.name + "-wal")
-
     def _content_of_log(self) -> _Content | None:
         try:
-            return _content(self._log.stat())
+            return _content(os.stat(self._log_name))  # noqa: PTH116 - see above
         except OSError:
             return None
 
