@@ -243,7 +243,8 @@ def test_an_admin_makes_rotates_and_revokes_a_key_and_raises_a_quota(open_page: 
             dialog.get_by_label("Name").fill("nightly")
         ended = dialog.get_by_text("The secret from before the last rotation")
         expect(ended).to_have_count(1 if len(secrets) == 2 else 0)
-        dialog.get_by_role("button", name=confirm).click()
+        with page.expect_response(lambda one: one.request.method == "GET" and "/service-keys" in one.url):
+            dialog.get_by_role("button", name=confirm).click()  # the list is read again
         secrets.append(dialog.locator("code").inner_text())
         dialog.get_by_role("button", name="I have stored it").click()
         expect(dialog).to_have_count(0)
