@@ -71,19 +71,24 @@ async def test_an_uncertain_grant_of_a_disconnected_client_is_revoked(harness: H
     assert harness.store.holder is None
 
 
+async def disconnected_during_the_recheck(harness: Harness, waiter: "asyncio.Task[object]") -> None:
+    """The waiter's client disconnects while the store has its recheck."""
+    harness.store.gate.clear()
+    await harness.advance(100)
+    assert harness.store.at_gate
+    waiter.cancel()
+    harness.store.gate.set()
+    await settled()
+    await harness.advance(1_000)
+
+
 async def test_an_uncertain_grant_is_revoked_if_its_client_disconnects_during_the_recheck(harness: Harness) -> None:
     """WAIT-5, WAIT-9."""
     await harness.acquire(1)
     gone = await harness.wait(2)
     harness.store.fail_updates(["after"])
     assert code(await harness.release(1)) == "lock_service_unavailable"
-    harness.store.gate.clear()
-    await harness.advance(100)
-    assert harness.store.at_gate
-    gone.cancel()
-    harness.store.gate.set()
-    await settled()
-    await harness.advance(1_000)
+    await disconnected_during_the_recheck(harness, gone)
     assert harness.store.holder is None
 
 
@@ -99,13 +104,7 @@ async def test_a_lease_that_its_client_got_from_another_node_is_not_revoked(harn
     other_node = LockService(harness.store.memory, harness.clock)
     await perform(other_node, "p", 0, KEY, Release(digest(1)))
     assert granted((await perform(other_node, "p", 0, KEY, Acquire(digest(2), 30))).outcome)
-    harness.store.gate.clear()
-    await harness.advance(100)
-    assert harness.store.at_gate
-    gone.cancel()
-    harness.store.gate.set()
-    await settled()
-    await harness.advance(1_000)
+    await disconnected_during_the_recheck(harness, gone)
     assert harness.store.holder == 2
     await other_node.close()
 

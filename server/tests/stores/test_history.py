@@ -183,7 +183,7 @@ async def test_a_lock_keeps_its_last_entries(store: OpenStore, clock: ManualCloc
 
 
 async def test_old_entries_are_purged_and_the_oldest_of_too_many(store: OpenStore, clock: ManualClock) -> None:
-    """HISTORY-4: by age, then by number, at most `limit` at once."""
+    """HISTORY-4: those that are too old, then the oldest of too many, at most `limit` at once."""
     locks = store.locks
     await locks.purge(limit=1)  # this node purges, over etcd
     for name in "abcdef":

@@ -301,7 +301,9 @@ async def test_reads_leave_connections_for_commits(node: Node) -> None:
 
     reads = [asyncio.create_task(read()) for _ in range(2 * connections.CONNECTIONS_MAX)]
     try:
-        await asyncio.sleep(0.1)
+        async with asyncio.timeout(30):
+            while not one._connections.reads.locked():
+                await asyncio.sleep(0.001)
         async with asyncio.timeout(2):
             await asyncio.gather(increment(one.locks, key("a")), increment(one.locks, key("b")))
     finally:
